@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Delivery is a row as operators see it.
+type Delivery struct {
+	ID               uuid.UUID       `json:"id"`
+	Key              string          `json:"key"`
+	Seq              int64           `json:"seq"`
+	Kind             string          `json:"kind"`
+	ChainID          uint64          `json:"chainId"`
+	IdentityRegistry string          `json:"identityRegistry"`
+	AgentID          string          `json:"agentId"`
+	Status           Status          `json:"status"`
+	Reason           string          `json:"reason,omitempty"`
+	Error            string          `json:"error,omitempty"`
+	Attempts         int             `json:"attempts"`
+	Dispatch         int             `json:"dispatch"`
+	NextAttemptAt    *time.Time      `json:"nextAttemptAt,omitempty"`
+	ToolName         string          `json:"toolName,omitempty"`
+	Endpoint         string          `json:"endpoint,omitempty"`
+	FileVerification string          `json:"fileVerification,omitempty"`
+	FileSource       string          `json:"fileSource,omitempty"`
+	CreatedAt        time.Time       `json:"createdAt"`
+	UpdatedAt        time.Time       `json:"updatedAt"`
+	FinishedAt       *time.Time      `json:"finishedAt,omitempty"`
+	Job              json.RawMessage `json:"job,omitempty"`    // Delivery only
+	Result           json.RawMessage `json:"result,omitempty"` // Delivery only
+	History          []Attempt       `json:"history,omitempty"`
+}
+
+// Attempt is one try at a delivery.
+type Attempt struct {
+	Number     int             `json:"number"`
+	StartedAt  time.Time       `json:"startedAt"`
+	DurationMs *int            `json:"durationMs,omitempty"`
+	Stage      string          `json:"stage"`
+	Outcome    string          `json:"outcome,omitempty"` // empty: running, or its process died
+	Reason     string          `json:"reason,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	Arguments  json.RawMessage `json:"arguments,omitempty"`
+	Response   json.RawMessage `json:"response,omitempty"`
+	Protocol   string          `json:"protocol,omitempty"`
+}
+
+// Filter narrows a list. Zero fields do not narrow.
+type Filter struct {
+	ChainID *uint64
+	AgentID string // decimal
+	Status  Status
+	Reason  string
+	Before  int64 // only rows accepted before this Seq: the cursor
+	Limit   int   // default 50, at most 1,000
+}
+
+const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
+	coalesce(error, ''), attempts, dispatch, next_attempt_at, coalesce(tool_name, ''), coalesce(endpoint, ''),
+	coalesce(file_verification, ''), coalesce(file_source, ''), created_at, updated_at, finished_at`
+
+func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
+	err = row.Scan(d.fields()...)
+	return d, err
+}
+
+func (d *Delivery) fields() []any {
+	return []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
+		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
+		&d.FileVerification, &d.FileSource, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt}
+}
+
+// Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
+func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 50
+	}
+	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries
+		WHERE ($1::bigint IS NULL OR chain_id = $1)
+		  AND ($2::text = '' OR agent_id = nullif($2, '')::numeric)
+		  AND ($3::text = '' OR status = $3)
+		  AND ($4::text = '' OR reason = $4)
+		  AND ($5::bigint = 0 OR seq < $5)
+		ORDER BY seq DESC LIMIT $6`,
+		f.ChainID, f.AgentID, f.Status, f.Reason, f.Before, min(limit, 1000))
+	if err != nil {
+		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
+	}
+	list, err := pgx.CollectRows(rows, scanDelivery)
+	if err != nil {
+		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
+	}
+	return list, nil
+}
+
+// Delivery reads one delivery with its job, result and attempts. ErrNotFound.
+func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
+	b := &pgx.Batch{}
+	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id)
+	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),
+	                coalesce(error, ''), arguments, response, coalesce(protocol, '')
+	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id)
+	res := s.pool.SendBatch(ctx, b)
+	defer res.Close()
+	var d Delivery
+	if err := res.QueryRow().Scan(append(d.fields(), &d.Job, &d.Result)...); err != nil {
+		if errors.Is(err, pgx.ErrNoRows) {
+			return d, fmt.Errorf("delivery %s: %w", id, ErrNotFound)
+		}
+		return d, fmt.Errorf("read delivery %s: %w", id, Plain(err))
+	}
+	rows, err := res.Query()
+	if err == nil {
+		d.History, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
+			err = row.Scan(&a.Number, &a.StartedAt, &a.DurationMs, &a.Stage, &a.Outcome, &a.Reason, &a.Error,
+				&a.Arguments, &a.Response, &a.Protocol)
+			return a, err
+		})
+	}
+	if err != nil {
+		return d, fmt.Errorf("read the attempts of delivery %s: %w", id, Plain(err))
+	}
+	return d, nil
+}

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/migrations"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// versionTable is where goose notes what it applied.
+const versionTable = "herald.goose_db_version"
+
+// Migration is one file of migrations/ and whether it has been applied.
+type Migration struct {
+	Version   int64     `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero: pending
+}
+
+// Migrate applies what is pending and returns it. Several processes may call it at once: one works, the others wait.
+func Migrate(ctx context.Context, url secret.Secret) ([]Migration, error) {
+	var done []Migration
+	err := withProvider(ctx, url, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path, AppliedAt: time.Now().UTC()})
+		}
+		return err
+	})
+	if err != nil {
+		return done, fmt.Errorf("migrate the database: %w", err)
+	}
+	return done, nil
+}
+
+// Migrations lists every migration, oldest first.
+func Migrations(ctx context.Context, url secret.Secret) ([]Migration, error) {
+	var all []Migration
+	err := withProvider(ctx, url, func(p *goose.Provider) error {
+		states, err := p.Status(ctx)
+		for _, s := range states {
+			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the state of the migrations: %w", err)
+	}
+	return all, nil
+}
+
+// withProvider opens a direct connection of its own: the session lock must not go through a pool that may swap sessions.
+func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
+	cfg, err := pgx.ParseConfig(url.Reveal())
+	if err != nil {
+		return fmt.Errorf("DATABASE_URL is not a Postgres URL")
+	}
+	db := stdlib.OpenDB(*cfg)
+	defer db.Close()
+	if err := ensureSchema(ctx, db); err != nil {
+		return Plain(err)
+	}
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS,
+		goose.WithSessionLocker(locker), goose.WithTableName(versionTable))
+	if err != nil {
+		return err
+	}
+	return do(p)
+}
+
+// ensureSchema makes the schema that goose's own table lives in. Two processes may try at once; IF NOT EXISTS does not
+// shield against that, so the loser looks again.
+func ensureSchema(ctx context.Context, db *sql.DB) error {
+	const exists = `SELECT to_regnamespace('herald') IS NOT NULL`
+	var have bool
+	if err := db.QueryRowContext(ctx, exists).Scan(&have); err != nil || have {
+		return err
+	}
+	_, err := db.ExecContext(ctx, `CREATE SCHEMA IF NOT EXISTS herald`)
+	if err == nil {
+		return nil
+	}
+	if again := db.QueryRowContext(ctx, exists).Scan(&have); again == nil && have {
+		return nil
+	}
+	return err
+}
+
+// EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it made.
+func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
+	var made int
+	err := s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
+	if err != nil {
+		return 0, fmt.Errorf("make partitions of herald.attempts: %w", Plain(err))
+	}
+	return made, nil
+}

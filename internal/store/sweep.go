@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// sweepLock is the advisory lock that makes one process the sweeper: the text "herald" as a number.
+const sweepLock = 0x686572616c64
+
+// Lead runs do on the one process that holds the sweep lock, and tells whether this was it. The lock is held by a
+// connection of its own and ends with it, so a process that dies leaves no lock behind.
+func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
+	}
+	defer conn.Release()
+	var leads bool
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, sweepLock).Scan(&leads); err != nil {
+		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
+	}
+	if !leads {
+		return false, nil
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, sweepLock); err != nil {
+			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not go back into the pool
+		}
+	}()
+	return true, do(ctx)
+}
+
+// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all their
+// attempts, and returns how many there were.
+func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (int, error) {
+	tag, err := s.pool.Exec(ctx, s.sql.expireLeases, limit, attempts)
+	if err != nil {
+		return 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// Due hands out waits that stayed in Postgres and are over.
+func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
+	rows, err := s.pool.Query(ctx, s.sql.due, limit)
+	if err == nil {
+		var tasks []Task
+		if tasks, err = pgx.CollectRows(rows, scanTask); err == nil {
+			return tasks, nil
+		}
+	}
+	return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
+}
+
+// Backlog hands out for agents that have both work and a free place.
+func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
+	rows, err := s.pool.Query(ctx, s.sql.backlog, HandOut, limit)
+	if err != nil {
+		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
+	}
+	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
+		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
+	}
+	if len(agents) == 0 {
+		return nil, nil
+	}
+	var tasks []Task
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockAgents(ctx, tx, agents); err != nil {
+			return err
+		}
+		tasks, err = s.dispatchIn(ctx, tx, agents)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("hand out a backlog: %w", Plain(err))
+	}
+	return tasks, nil
+}
+
+// Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from the
+// start). Redis may or may not still hold their tasks.
+func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
+	rows, err := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
+	if err == nil {
+		var tasks []Task
+		if tasks, err = pgx.CollectRows(rows, scanTask); err == nil {
+			return tasks, nil
+		}
+	}
+	return nil, fmt.Errorf("find overdue hand-outs: %w", Plain(err))
+}
+
+// Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
+func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
+	rows, err := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
+	if err == nil {
+		t, err = pgx.CollectExactlyOneRow(rows, scanTask)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Task{}, false, nil
+	}
+	if err != nil {
+		return Task{}, false, fmt.Errorf("hand out delivery %s again: %w", t.ID, Plain(err))
+	}
+	return t, true, nil
+}
+
+// Depth counts deliveries that are not final, by status, and how late the most overdue wait is.
+type Depth struct {
+	ByStatus map[Status]int64
+	Overdue  time.Duration
+}
+
+// Depth reads the queue's depth for the metrics; it costs an index scan of what is open.
+func (s *Store) Depth(ctx context.Context) (Depth, error) {
+	d := Depth{ByStatus: map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}}
+	rows, err := s.pool.Query(ctx, `
+		SELECT status, count(*),
+		       coalesce(extract(epoch FROM max(now() - next_attempt_at) FILTER (WHERE status = 'waiting')), 0)::float8
+		  FROM herald.deliveries WHERE status IN ('queued', 'running', 'waiting', 'held') GROUP BY status`)
+	if err != nil {
+		return d, fmt.Errorf("count open deliveries: %w", Plain(err))
+	}
+	var status Status
+	var n int64
+	var late float64
+	_, err = pgx.ForEachRow(rows, []any{&status, &n, &late}, func() error {
+		d.ByStatus[status] = n
+		d.Overdue = max(d.Overdue, time.Duration(late*float64(time.Second)))
+		return nil
+	})
+	if err != nil {
+		return d, fmt.Errorf("count open deliveries: %w", Plain(err))
+	}
+	return d, nil
+}
+
+// Release queues what was held because its chain had no RPC URL, for the chains that have one now; it returns how many.
+func (s *Store) Release(ctx context.Context, chains []uint64, limit int) (int, error) {
+	if len(chains) == 0 {
+		return 0, nil
+	}
+	ids := make([]int64, len(chains))
+	for i, c := range chains {
+		ids[i] = int64(c)
+	}
+	tag, err := s.pool.Exec(ctx, `
+		UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
+		 WHERE id IN (SELECT id FROM herald.deliveries
+		               WHERE status = 'held' AND reason = 'chain_unconfigured' AND chain_id = ANY($1)
+		               ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED)`, ids, limit)
+	if err != nil {
+		return 0, fmt.Errorf("release deliveries of chains that have an RPC URL now: %w", Plain(err))
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
+func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, error) {
+	tag, err := s.pool.Exec(ctx, `
+		UPDATE herald.deliveries SET status = 'dead', reason = 'expired', handed_at = NULL, finished_at = now(), updated_at = now()
+		 WHERE id IN (SELECT id FROM herald.deliveries
+		               WHERE status IN ('queued', 'waiting', 'held') AND created_at < now() - $1::interval
+		               ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, age, limit)
+	if err != nil {
+		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
+	}
+	return int(tag.RowsAffected()), nil
+}

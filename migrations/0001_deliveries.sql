@@ -1,0 +1,178 @@
+-- The tables that people outside rely on (DESIGN §4). Addresses are text, lower-case 0x; wide integers are numeric.
+
+-- +goose Up
+CREATE SCHEMA IF NOT EXISTS herald;
+
+-- Fencing tokens. A claim draws one; a write that names an older one changes nothing.
+CREATE SEQUENCE herald.claim_no;
+
+CREATE TABLE herald.agents (
+    chain_id          bigint        NOT NULL,
+    identity_registry text          NOT NULL,
+    agent_id          numeric(78,0) NOT NULL,
+    epoch             bigint        NOT NULL DEFAULT 0,    -- raised when what is known of the agent may be stale
+    enabled           boolean       NOT NULL DEFAULT true, -- false holds its deliveries (agent_disabled)
+    policy            jsonb         NOT NULL DEFAULT '{}',
+    endpoint          text,                                -- where the last delivery went
+    server_info       jsonb,
+    protocol          text,                                -- MCP revision spoken
+    tools             jsonb,
+    state             text          NOT NULL DEFAULT 'pending', -- disabled pending connected needs_auth failed
+    last_ok_at        timestamptz,
+    last_error        text,
+    last_error_at     timestamptz,
+    totals            jsonb         NOT NULL DEFAULT '{}', -- final deliveries by status
+    created_at        timestamptz   NOT NULL DEFAULT now(),
+    updated_at        timestamptz   NOT NULL DEFAULT now(),
+    PRIMARY KEY (chain_id, identity_registry, agent_id)
+);
+
+CREATE TABLE herald.deliveries (
+    id                uuid          PRIMARY KEY,           -- UUIDv5 (URL name space) of key
+    key               text          NOT NULL UNIQUE,
+    seq               bigint        GENERATED ALWAYS AS IDENTITY, -- order of acceptance
+    kind              text          NOT NULL,
+    chain_id          bigint        NOT NULL,
+    identity_registry text          NOT NULL,
+    agent_id          numeric(78,0) NOT NULL,
+    order_key         text          NOT NULL,              -- one in flight per (agent, client)
+    order_seq         numeric(20,0) NOT NULL,
+    job               jsonb,                               -- dropped by retention; secrets never in it
+    secret_headers    bytea,                               -- action.endpoint.headers, sealed
+    status            text          NOT NULL DEFAULT 'queued',
+    reason            text,
+    attempts          integer       NOT NULL DEFAULT 0,
+    dispatch          integer       NOT NULL DEFAULT 0,    -- the task's n
+    handed_at         timestamptz,                         -- when task n went to Redis; null: it is only here
+    called            boolean       NOT NULL DEFAULT false,-- any call was ever written to the agent
+    claim_no          bigint,
+    lease_until       timestamptz,
+    next_attempt_at   timestamptz,
+    tool_name         text,
+    endpoint          text,
+    file_verification text,
+    file_source       text,
+    result            jsonb,
+    error             text,
+    created_at        timestamptz   NOT NULL DEFAULT now(),
+    updated_at        timestamptz   NOT NULL DEFAULT now(),
+    finished_at       timestamptz,
+    CONSTRAINT deliveries_status CHECK (status IN
+        ('queued', 'running', 'waiting', 'held', 'delivered', 'skipped', 'rejected', 'dead', 'cancelled')),
+    CONSTRAINT deliveries_waiting CHECK (status <> 'waiting' OR next_attempt_at IS NOT NULL),
+    CONSTRAINT deliveries_running CHECK (status <> 'running' OR (claim_no IS NOT NULL AND lease_until IS NOT NULL))
+);
+
+-- The agent's next ones to hand out, oldest first.
+CREATE INDEX deliveries_backlog ON herald.deliveries (chain_id, identity_registry, agent_id, seq)
+    WHERE status = 'queued' AND handed_at IS NULL;
+-- What counts against the agent's hand-out of 8.
+CREATE INDEX deliveries_handed ON herald.deliveries (chain_id, identity_registry, agent_id)
+    WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL;
+CREATE INDEX deliveries_handed_at ON herald.deliveries (handed_at) WHERE status = 'queued' AND handed_at IS NOT NULL;
+CREATE INDEX deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting';
+CREATE INDEX deliveries_lease ON herald.deliveries (lease_until) WHERE status = 'running';
+CREATE INDEX deliveries_order ON herald.deliveries (order_key, order_seq);
+CREATE INDEX deliveries_seq ON herald.deliveries (seq DESC);
+CREATE INDEX deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
+CREATE INDEX deliveries_status ON herald.deliveries (status, seq DESC);
+
+-- One row per attempt, made with the claim and completed after the call. No foreign key: whole weeks are dropped.
+CREATE TABLE herald.attempts (
+    delivery_id uuid        NOT NULL,
+    number      integer     NOT NULL,
+    started_at  timestamptz NOT NULL,
+    duration_ms integer,
+    stage       text        NOT NULL, -- how far it came: claim check resolve fetch compose call record
+    outcome     text,                 -- the status it led to; null while running, or when its process died
+    reason      text,
+    error       text,
+    arguments   jsonb,                -- as sent, 16 KiB at most, {"truncated": true, …} when cut
+    response    jsonb,                -- as received, likewise
+    protocol    text,
+    PRIMARY KEY (delivery_id, number, started_at)
+) PARTITION BY RANGE (started_at);
+
+CREATE TABLE herald.attempts_default PARTITION OF herald.attempts DEFAULT;
+
+-- +goose StatementBegin
+-- ensure_attempt_partitions makes the partitions of the week of "at" and the "ahead" weeks after it, named
+-- attempts_yyyymmdd after their Monday. Existing ones are left alone. Returns how many were made. A week whose rows
+-- already lie in the default partition stays there: Postgres would refuse the new partition.
+CREATE FUNCTION herald.ensure_attempt_partitions(at timestamptz, ahead integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    monday date := date_trunc('week', at AT TIME ZONE 'UTC')::date;
+    made   integer := 0;
+    lo     timestamptz;
+    hi     timestamptz;
+BEGIN
+    FOR week IN 0..ahead LOOP
+        lo := (monday + 7 * week)::timestamp AT TIME ZONE 'UTC';
+        hi := (monday + 7 * (week + 1))::timestamp AT TIME ZONE 'UTC';
+        CONTINUE WHEN to_regclass('herald.attempts_' || to_char(monday + 7 * week, 'YYYYMMDD')) IS NOT NULL;
+        CONTINUE WHEN EXISTS (SELECT FROM herald.attempts_default WHERE started_at >= lo AND started_at < hi);
+        EXECUTE format('CREATE TABLE herald.%I PARTITION OF herald.attempts FOR VALUES FROM (%L) TO (%L)',
+                       'attempts_' || to_char(monday + 7 * week, 'YYYYMMDD'), lo, hi);
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END $$;
+-- +goose StatementEnd
+
+SELECT herald.ensure_attempt_partitions(now(), 4);
+
+-- Credentials that operators stored. Never a plaintext column.
+CREATE TABLE herald.agent_mcp_tokens (
+    chain_id          bigint        NOT NULL,
+    identity_registry text          NOT NULL,
+    agent_id          numeric(78,0) NOT NULL,
+    origin            text          NOT NULL,
+    scheme            text          NOT NULL,
+    header            text,
+    issuer            text,
+    ciphertext        bytea         NOT NULL,
+    key_id            bigint        NOT NULL,
+    created_at        timestamptz   NOT NULL DEFAULT now(),
+    updated_at        timestamptz   NOT NULL DEFAULT now(),
+    expires_at        timestamptz,
+    PRIMARY KEY (chain_id, identity_registry, agent_id, origin)
+);
+
+-- How far each follower has read its chain; blocks: [{number, hash}, …], newest last, to find a reorg's root.
+CREATE TABLE herald.chain_cursors (
+    chain_id   bigint      NOT NULL,
+    follower   text        NOT NULL,
+    next_block bigint      NOT NULL,
+    blocks     jsonb       NOT NULL DEFAULT '[]',
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (chain_id, follower)
+);
+
+-- The old backend's table as a view: one row per finished attempt. What was not delivered and never will be, skipped
+-- ones too, reads as failed: error_message says why.
+CREATE VIEW herald.action_results AS
+SELECT a.delivery_id::text || ':' || a.number::text                        AS id,
+       coalesce(d.job #>> '{meta,jobId}', d.id::text)                      AS job_id,
+       d.job #>> '{meta,triggerId}'                                        AS trigger_id,
+       coalesce(d.job #>> '{meta,eventId}', d.key)                         AS event_id,
+       'mcp'::text                                                         AS action_type,
+       CASE a.outcome WHEN 'delivered' THEN 'success'
+                      WHEN 'waiting'   THEN 'retrying'
+                      WHEN 'held'      THEN 'retrying'
+                      ELSE 'failed' END                                    AS status,
+       a.started_at                                                        AS executed_at,
+       a.duration_ms                                                       AS duration_ms,
+       CASE WHEN a.outcome <> 'delivered'
+            THEN concat_ws(': ', a.reason, a.error) END                    AS error_message,
+       a.response                                                          AS response_data,
+       a.number - 1                                                        AS retry_count
+  FROM herald.attempts a
+  JOIN herald.deliveries d ON d.id = a.delivery_id
+ WHERE a.outcome IS NOT NULL;
+
+-- +goose Down
+DROP VIEW herald.action_results;
+DROP TABLE herald.chain_cursors, herald.agent_mcp_tokens, herald.attempts, herald.deliveries, herald.agents;
+DROP FUNCTION herald.ensure_attempt_partitions(timestamptz, integer);
+DROP SEQUENCE herald.claim_no;
