@@ -1,0 +1,226 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Variables whose names carry a chain id.
+const (
+	rpcPrefix        = "RPC_URL_"
+	identityPrefix   = "IDENTITY_REGISTRY_"
+	reputationPrefix = "REPUTATION_REGISTRY_"
+	validationPrefix = "VALIDATION_REGISTRY_"
+)
+
+var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix}
+
+// variable is one row of the documentation. set returns the problem in words, or "".
+type variable struct {
+	Name, Default, Help string
+	Secret              bool
+	set                 func(c *Config, text string) (problem string)
+}
+
+// variables lists everything but the per-chain ones, in the order of the documentation.
+func variables() []variable {
+	return []variable{
+		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without it a Redis runs embedded.", true,
+			func(c *Config, s string) string { c.RedisURL = secret.New(s); return "" }},
+		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private one runs embedded.", true,
+			func(c *Config, s string) string { c.DatabaseURL = secret.New(s); return "" }},
+		{"HERALD_QUEUE", "", "embedded: run the queue in this process although DATABASE_URL is set (one worker only).", false,
+			oneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
+		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
+		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false,
+			func(c *Config, s string) string { c.Listen = s; return "" }},
+		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
+			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
+		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true,
+			func(c *Config, s string) string { c.Keyset = secret.New(s); return "" }},
+		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process.", false,
+			number(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
+		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
+			number(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
+		{"HERALD_CALL_TIMEOUT", "30s", "Longest call to an agent; a job's timeoutMs is clamped to it.", false,
+			duration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
+		{"HERALD_LEASE", "2m", "How long a worker owns a delivery. After a crash it is taken up again when this has passed.", false,
+			duration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
+		{"HERALD_LEASE_MARGIN", "1m", "What a lease must last beyond the call, for everything around it.", false,
+			duration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
+		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", "Waits after failed attempts, each ±20 %. One more attempt than waits; then the delivery is dead.", false, setSchedule},
+		{"HERALD_EXPIRY", "720h", "A delivery that is not final after this becomes dead (expired).", false,
+			duration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
+		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
+		{"HERALD_ALLOW_HTTP", "false", "Let strangers' addresses be plain http.", false,
+			func(c *Config, s string) string {
+				b, err := strconv.ParseBool(s)
+				if err != nil {
+					return "must be true or false"
+				}
+				c.AllowHTTP = b
+				return ""
+			}},
+		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Nothing else is ever started; every element must match.`, false, setCommands},
+		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false,
+			func(c *Config, s string) string { c.Tools = list(s); return "" }},
+		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: https without a hash too. annotate: delivered, labelled.", false,
+			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
+		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
+			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
+		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
+		{"HERALD_DATA", "", "Folder of the embedded services' data. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+			func(c *Config, s string) string { c.DataDir = s; return "" }},
+		{"HERALD_CACHE", "", "Folder of fetched programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
+			func(c *Config, s string) string { c.CacheDir = s; return "" }},
+		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
+			oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
+		{"HERALD_LOG_FORMAT", "text", "text or json.", false,
+			oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+	}
+}
+
+// Doc is one row of the documentation of the environment.
+type Doc struct{ Name, Default, Help string }
+
+// Docs lists every variable, per-chain ones last, for the README's table.
+func Docs() []Doc {
+	var out []Doc
+	for _, v := range variables() {
+		d := Doc{v.Name, v.Default, v.Help}
+		if v.Secret {
+			d.Help += " Also as " + v.Name + "_FILE."
+		}
+		out = append(out, d)
+	}
+	return append(out,
+		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain. Without it deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
+		Doc{identityPrefix + "<chainId>", "known address", "IdentityRegistry of a chain."},
+		Doc{reputationPrefix + "<chainId>", "known address", "ReputationRegistry of a chain."},
+		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain."})
+}
+
+func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		if !slices.Contains(allowed, s) {
+			return "must be one of " + strings.Join(allowed, ", ")
+		}
+		*field(c) = s
+		return ""
+	}
+}
+
+func number(field func(*Config) *int, low, high int) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < low || n > high {
+			return fmt.Sprintf("must be a number from %d to %d", low, high)
+		}
+		*field(c) = n
+		return ""
+	}
+}
+
+func duration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < low || d > high {
+			return fmt.Sprintf("must be a duration from %s to %s, as in 30s or 2m", low, high)
+		}
+		*field(c) = d
+		return ""
+	}
+}
+
+func list(s string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+func setGateways(c *Config, s string) string {
+	for _, g := range list(s) {
+		u, err := url.Parse(g)
+		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
+			return fmt.Sprintf("%q is not an http or https URL", g)
+		}
+		c.IPFSGateways = append(c.IPFSGateways, g)
+	}
+	return ""
+}
+
+func setSchedule(c *Config, s string) string {
+	for _, part := range list(s) {
+		d, err := time.ParseDuration(part)
+		if err != nil || d < 0 || d > 7*24*time.Hour {
+			return fmt.Sprintf("%q is not a wait between 0s and 168h", part)
+		}
+		c.RetrySchedule = append(c.RetrySchedule, d)
+	}
+	if len(c.RetrySchedule) > 100 {
+		return "has more than 100 waits"
+	}
+	return ""
+}
+
+func setNetworks(c *Config, s string) string {
+	for _, part := range list(s) {
+		p, err := netip.ParsePrefix(part)
+		if err != nil {
+			return fmt.Sprintf("%q is not a network, as in 10.1.0.0/16 or fd00::/8", part)
+		}
+		c.AllowNetworks = append(c.AllowNetworks, p.Masked())
+	}
+	return ""
+}
+
+func setCommands(c *Config, s string) string {
+	dec := json.NewDecoder(strings.NewReader(s))
+	if err := dec.Decode(&c.StdioCommands); err != nil {
+		return `must be a JSON list of commands, as in [["/usr/bin/agent","--stdio"]]`
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return "has text after the JSON list"
+	}
+	for i, cmd := range c.StdioCommands {
+		if len(cmd) == 0 || cmd[0] == "" {
+			return fmt.Sprintf("command %d is empty", i)
+		}
+	}
+	return ""
+}
+
+func setConfirmations(c *Config, s string) string {
+	for _, part := range list(s) {
+		chain, count, named := strings.Cut(part, "=")
+		id := uint64(0)
+		if !named {
+			count = chain
+		} else {
+			var err error
+			if id, err = strconv.ParseUint(chain, 10, 63); err != nil || id == 0 {
+				return fmt.Sprintf("%q does not begin with a chain id", part)
+			}
+		}
+		n, err := strconv.ParseUint(count, 10, 32)
+		if err != nil {
+			return fmt.Sprintf("%q is not a number of blocks", part)
+		}
+		c.Confirmations[id] = n
+	}
+	return ""
+}

@@ -1,0 +1,97 @@
+package job
+
+import (
+	"encoding/json"
+	"math/big"
+	"slices"
+	"strconv"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// File is what fetching brought. The zero value: nothing was given.
+type File struct {
+	Content      json.RawMessage // nil becomes null
+	Source       string          // how the bytes are anchored: cid ipns data https http ar (DESIGN §7)
+	Verification string          // what the submitter's hash says: raw … not_given mismatch unavailable not_fetched
+}
+
+// Decimal is Unscaled / 10^Decimals, exact. What JSON it becomes is decided by the tool's schema.
+type Decimal struct {
+	Unscaled *big.Int
+	Decimals uint8
+}
+
+// argumentNames are the arguments of each kind's tool, in the order of the documentation (DESIGN §8).
+var argumentNames = map[Kind][]string{
+	KindNewFeedback: {"score", "value", "valueDecimals", "tag1", "tag2", "clientAddress", "feedbackIndex", "fileUri", "fileHash",
+		"fileContent", "fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
+		"transactionHash", "logIndex", "endpoint", "deliveryId"},
+	KindFeedbackRevoked: {"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId", "agentRegistry",
+		"chainId", "transactionHash", "logIndex", "deliveryId"},
+	KindResponseAppended: {"clientAddress", "feedbackIndex", "responder", "responseUri", "responseHash", "fileContent",
+		"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
+		"logIndex", "deliveryId"},
+	KindValidationResponse: {"validatorAddress", "response", "tag", "responseUri", "responseHash", "fileContent",
+		"fileVerification", "fileSource", "requestHash", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
+		"transactionHash", "logIndex", "deliveryId"},
+}
+
+// ArgumentNames lists what a kind's tool can receive; nil for a kind that is not delivered.
+func ArgumentNames(k Kind) []string { return slices.Clone(argumentNames[k]) }
+
+// Arguments is what the agent's tool receives, before it is fitted to the tool's schema. Values are strings, json.Number,
+// nil, json.RawMessage (fileContent) and, for score, Decimal. Integers that fit 53 bits are numbers; value is a decimal
+// string; what the job does not know is null.
+func (j Job) Arguments(f File, deliveryID string) map[string]any {
+	all := map[string]any{
+		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason,
+		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": whole(j.FeedbackIndex),
+		"valueDecimals": json.Number(strconv.Itoa(int(j.ValueDecimals))),
+		"fileUri":       orNull(j.FeedbackURI), "fileHash": hashOrNull(j.FeedbackHash),
+		"responder": j.Responder.Hex(), "responseUri": orNull(j.ResponseURI), "responseHash": hashOrNull(j.ResponseHash),
+		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash), "response": json.Number(strconv.Itoa(int(j.Response))),
+		"fileContent": nil, "fileSource": orNull(f.Source), "fileVerification": orNull(f.Verification),
+		"blockNumber": nil, "timestamp": nil, "logIndex": nil, "transactionHash": hashOrNull(j.TransactionHash),
+		"agentId": j.AgentID.String(), "agentRegistry": j.AgentRegistry(), "chainId": whole(j.ChainID), "deliveryId": deliveryID,
+	}
+	if j.Value != nil {
+		all["value"] = j.Value.String()
+		all["score"] = Decimal{Unscaled: j.Value, Decimals: j.ValueDecimals}
+	}
+	if f.Content != nil {
+		all["fileContent"] = f.Content
+	}
+	if j.BlockNumber > 0 {
+		all["blockNumber"] = whole(j.BlockNumber)
+	}
+	if j.Timestamp > 0 {
+		all["timestamp"] = json.Number(strconv.FormatInt(j.Timestamp, 10))
+	}
+	if j.LogIndex != nil {
+		all["logIndex"] = whole(uint64(*j.LogIndex))
+	}
+	out := make(map[string]any, len(argumentNames[j.Kind]))
+	for _, name := range argumentNames[j.Kind] {
+		out[name] = all[name]
+	}
+	return out
+}
+
+// whole is a JSON number where every reader keeps it exactly, else a decimal string.
+func whole(n uint64) any {
+	const exact = 1 << 53
+	if n <= exact {
+		return json.Number(strconv.FormatUint(n, 10))
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+func hashOrNull(h common.Hash) any { return orNull(hash(h)) }

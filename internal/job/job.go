@@ -1,0 +1,88 @@
+package job
+
+import (
+	"encoding/json"
+	"math/big"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Kind is the type of a job.
+type Kind string
+
+// The kinds (DESIGN §3). AgentUpdated raises an agent's epoch and is not delivered.
+const (
+	KindNewFeedback        Kind = "NewFeedback"
+	KindFeedbackRevoked    Kind = "FeedbackRevoked"
+	KindResponseAppended   Kind = "ResponseAppended"
+	KindValidationResponse Kind = "ValidationResponse"
+	KindAgentUpdated       Kind = "AgentUpdated"
+)
+
+// Reasons of a FeedbackRevoked.
+const (
+	RevokedByClient = "client"
+	RevokedByReorg  = "reorg"
+)
+
+// Job is one event to deliver, normalised. Fields that a kind does not have are zero.
+type Job struct {
+	Kind               Kind
+	ChainID            uint64
+	ReputationRegistry common.Address
+	IdentityRegistry   common.Address
+	ValidationRegistry common.Address
+	AgentID            *big.Int // 0 ≤ id < 2^256
+
+	ClientAddress common.Address
+	FeedbackIndex uint64   // 1-based per (agent, client)
+	Value         *big.Int // int128, |value| ≤ 1e38; the decimal is Value / 10^ValueDecimals
+	ValueDecimals uint8    // 0 to 18
+	LegacyScore   bool     // came as the older `score`, 0 to 100
+	Tag1, Tag2    string
+	Endpoint      string // what the client rated; an attacker's text, never a target
+	FeedbackURI   string
+	FeedbackHash  common.Hash // keccak256 of the file; zero: not given
+
+	Reason string // FeedbackRevoked: client or reorg
+
+	Responder    common.Address
+	ResponseURI  string
+	ResponseHash common.Hash
+
+	ValidatorAddress common.Address
+	RequestHash      common.Hash
+	Response         uint8 // 0 to 100
+	Tag              string
+
+	BlockNumber     uint64
+	BlockHash       common.Hash
+	TransactionHash common.Hash // zero: not given
+	LogIndex        *uint       // nil: not given
+	Timestamp       int64       // unix seconds of the block
+
+	Action    Action
+	Meta      json.RawMessage // kept and never read
+	Sanitized []string        // paths of strings that were repaired to be storable
+}
+
+// Action says how to deliver.
+type Action struct {
+	ToolName           string          `json:"toolName"`
+	ResolveEndpoint    bool            `json:"resolveEndpoint"`
+	Endpoint           *Endpoint       `json:"endpoint"`
+	IncludeFileContent bool            `json:"includeFileContent"`
+	VerifyFileHash     bool            `json:"verifyFileHash"`
+	PayloadTemplate    json.RawMessage `json:"payloadTemplate"`
+	TimeoutMs          int             `json:"timeoutMs"` // 0: the configured call timeout
+}
+
+// Endpoint is an MCP server that the enqueuer names, used when ResolveEndpoint is false.
+type Endpoint struct {
+	Transport string                   `json:"transport"` // http, sse, stdio
+	URL       string                   `json:"url,omitempty"`
+	Headers   map[string]secret.Secret `json:"-"` // encrypted at intake
+	Command   string                   `json:"command,omitempty"`
+	Args      []string                 `json:"args,omitempty"`
+}

@@ -1,0 +1,110 @@
+package job
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// Key is the delivery's business key (DESIGN §3), empty for AgentUpdated:
+//
+//	eip155:<chainId>:<reputationRegistry>/<agentId>/<client>/<feedbackIndex>#<type>
+//	…/<feedbackIndex>/<responder>/<transaction>/<logIndex>#ResponseAppended
+//	eip155:<chainId>:<validationRegistry>/<requestHash>/<transaction>/<logIndex>#ValidationResponse
+//	…/<feedbackIndex>#Retraction@<blockHash>
+//
+// Addresses and hashes are lower-case.
+func (j Job) Key() string {
+	switch j.Kind {
+	case KindAgentUpdated:
+		return ""
+	case KindValidationResponse:
+		return fmt.Sprintf("eip155:%d:%s/%s/%s/%s#%s", j.ChainID, lower(j.ValidationRegistry), j.RequestHash.Hex(), j.TransactionHash.Hex(), j.logIndex(), j.Kind)
+	case KindResponseAppended:
+		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pair(), j.FeedbackIndex, lower(j.Responder), j.TransactionHash.Hex(), j.logIndex(), j.Kind)
+	case KindFeedbackRevoked:
+		if j.Reason == RevokedByReorg {
+			return fmt.Sprintf("%s/%d#Retraction@%s", j.pair(), j.FeedbackIndex, j.BlockHash.Hex())
+		}
+	}
+	return fmt.Sprintf("%s/%d#%s", j.pair(), j.FeedbackIndex, j.Kind)
+}
+
+// OrderKey names the (agent, client) pair within which deliveries keep their order; OrderSeq is the place in it.
+func (j Job) OrderKey() string {
+	if j.Kind == KindValidationResponse {
+		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ValidationRegistry), j.AgentID, lower(j.ValidatorAddress))
+	}
+	return j.pair()
+}
+
+// OrderSeq is the feedback's index; validations, which have none, go by block.
+func (j Job) OrderSeq() uint64 {
+	if j.Kind == KindValidationResponse {
+		return j.BlockNumber
+	}
+	return j.FeedbackIndex
+}
+
+func (j Job) pair() string {
+	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ReputationRegistry), j.AgentID, lower(j.ClientAddress))
+}
+
+func (j Job) logIndex() string {
+	if j.LogIndex == nil {
+		return "-"
+	}
+	return fmt.Sprint(*j.LogIndex)
+}
+
+// IDOf is the delivery id of a key: UUIDv5 in the URL name space (RFC 9562).
+func IDOf(key string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceURL, []byte(key)) }
+
+// ID is the delivery id of the job.
+func (j Job) ID() uuid.UUID { return IDOf(j.Key()) }
+
+// AgentRegistry is the agent's registry as ERC-8004 writes it: eip155:<chainId>:<identityRegistry>.
+func (j Job) AgentRegistry() string {
+	return fmt.Sprintf("eip155:%d:%s", j.ChainID, j.IdentityRegistry.Hex())
+}
+
+// Conflict compares the event itself with that of a known job of the same key: not block, transaction, time, action or
+// meta, which may differ after a reorg or between indexers. It names the first field that differs.
+func (j Job) Conflict(known Job) (field string, conflict bool) {
+	number := func(n *big.Int) string {
+		if n == nil {
+			return ""
+		}
+		return n.String()
+	}
+	for _, f := range []struct {
+		name string
+		a, b any
+	}{
+		{"identityRegistry", j.IdentityRegistry, known.IdentityRegistry},
+		{"agentId", number(j.AgentID), number(known.AgentID)},
+		{"value", number(j.Value), number(known.Value)},
+		{"valueDecimals", j.ValueDecimals, known.ValueDecimals},
+		{"tag1", j.Tag1, known.Tag1},
+		{"tag2", j.Tag2, known.Tag2},
+		{"endpoint", j.Endpoint, known.Endpoint},
+		{"feedbackURI", j.FeedbackURI, known.FeedbackURI},
+		{"feedbackHash", j.FeedbackHash, known.FeedbackHash},
+		{"reason", j.Reason, known.Reason},
+		{"responseURI", j.ResponseURI, known.ResponseURI},
+		{"responseHash", j.ResponseHash, known.ResponseHash},
+		{"validatorAddress", j.ValidatorAddress, known.ValidatorAddress},
+		{"response", j.Response, known.Response},
+		{"tag", j.Tag, known.Tag},
+	} {
+		if f.a != f.b {
+			return f.name, true
+		}
+	}
+	return "", false
+}
+
+func lower(a common.Address) string { return strings.ToLower(a.Hex()) }

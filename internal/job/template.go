@@ -1,0 +1,170 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// placeholder is {{name}}, with or without spaces inside.
+var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
+
+// maxRendered bounds what a template may grow to: a long value can be named many times.
+const maxRendered = 4 << 20
+
+// variable finds the argument that a template's name means: the names of §8, their snake_case forms, verified_file_content.
+func variable(k Kind, name string) (argument string, ok bool) {
+	if name == "verified_file_content" {
+		name = "fileContent"
+	}
+	for _, a := range argumentNames[k] {
+		if a == name || snake(a) == name {
+			return a, true
+		}
+	}
+	return "", false
+}
+
+func snake(camel string) string {
+	var b strings.Builder
+	for _, r := range camel {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+			r = unicode.ToLower(r)
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// checkTemplate refuses unknown names with the path of the string that holds them.
+func checkTemplate(k Kind, n *node) *Refusal {
+	switch v := n.value.(type) {
+	case *object:
+		for _, name := range v.names {
+			if r := checkTemplate(k, v.fields[name]); r != nil {
+				return r
+			}
+		}
+	case []*node:
+		for _, e := range v {
+			if r := checkTemplate(k, e); r != nil {
+				return r
+			}
+		}
+	case string:
+		for _, m := range placeholder.FindAllStringSubmatch(v, -1) {
+			if _, ok := variable(k, m[1]); !ok {
+				return refuse(n.path, "{{%s}} is none of this kind's values", m[1])
+			}
+		}
+	}
+	return nil
+}
+
+// RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes the
+// value itself, in its own type; within other text values are written out, null as nothing. Keys are taken as they are.
+func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
+	dec := json.NewDecoder(strings.NewReader(string(j.Action.PayloadTemplate)))
+	dec.UseNumber()
+	var v map[string]any
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("is not a JSON object: %w", err)
+	}
+	room := maxRendered
+	out, err := j.render(v, args, &room)
+	if err != nil {
+		return nil, err
+	}
+	return out.(map[string]any), nil
+}
+
+func (j Job) render(v any, args map[string]any, room *int) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if v[k], err = j.render(e, args, room); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i, e := range v {
+			if v[i], err = j.render(e, args, room); err != nil {
+				return nil, err
+			}
+		}
+	case string:
+		return j.renderString(v, args, room)
+	}
+	return v, nil
+}
+
+func (j Job) renderString(s string, args map[string]any, room *int) (any, error) {
+	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
+		name, ok := variable(j.Kind, m[1])
+		if !ok {
+			return nil, fmt.Errorf("{{%s}} is none of this kind's values", m[1])
+		}
+		if *room -= size(args[name]); *room < 0 {
+			return nil, fmt.Errorf("renders to more than %d bytes", maxRendered)
+		}
+		return args[name], nil
+	}
+	var failed error
+	out := placeholder.ReplaceAllStringFunc(s, func(m string) string {
+		name, ok := variable(j.Kind, placeholder.FindStringSubmatch(m)[1])
+		if !ok {
+			failed = fmt.Errorf("%s is none of this kind's values", m)
+			return ""
+		}
+		text := asText(args[name])
+		if *room -= len(text); *room < 0 {
+			failed = fmt.Errorf("renders to more than %d bytes", maxRendered)
+			return ""
+		}
+		return text
+	})
+	return out, failed
+}
+
+func size(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v)
+	case json.RawMessage:
+		return len(v)
+	}
+	return 64
+}
+
+// asText writes a value inside other text.
+func asText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case json.RawMessage:
+		return string(v)
+	case Decimal:
+		return v.String()
+	}
+	return fmt.Sprint(v)
+}
+
+// String writes the decimal exactly, without an exponent and without trailing zeros: "99.77", "-3.2", "100".
+func (d Decimal) String() string {
+	if d.Unscaled == nil {
+		return "0"
+	}
+	if d.Decimals == 0 {
+		return d.Unscaled.String()
+	}
+	r := new(big.Rat).SetFrac(d.Unscaled, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Decimals)), nil))
+	s := strings.TrimRight(r.FloatString(int(d.Decimals)), "0")
+	return strings.TrimSuffix(s, ".")
+}

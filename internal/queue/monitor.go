@@ -1,0 +1,35 @@
+package queue
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynqmon"
+)
+
+// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front.
+type Monitor struct{ *asynqmon.HTTPHandler }
+
+// Monitor serves the web UI under root ("/monitor"). Close it to end its Redis connections.
+func (q *Queue) Monitor(root string) Monitor {
+	return Monitor{asynqmon.New(asynqmon.Options{
+		RootPath:     root,
+		RedisConnOpt: q.opt,
+		ReadOnly:     true,
+		// A payload that is not ours is somebody's whole job, and its headers are secrets.
+		PayloadFormatter: asynqmon.PayloadFormatterFunc(func(_ string, body []byte) string {
+			var p payload
+			if err := json.Unmarshal(body, &p); err != nil || p.DeliveryID == uuid.Nil {
+				return fmt.Sprintf("a whole job, %d bytes", len(body))
+			}
+			return fmt.Sprintf(`{"deliveryId": %q, "n": %d}`, p.DeliveryID, p.N)
+		}),
+		ResultFormatter: asynqmon.ResultFormatterFunc(func(_ string, result []byte) string {
+			return string(result)
+		}),
+	})}
+}
+
+var _ http.Handler = Monitor{}

@@ -1,0 +1,161 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// Lane is an asynq queue. Few of them: each poll asks one after another.
+type Lane string
+
+// The lanes, most urgent first. Weights are in lanes.
+const (
+	First  Lane = "first"  // first attempts
+	Retry  Lane = "retry"  // later attempts, shown as scheduled until they are due
+	Bulk   Lane = "bulk"   // replays
+	Upkeep Lane = "upkeep" // housekeeping
+)
+
+// intakeLane is where other people's asynq clients put whole jobs if they name no queue.
+const intakeLane = "default"
+
+// lanes are the weights with which a worker looks at the queues.
+var lanes = map[string]int{string(First): 6, intakeLane: 6, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
+
+const (
+	retention  = time.Hour // how long finished tasks stay visible in the web UI
+	maxRetry   = 100       // the net: see the package comment
+	netDelay   = 5 * time.Second
+	opDeadline = 5 * time.Second // one Redis operation made for bookkeeping
+)
+
+// Task is one hand-out of a delivery.
+type Task struct {
+	DeliveryID uuid.UUID
+	N          int    // the row's dispatch counter
+	Kind       string // the asynq task type: what an operator sees in the list
+	Lane       Lane
+	At         time.Time // not before; zero: now
+}
+
+// ID is the asynq task id.
+func (t Task) ID() string { return fmt.Sprintf("%s:%d", t.DeliveryID, t.N) }
+
+// payload is all that Redis learns of a delivery.
+type payload struct {
+	DeliveryID uuid.UUID `json:"deliveryId"`
+	N          int       `json:"n"`
+}
+
+// Config says how to reach Redis.
+type Config struct {
+	URL    secret.Secret // REDIS_URL forms, see parseURL; needed
+	Logger *slog.Logger  // default slog.Default()
+}
+
+// Queue puts tasks into Redis and looks at them. Safe for concurrent use.
+type Queue struct {
+	opt       asynq.RedisConnOpt
+	rdb       redis.UniversalClient
+	client    *asynq.Client
+	inspector *asynq.Inspector
+	log       *slog.Logger
+}
+
+// Open prepares the clients. It does not connect: a Redis that is away shows in Ping.
+func Open(cfg Config) (*Queue, error) {
+	if cfg.URL.IsZero() {
+		return nil, errors.New("queue: a Redis URL is needed (REDIS_URL)")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	opt, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	rdb, err := redisClient(opt)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{opt: opt, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb),
+		inspector: asynq.NewInspectorFromRedisClient(rdb), log: cfg.Logger}, nil
+}
+
+// Close ends the connections.
+func (q *Queue) Close() error { return q.rdb.Close() }
+
+// Ping tells whether Redis answers.
+func (q *Queue) Ping(ctx context.Context) error {
+	if err := q.rdb.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("reach Redis: %w", err)
+	}
+	return nil
+}
+
+// Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as scheduled;
+// asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
+func (q *Queue) Enqueue(ctx context.Context, t Task) error {
+	body, err := json.Marshal(payload{t.DeliveryID, t.N})
+	if err != nil {
+		return fmt.Errorf("encode task %s: %w", t.ID(), err)
+	}
+	opts := []asynq.Option{asynq.TaskID(t.ID()), asynq.Queue(string(t.Lane)), asynq.MaxRetry(maxRetry), asynq.Retention(retention)}
+	if !t.At.IsZero() {
+		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
+	}
+	_, err = q.client.EnqueueContext(ctx, asynq.NewTask(t.Kind, body, opts...))
+	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
+		return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
+	}
+	return nil
+}
+
+func ceilSecond(t time.Time) time.Time {
+	if whole := t.Truncate(time.Second); !whole.Equal(t) {
+		return whole.Add(time.Second)
+	}
+	return t
+}
+
+// Holds tells whether Redis still has a task that will run: pending, scheduled, being retried or running.
+func (q *Queue) Holds(t Task) (bool, error) {
+	for _, lane := range []Lane{t.Lane, First, Retry, Bulk} {
+		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
+		switch {
+		case errors.Is(err, asynq.ErrQueueNotFound), errors.Is(err, asynq.ErrTaskNotFound):
+			continue
+		case err != nil:
+			return false, fmt.Errorf("look for task %s in Redis: %w", t.ID(), err)
+		}
+		return info.State != asynq.TaskStateCompleted && info.State != asynq.TaskStateArchived, nil
+	}
+	return false, nil
+}
+
+// Lanes counts the tasks of every lane by asynq state, for the metrics.
+func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
+	names, err := q.inspector.Queues()
+	if err != nil {
+		return nil, fmt.Errorf("list the lanes: %w", err)
+	}
+	out := make(map[Lane]map[string]int, len(names))
+	for _, name := range names {
+		info, err := q.inspector.GetQueueInfo(name)
+		if err != nil {
+			return nil, fmt.Errorf("count lane %s: %w", name, err)
+		}
+		out[Lane(name)] = map[string]int{"pending": info.Pending, "active": info.Active, "scheduled": info.Scheduled,
+			"retry": info.Retry, "archived": info.Archived, "completed": info.Completed}
+	}
+	return out, nil
+}

@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// parseURL turns REDIS_URL into asynq's connection options: redis, rediss, redis-socket, redis-sentinel as asynq knows them,
+// and redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for TLS). Errors never quote the URL.
+func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
+	text := raw.Reveal()
+	scheme, _, ok := strings.Cut(text, "://")
+	if !ok {
+		return nil, errors.New("REDIS_URL is not a URL: expected redis://host:6379/0, rediss://, redis-socket:///path, redis-sentinel:// or redis-cluster://host1,host2")
+	}
+	if scheme == "redis-cluster" || scheme == "redis-clusters" {
+		return parseCluster(text, scheme == "redis-clusters")
+	}
+	opt, err := asynq.ParseRedisURI(text)
+	if err != nil {
+		return nil, fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number", scheme)
+	}
+	if single, ok := opt.(asynq.RedisClientOpt); ok && single.Network != "unix" {
+		// asynq drops the user name of the URL, which Redis' access control needs.
+		if u, err := url.Parse(text); err == nil {
+			single.Username = u.User.Username()
+		}
+		if _, _, err := net.SplitHostPort(single.Addr); err != nil {
+			single.Addr = net.JoinHostPort(single.Addr, "6379")
+		}
+		return single, nil
+	}
+	return opt, nil
+}
+
+func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
+	_, rest, _ := strings.Cut(text, "://")
+	var opt asynq.RedisClusterClientOpt
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		user, password, _ := strings.Cut(rest[:at], ":")
+		var err1, err2 error
+		opt.Username, err1 = url.PathUnescape(user)
+		opt.Password, err2 = url.PathUnescape(password)
+		if err1 != nil || err2 != nil {
+			return nil, errors.New("REDIS_URL: user or password is not percent-encoded correctly")
+		}
+		rest = rest[at+1:]
+	}
+	for _, host := range strings.Split(strings.TrimSuffix(rest, "/"), ",") {
+		if host == "" {
+			return nil, errors.New("REDIS_URL: redis-cluster:// needs host1:port,host2:port")
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(host, "6379")
+		}
+		opt.Addrs = append(opt.Addrs, host)
+	}
+	if withTLS {
+		host, _, _ := net.SplitHostPort(opt.Addrs[0])
+		opt.TLSConfig = &tls.Config{ServerName: host}
+	}
+	return opt, nil
+}
+
+// UnfitError means that the Redis server would lose work: too old, or allowed to evict keys.
+type UnfitError struct{ Why string }
+
+func (e *UnfitError) Error() string { return e.Why }
+
+// CheckServer refuses a Redis below 6.2 (asynq's archive needs it) and one that may evict keys under memory pressure.
+func (q *Queue) CheckServer(ctx context.Context) error {
+	info, err := q.rdb.Info(ctx, "server").Result()
+	if err != nil {
+		return fmt.Errorf("ask Redis for its version: %w", err)
+	}
+	if v := infoField(info, "redis_version"); v != "" && olderThan(v, 6, 2) {
+		return &UnfitError{fmt.Sprintf("Redis %s is too old: Herald needs 6.2 or newer", v)}
+	}
+	memory, err := q.rdb.Info(ctx, "memory").Result()
+	if err != nil {
+		return fmt.Errorf("ask Redis for its memory policy: %w", err)
+	}
+	if p := infoField(memory, "maxmemory_policy"); p != "" && p != "noeviction" {
+		return &UnfitError{fmt.Sprintf("Redis may evict keys (maxmemory-policy %s), and with them queued work: set maxmemory-policy noeviction", p)}
+	}
+	return nil
+}
+
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func olderThan(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	got := [2]int{}
+	for i := range min(len(parts), 2) {
+		n, err := strconv.Atoi(parts[i])
+		if err != nil {
+			return false
+		}
+		got[i] = n
+	}
+	return got[0] < major || got[0] == major && got[1] < minor
+}
+
+// redisClient makes one of the clients that asynq's options describe.
+func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
+	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
+	if !ok {
+		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
+	}
+	return c, nil
+}

@@ -1,0 +1,133 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+)
+
+// Handler is what runs tasks. The context ends when Redis freezes or the server stops by force; a handler that has
+// begun must finish on a context of its own.
+//
+// The returned note is shown in the web UI as the task's result. ArchivedError moves the task to the archive with its text;
+// any other error lets asynq try the task again a little later, which is the net for what could not even be claimed.
+type Handler interface {
+	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
+	// Intake takes a whole job that somebody else's asynq client put in.
+	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
+}
+
+// ArchivedError puts a task into the archive: its delivery ended badly. Text is what the operator reads.
+type ArchivedError struct{ Text string }
+
+func (e *ArchivedError) Error() string { return e.Text }
+
+// skipRetry is an ArchivedError as asynq understands it, without words of asynq's in what the operator reads.
+type skipRetry struct{ *ArchivedError }
+
+func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
+
+// ServerConfig shapes a Server.
+type ServerConfig struct {
+	Handler     Handler
+	Concurrency int // tasks at a time; needed
+
+	// Kinds are the task types that are taken. Others stay untouched in the retry state with a clear error.
+	Kinds []string
+
+	// ShutdownTimeout is how long Shutdown waits for running tasks; it must outlast the longest call. Needed.
+	ShutdownTimeout time.Duration
+
+	// PollInterval is how often empty lanes are looked at. Default 20 ms: it is most of an idle system's latency.
+	PollInterval time.Duration
+}
+
+// Server takes tasks from the lanes and hands them to the Handler.
+type Server struct {
+	srv   *asynq.Server
+	mux   asynq.Handler
+	kinds map[string]bool
+}
+
+// NewServer prepares a server; Start begins.
+func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
+	if cfg.Handler == nil || cfg.Concurrency < 1 || cfg.ShutdownTimeout <= 0 {
+		return nil, errors.New("queue: server needs a handler, a concurrency of at least 1 and a shutdown timeout")
+	}
+	if cfg.PollInterval <= 0 {
+		cfg.PollInterval = 20 * time.Millisecond
+	}
+	s := &Server{kinds: make(map[string]bool, len(cfg.Kinds))}
+	for _, k := range cfg.Kinds {
+		s.kinds[k] = true
+	}
+	s.mux = s.handler(cfg.Handler)
+	s.srv = asynq.NewServerFromRedisClient(q.rdb, asynq.Config{
+		Concurrency:              cfg.Concurrency,
+		Queues:                   lanes,
+		TaskCheckInterval:        cfg.PollInterval,
+		DelayedTaskCheckInterval: 500 * time.Millisecond,
+		ShutdownTimeout:          cfg.ShutdownTimeout,
+		RetryDelayFunc:           func(int, error, *asynq.Task) time.Duration { return netDelay },
+		Logger:                   asynqLogger{q.log},
+		LogLevel:                 asynq.WarnLevel,
+	})
+	return s, nil
+}
+
+// Start begins to take tasks. It returns at once.
+func (s *Server) Start() error {
+	if err := s.srv.Start(s.mux); err != nil {
+		return fmt.Errorf("start the asynq server: %w", err)
+	}
+	return nil
+}
+
+// Shutdown takes no more tasks and waits for running ones, up to the shutdown timeout.
+func (s *Server) Shutdown() { s.srv.Shutdown() }
+
+func (s *Server) handler(h Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		note, err := s.run(ctx, h, t)
+		if note != "" {
+			// The note is for the eye only; a Redis that cannot take it must not make the task run again.
+			_, _ = t.ResultWriter().Write([]byte(note))
+		}
+		var archived *ArchivedError
+		if errors.As(err, &archived) {
+			return skipRetry{archived}
+		}
+		return err
+	})
+}
+
+func (s *Server) run(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
+	if !s.kinds[t.Type()] {
+		return "", &ArchivedError{fmt.Sprintf("task type %q is none of Herald's", t.Type())}
+	}
+	var p payload
+	if err := json.Unmarshal(t.Payload(), &p); err == nil && p.DeliveryID != uuid.Nil {
+		return h.Deliver(ctx, p.DeliveryID, p.N)
+	}
+	return h.Intake(ctx, t.Type(), t.Payload())
+}
+
+// asynqLogger sends asynq's own lines to slog.
+type asynqLogger struct{ log *slog.Logger }
+
+func (l asynqLogger) Debug(args ...any) { l.log.Debug(line(args), "from", "asynq") }
+func (l asynqLogger) Info(args ...any)  { l.log.Info(line(args), "from", "asynq") }
+func (l asynqLogger) Warn(args ...any)  { l.log.Warn(line(args), "from", "asynq") }
+func (l asynqLogger) Error(args ...any) { l.log.Error(line(args), "from", "asynq") }
+
+// Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
+func (l asynqLogger) Fatal(args ...any) { l.log.Error(line(args), "from", "asynq") }
+
+func line(args []any) string { return strings.TrimSpace(fmt.Sprint(args...)) }

@@ -1,0 +1,187 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tink-crypto/tink-go/v2/aead"
+	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
+	"github.com/tink-crypto/tink-go/v2/keyset"
+	"github.com/tink-crypto/tink-go/v2/tink"
+)
+
+// Keyset seals and opens with AES-256-GCM; ciphertexts carry the id of their key, so that keys can be rotated.
+type Keyset struct {
+	handle *keyset.Handle
+	aead   tink.AEAD
+}
+
+// Binding is what a ciphertext belongs to. It opens only under exactly the same one.
+type Binding struct {
+	Purpose  string // a constant of the caller with a version: "job.headers.v1"
+	ChainID  uint64
+	Registry string // IdentityRegistry, any case
+	AgentID  string // decimal
+	Origin   string // scheme://host[:port]
+	Scheme   string // bearer, header, oauth, …
+	Header   string
+	Issuer   string
+}
+
+// associatedData is unambiguous: every part is preceded by its length.
+func (b Binding) associatedData() []byte {
+	out := binary.BigEndian.AppendUint64(nil, b.ChainID)
+	for _, part := range []string{b.Purpose, strings.ToLower(b.Registry), b.AgentID, b.Origin, b.Scheme, b.Header, b.Issuer} {
+		out = binary.BigEndian.AppendUint32(out, uint32(len(part)))
+		out = append(out, part...)
+	}
+	return out
+}
+
+// KeysetError means that a keyset cannot be used.
+type KeysetError struct{ Problem string }
+
+func (e *KeysetError) Error() string { return "keyset: " + e.Problem }
+
+// DecryptError means that a ciphertext does not open: another keyset, another binding, or damaged bytes.
+type DecryptError struct{ Problem string }
+
+func (e *DecryptError) Error() string { return "stored secret: " + e.Problem }
+
+// Create makes a keyset with one key.
+func Create() (*Keyset, error) {
+	h, err := keyset.NewHandle(aead.AES256GCMKeyTemplate())
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	return fromHandle(h)
+}
+
+// Parse reads what Write wrote: base64 of Tink's binary form.
+func Parse(text Secret) (*Keyset, error) {
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text.Reveal()))
+	if err != nil {
+		return nil, &KeysetError{"it is not base64; make one with `worker keys init`"}
+	}
+	h, err := insecurecleartextkeyset.Read(keyset.NewBinaryReader(bytes.NewReader(raw)))
+	if err != nil {
+		return nil, &KeysetError{"it is not a Tink keyset; make one with `worker keys init`"}
+	}
+	return fromHandle(h)
+}
+
+func fromHandle(h *keyset.Handle) (*Keyset, error) {
+	a, err := aead.New(h)
+	if err != nil {
+		return nil, &KeysetError{"its keys do not encrypt (AEAD is needed)"}
+	}
+	return &Keyset{handle: h, aead: a}, nil
+}
+
+// Write writes the keyset in clear, as base64. Whoever reads it can open everything sealed with it.
+func (k *Keyset) Write(w io.Writer) error {
+	var raw bytes.Buffer
+	if err := insecurecleartextkeyset.Write(k.handle, keyset.NewBinaryWriter(&raw)); err != nil {
+		return errors.New("encode the keyset")
+	}
+	_, err := io.WriteString(w, base64.StdEncoding.EncodeToString(raw.Bytes()))
+	return err
+}
+
+// String prints no key material.
+func (k *Keyset) String() string { return fmt.Sprintf("keyset with primary key %d", k.PrimaryID()) }
+
+// PrimaryID is the key that Seal uses.
+func (k *Keyset) PrimaryID() uint32 { return k.handle.KeysetInfo().GetPrimaryKeyId() }
+
+// Seal encrypts plain so that it opens only under b.
+func (k *Keyset) Seal(plain []byte, b Binding) ([]byte, error) {
+	c, err := k.aead.Encrypt(plain, b.associatedData())
+	if err != nil {
+		return nil, errors.New("encrypt a secret")
+	}
+	return c, nil
+}
+
+// Open decrypts what Seal made under the same binding. *DecryptError otherwise.
+func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
+	id, ok := KeyID(cipher)
+	if !ok {
+		return nil, &DecryptError{"it is no ciphertext of ours, or cut short"}
+	}
+	plain, err := k.aead.Decrypt(cipher, b.associatedData())
+	if err == nil {
+		return plain, nil
+	}
+	for _, info := range k.handle.KeysetInfo().GetKeyInfo() {
+		if info.GetKeyId() == id {
+			return nil, &DecryptError{"it belongs to another agent, origin or header, or was damaged"}
+		}
+	}
+	return nil, &DecryptError{fmt.Sprintf("its key %d is not in HERALD_KEYSET", id)}
+}
+
+// KeyID tells which key sealed a ciphertext: Tink's prefix is 0x01 and the id, big endian.
+func KeyID(cipher []byte) (uint32, bool) {
+	const prefix, nonce, tag = 5, 12, 16
+	if len(cipher) < prefix+nonce+tag || cipher[0] != 1 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(cipher[1:prefix]), true
+}
+
+// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so. A file that others can read is refused.
+func LoadOrCreateFile(path string) (k *Keyset, made bool, err error) {
+	k, err = loadFile(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return k, false, err
+	}
+	if k, err = Create(); err != nil {
+		return nil, false, err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".keyset-*") // 0600
+	if err != nil {
+		return nil, false, fmt.Errorf("make a keyset file: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	err = errors.Join(k.Write(tmp), tmp.Sync(), tmp.Close())
+	if err == nil {
+		// Link, not rename: of two processes that make one at once, the first must win for both.
+		err = os.Link(tmp.Name(), path)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		k, err = loadFile(path)
+		return k, false, err
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("write the keyset file %s: %w", path, err)
+	}
+	return k, true, nil
+}
+
+func loadFile(path string) (*Keyset, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the keyset file: %w", err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, &KeysetError{fmt.Sprintf("%s can be read by others (mode %#o): chmod 600 it, and make new keys if somebody may have read it", path, st.Mode().Perm())}
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the keyset file: %w", err)
+	}
+	k, err := Parse(New(string(raw)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return k, nil
+}
