@@ -1,0 +1,175 @@
+package ipfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ipfs/boxo/blockservice"
+	"github.com/ipfs/boxo/files"
+	"github.com/ipfs/boxo/ipld/merkledag"
+	unixfile "github.com/ipfs/boxo/ipld/unixfs/file"
+	uio "github.com/ipfs/boxo/ipld/unixfs/io"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+
+	blocks "github.com/ipfs/go-block-format"
+	format "github.com/ipfs/go-ipld-format"
+)
+
+// multicodec codes of blocks that are themselves JSON
+// (https://github.com/multiformats/multicodec).
+const (
+	codecJSON    = 0x0200
+	codecDagJSON = 0x0129
+)
+
+// immutableFile reads the file that ref names below its CID, every byte of it
+// verified. It returns the gateway that brought the root, empty when none was
+// needed. Errors: every kind of errors.go.
+func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64) (content []byte, from string, err error) {
+	// An identity CID holds its content; boxo takes only short ones.
+	if b, ok := inCID(ref.cid); ok && len(ref.segments) == 0 && isPlain(ref.cid) {
+		if int64(len(b)) > limit {
+			return nil, "", &TooLargeError{URI: ref.shown, Limit: limit}
+		}
+		return b, "", nil
+	}
+	s := newSession(ctx, ref.shown, limit, f.gateways, f.cfg.TryTimeout, f.cfg.Hedge)
+	defer s.end()
+	defer func() {
+		// The decoders below are not ours and run on a stranger's bytes.
+		if p := recover(); p != nil {
+			f.log.Error("decoding ipfs content panicked", "uri", ref.shown, "panic", p)
+			content, err = nil, &InvalidError{URI: ref.shown, Why: "its blocks cannot be decoded"}
+		}
+	}()
+	if len(ref.segments) > 0 {
+		// One request that usually brings every block on the way. What it does
+		// not bring is asked for block by block, so its failure means nothing.
+		_ = s.ask(s.ctx, func(ctx context.Context, g *gateway) error {
+			return g.car(ctx, ref.cid, ref.path(), limit, s.allowance[g], func(b blocks.Block) { s.keep(g, b) })
+		})
+	}
+	content, err = s.walk(ref)
+	if err != nil {
+		return nil, "", s.explain(ref, err)
+	}
+	return content, s.from, nil
+}
+
+// walk goes from the root through the segments and reads the file there.
+func (s *session) walk(ref *reference) ([]byte, error) {
+	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true))
+	dag := merkledag.NewDAGService(service)
+	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
+		b, err := service.GetBlock(s.ctx, ref.cid)
+		if err != nil {
+			return nil, err
+		}
+		if int64(len(b.RawData())) > s.limit {
+			return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
+		}
+		return b.RawData(), nil
+	} else if codec != cid.Raw && codec != cid.DagProtobuf {
+		return nil, &NoDocumentError{URI: s.shown, Why: fmt.Sprintf("its CID is of codec 0x%x, which is no file", codec)}
+	}
+	node, err := dag.Get(s.ctx, ref.cid)
+	if err != nil {
+		return nil, err
+	}
+	for _, seg := range ref.segments {
+		if node, err = s.child(dag, node, seg); err != nil {
+			return nil, err
+		}
+	}
+	opened, err := unixfile.NewUnixfsFile(s.ctx, dag, node)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = opened.Close() }() // it was only read
+	switch opened.(type) {
+	case files.Directory:
+		return nil, &NoDocumentError{URI: s.shown, Why: "it is a directory"}
+	case *files.Symlink:
+		return nil, &NoDocumentError{URI: s.shown, Why: "it is a symbolic link"}
+	}
+	file, ok := opened.(files.File)
+	if !ok {
+		return nil, &NoDocumentError{URI: s.shown, Why: "it is no file"}
+	}
+	// The declared size is a claim: good for refusing early, for nothing else.
+	if size, err := file.Size(); err == nil && size > s.limit {
+		return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
+	}
+	content, err := readCapped(file, s.limit)
+	if errors.Is(err, errOverCap) {
+		return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
+	}
+	return content, err
+}
+
+// child finds one name in a directory, decoded first and then as it was spelt.
+func (s *session) child(dag format.DAGService, node format.Node, seg segment) (format.Node, error) {
+	dir, err := uio.NewDirectoryFromNode(dag, node)
+	if errors.Is(err, uio.ErrNotADir) {
+		return nil, &NotFoundError{URI: s.shown, Proven: true}
+	}
+	if err != nil {
+		return nil, err
+	}
+	next, err := dir.Find(s.ctx, seg.decoded)
+	if errors.Is(err, os.ErrNotExist) && seg.literal != seg.decoded {
+		next, err = dir.Find(s.ctx, seg.literal)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &NotFoundError{URI: s.shown, Proven: true}
+	}
+	return next, err
+}
+
+// explain turns what boxo says into this package's errors. The session's own
+// failure, when there is one, is the reason for whatever boxo made of it.
+func (s *session) explain(ref *reference, err error) error {
+	cause := s.failure()
+	var (
+		noDocument  *NoDocumentError
+		notFound    *NotFoundError
+		unavailable *UnavailableError
+		tooLarge    *TooLargeError
+		invalid     *InvalidError
+	)
+	for _, e := range []error{cause, err} {
+		switch {
+		case e == nil:
+		case errors.As(e, &noDocument), errors.As(e, &notFound), errors.As(e, &unavailable),
+			errors.As(e, &tooLarge), errors.As(e, &invalid):
+			return e
+		}
+	}
+	if cause != nil {
+		return &UnavailableError{URI: ref.shown, Err: cause}
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return &UnavailableError{URI: ref.shown, Err: err}
+	}
+	return &InvalidError{URI: ref.shown, Why: "its verified blocks are no file that can be read", Err: err}
+}
+
+// inCID returns the bytes of an identity CID.
+func inCID(c cid.Cid) ([]byte, bool) {
+	if c.Prefix().MhType != multihash.IDENTITY {
+		return nil, false
+	}
+	d, err := multihash.Decode(c.Hash())
+	if err != nil {
+		return nil, false
+	}
+	return d.Digest, true
+}
+
+// isPlain tells whether a block of c is the document as it stands.
+func isPlain(c cid.Cid) bool {
+	return c.Type() == cid.Raw || c.Type() == codecJSON || c.Type() == codecDagJSON
+}

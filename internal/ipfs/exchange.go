@@ -1,0 +1,428 @@
+package ipfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ipfs/boxo/blockstore"
+	"github.com/ipfs/boxo/exchange"
+	"github.com/ipfs/boxo/verifcid"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+
+	blocks "github.com/ipfs/go-block-format"
+	format "github.com/ipfs/go-ipld-format"
+)
+
+// maxVisits bounds how often a fetch looks at a block. Nine blocks can fan out
+// to a million million visits without yielding a byte; a byte limit does not
+// stop that.
+const maxVisits = 4096
+
+// parallelBlocks is how many blocks of one file are asked for at a time.
+const parallelBlocks = 4
+
+// session is one fetch: its budgets, its blocks and its gateways. It is the
+// blockstore and the exchange of a boxo block service, because boxo takes any
+// error of a store for "missing" and reports every failure of a group of blocks
+// alike: the first real failure is kept here and cancels the fetch.
+type session struct {
+	shown string
+	limit int64
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup // the session's own goroutines, see spawn
+
+	gateways  []*gateway
+	allowance map[*gateway]*allowance
+	try       time.Duration
+	hedge     time.Duration
+
+	mu     sync.Mutex
+	ended  bool
+	blocks map[string]held // by multihash
+	seen   map[string]bool // multihashes that the walk has read
+	read   int64           // bytes of the blocks in seen
+	visits int
+	from   string // the gateway that brought the walk's first block
+}
+
+// held is a verified block and the gateway that brought it.
+type held struct {
+	blocks.Block
+	from string
+}
+
+var (
+	_ exchange.Interface    = (*session)(nil)
+	_ blockstore.Blockstore = (*sessionStore)(nil)
+)
+
+func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try, hedge time.Duration) *session {
+	s := &session{
+		shown: shown, limit: limit, gateways: gateways, try: try, hedge: hedge,
+		allowance: make(map[*gateway]*allowance, len(gateways)),
+		blocks:    make(map[string]held),
+		seen:      make(map[string]bool),
+	}
+	for _, g := range gateways {
+		s.allowance[g] = &allowance{left: s.budget()}
+	}
+	s.ctx, s.cancel = context.WithCancelCause(parent)
+	return s
+}
+
+// budget is the most bytes that the document's blocks may have, and the most
+// that one gateway may send.
+func (s *session) budget() int64 { return 2*s.limit + 4<<20 }
+
+// end stops what is still running and waits for it.
+func (s *session) end() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.cancel(context.Canceled)
+	s.work.Wait()
+}
+
+// spawn runs f in a goroutine that end waits for; not once the session ended,
+// which boxo's own read-ahead may not have noticed yet.
+func (s *session) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.work.Go(f)
+	return true
+}
+
+// fail ends the fetch with err, unless it has failed already.
+func (s *session) fail(err error) { s.cancel(err) }
+
+// failure is the fetch's own error, nil while there is none.
+func (s *session) failure() error {
+	if s.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(s.ctx)
+}
+
+// visit counts one look at a block, and its bytes when it is the first.
+func (s *session) visit(b blocks.Block) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := string(b.Cid().Hash())
+	s.visits++
+	if !s.seen[key] {
+		s.seen[key] = true
+		s.read += int64(len(b.RawData()))
+		if s.from == "" {
+			s.from = s.blocks[key].from
+		}
+	}
+	var err error
+	switch {
+	case s.visits > maxVisits:
+		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("more than %d blocks have to be read", maxVisits)}
+	case s.read > s.budget():
+		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d bytes", s.budget())}
+	default:
+		return nil
+	}
+	s.fail(err)
+	return err
+}
+
+func (s *session) keep(from *gateway, b blocks.Block) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := string(b.Cid().Hash())
+	if _, known := s.blocks[key]; !known {
+		s.blocks[key] = held{b, from.host()}
+	}
+}
+
+// stored returns a block that is here, under the codec that c asks for.
+func (s *session) stored(c cid.Cid) (blocks.Block, bool) {
+	if c.Prefix().MhType == multihash.IDENTITY {
+		if d, err := multihash.Decode(c.Hash()); err == nil {
+			b, err := blocks.NewBlockWithCid(d.Digest, c)
+			return b, err == nil
+		}
+		return nil, false
+	}
+	s.mu.Lock()
+	h, ok := s.blocks[string(c.Hash())]
+	s.mu.Unlock()
+	if !ok {
+		return nil, false
+	}
+	if h.Cid().Equals(c) {
+		return h.Block, true
+	}
+	b, err := blocks.NewBlockWithCid(h.RawData(), c)
+	return b, err == nil
+}
+
+// GetBlock brings one block from the gateways. Whatever it fails with ends the
+// fetch: a file with a block missing is no file.
+func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	var once sync.Once
+	var got blocks.Block
+	err := s.ask(ctx, func(ctx context.Context, g *gateway) error {
+		b, err := g.block(ctx, c, s.allowance[g])
+		if err == nil {
+			once.Do(func() { got = b })
+			s.keep(g, b)
+		}
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			// Not a read-ahead that the reader gave up: the block is missing.
+			s.fail(err)
+		}
+		return nil, err
+	}
+	if err := s.visit(got); err != nil {
+		return nil, err
+	}
+	return got, nil
+}
+
+// GetBlocks brings several blocks, a few at a time. The channel is closed when
+// all came, one failed, or ctx ended.
+func (s *session) GetBlocks(ctx context.Context, cs []cid.Cid) (<-chan blocks.Block, error) {
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	out := make(chan blocks.Block)
+	var next atomic.Int64
+	worker := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(cs) {
+				return
+			}
+			b, err := s.GetBlock(ctx, cs[i])
+			if err != nil {
+				return
+			}
+			select {
+			case out <- b:
+			case <-ctx.Done():
+				return
+			case <-s.ctx.Done():
+				return
+			}
+		}
+	}
+	running := s.spawn(func() {
+		defer close(out)
+		var workers sync.WaitGroup
+		for range min(parallelBlocks, len(cs)) {
+			workers.Go(worker)
+		}
+		workers.Wait()
+	})
+	if !running {
+		return nil, context.Canceled
+	}
+	return out, nil
+}
+
+// NotifyNewBlocks is part of exchange.Interface; nobody is served here.
+func (s *session) NotifyNewBlocks(context.Context, ...blocks.Block) error { return nil }
+
+// Close is part of exchange.Interface; the session's owner calls end.
+func (s *session) Close() error { return nil }
+
+// ask puts one question to the gateways: to the first at once, to the next when
+// one fails or after the hedge delay. The first answer wins and the others are
+// cancelled and waited for. Errors: *NotFoundError when every gateway said so,
+// else *UnavailableError, or the end of a context.
+func (s *session) ask(ctx context.Context, question func(context.Context, *gateway) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+
+	var (
+		verdicts = &verdicts{shown: s.shown}
+		todo     []*gateway
+	)
+	for _, g := range ordered(s.gateways) {
+		switch wait := g.rest(); {
+		case wait > 0:
+			verdicts.add(g, &restingError{wait: wait})
+		case s.allowance[g].spent():
+			verdicts.add(g, errSpent)
+		default:
+			todo = append(todo, g)
+		}
+	}
+	type answer struct {
+		g   *gateway
+		err error
+	}
+	answers := make(chan answer, len(todo))
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel() // before the wait above
+
+	running := 0
+	start := func() {
+		g := todo[0]
+		todo = todo[1:]
+		running++
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, s.try)
+			defer cancel()
+			answers <- answer{g, question(ctx, g)}
+		})
+	}
+	hedge := time.NewTimer(s.hedge)
+	defer hedge.Stop()
+	if len(todo) > 0 {
+		start()
+	}
+	for running > 0 {
+		select {
+		case a := <-answers:
+			running--
+			if a.err == nil {
+				return nil
+			}
+			verdicts.add(a.g, a.err)
+			if len(todo) > 0 {
+				start()
+				hedge.Reset(s.hedge)
+			}
+		case <-hedge.C:
+			if len(todo) > 0 {
+				start()
+				hedge.Reset(s.hedge)
+			}
+		case <-ctx.Done():
+			if err := s.failure(); err != nil {
+				return err
+			}
+			return ctx.Err()
+		}
+	}
+	return verdicts.err()
+}
+
+// ordered puts gateways that lied lately behind the others, else keeps the
+// operator's order.
+func ordered(in []*gateway) []*gateway {
+	out := make([]*gateway, 0, len(in))
+	var last []*gateway
+	for _, g := range in {
+		if g.isDemoted() {
+			last = append(last, g)
+		} else {
+			out = append(out, g)
+		}
+	}
+	return append(out, last...)
+}
+
+// verdicts sums up what the gateways answered.
+type verdicts struct {
+	shown  string
+	absent []string
+	other  []error
+	retry  time.Duration
+}
+
+func (v *verdicts) add(g *gateway, err error) {
+	if errors.Is(err, errAbsent) {
+		v.absent = append(v.absent, g.host())
+		return
+	}
+	// The shortest wait decides when asking again makes sense; a failure
+	// without one may be over at once.
+	var wait time.Duration
+	var status *statusError
+	var resting *restingError
+	switch {
+	case errors.As(err, &status):
+		wait = status.retry
+	case errors.As(err, &resting):
+		wait = resting.wait
+	}
+	if len(v.other) == 0 || wait < v.retry {
+		v.retry = wait
+	}
+	v.other = append(v.other, fmt.Errorf("gateway %s: %w", g.host(), err))
+}
+
+func (v *verdicts) err() error {
+	switch {
+	case len(v.other) > 0:
+		err := v.other[0]
+		for _, e := range v.other[1:] {
+			err = fmt.Errorf("%w; %w", err, e) // one line, unlike errors.Join
+		}
+		return &UnavailableError{URI: v.shown, RetryAfter: v.retry, Err: err}
+	case len(v.absent) > 0:
+		return &NotFoundError{URI: v.shown, Asked: v.absent}
+	}
+	return &UnavailableError{URI: v.shown, Err: errors.New("no IPFS gateway is configured; set IPFS_GATEWAYS")}
+}
+
+// decodable tells whether a block may be named by a link of ours: a hash
+// function that binds, and not an identity, whose bytes are in the link.
+func decodable(c cid.Cid) bool {
+	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(verifcid.DefaultAllowlist, c) == nil
+}
+
+// sessionStore is the session as boxo's blockstore. Get is where the walk is
+// counted; writing is done by keep, so Put has nothing left to do.
+type sessionStore struct{ *session }
+
+func (s *sessionStore) Get(_ context.Context, c cid.Cid) (blocks.Block, error) {
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	b, ok := s.stored(c)
+	if !ok {
+		return nil, format.ErrNotFound{Cid: c}
+	}
+	if err := s.visit(b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func (s *sessionStore) Has(_ context.Context, c cid.Cid) (bool, error) {
+	_, ok := s.stored(c)
+	return ok, nil
+}
+
+func (s *sessionStore) GetSize(_ context.Context, c cid.Cid) (int, error) {
+	b, ok := s.stored(c)
+	if !ok {
+		return -1, format.ErrNotFound{Cid: c}
+	}
+	return len(b.RawData()), nil
+}
+
+func (s *sessionStore) Put(context.Context, blocks.Block) error       { return nil }
+func (s *sessionStore) PutMany(context.Context, []blocks.Block) error { return nil }
+func (s *sessionStore) DeleteBlock(context.Context, cid.Cid) error    { return nil }
+
+// AllKeysChan is part of blockstore.Blockstore; nobody lists a session.
+func (s *sessionStore) AllKeysChan(context.Context) (<-chan cid.Cid, error) {
+	return nil, errors.ErrUnsupported
+}

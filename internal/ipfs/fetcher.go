@@ -1,0 +1,287 @@
+package ipfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// Config says where content is had from. Zero values take the defaults.
+type Config struct {
+	// Gateways (IPFS_GATEWAYS) are trustless gateways, asked in this order, as
+	// https://host or http://127.0.0.1:8080. They need not be trusted and may
+	// be on loopback. Default none: ipfs documents are then unavailable, except
+	// from the gateway URL that named them, unverified.
+	Gateways []string
+
+	// Arweave is the https gateway for ar:// documents, fetched through Guard.
+	// Default empty: ar:// is unavailable.
+	Arweave string
+
+	// Guard dials the hosts that strangers name. Required.
+	Guard *netguard.Guard
+
+	// Timeout bounds one fetch with everything it takes. Default 15 s.
+	Timeout time.Duration
+	// TryTimeout bounds one request to one gateway. Default 5 s.
+	TryTimeout time.Duration
+	// Hedge is how long a gateway is waited for before the next one is asked
+	// too. Default 500 ms.
+	Hedge time.Duration
+
+	// CacheBytes bounds the cache of verified content. Default 16 MiB.
+	// Negative: no cache.
+	CacheBytes int64
+
+	Logger *slog.Logger     // default: discard
+	Now    func() time.Time // default: time.Now
+}
+
+// Document is content that a URI named.
+type Document struct {
+	// Bytes are shared with other callers and the cache: read only.
+	Bytes []byte
+	// MediaType as the server or the data URI labelled it, without parameters;
+	// a stranger's word. Empty for ipfs.
+	MediaType string
+	// Source says how Bytes are anchored: one of the Source constants.
+	Source string
+	// CID is the verified root, for Source "cid" only.
+	CID string
+	// URI is the normalised spelling, "data:" for what is in the URI itself. It
+	// may hold a stranger's query: not for logs.
+	URI string
+	// From is the host that served it, for people; empty when nothing was
+	// fetched.
+	From string
+	// Took is how long this caller waited; near zero from the cache.
+	Took time.Duration
+}
+
+// Fetcher brings documents. It is safe for concurrent use.
+type Fetcher struct {
+	cfg      Config
+	gateways []*gateway
+	arweave  *url.URL
+	client   *http.Client // to gateways
+	guarded  *http.Client // to strangers
+	cache    *cache
+	log      *slog.Logger
+	now      func() time.Time
+
+	// Fetches run on a context of their own, so that one caller's leaving does
+	// not take the document from the others.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	flights singleflight.Group
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+}
+
+// New checks the configuration and returns a fetcher. No network is touched.
+func New(cfg Config) (*Fetcher, error) {
+	if cfg.Guard == nil {
+		return nil, errors.New("ipfs: no guard for strangers' addresses was given")
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		def   time.Duration
+		name  string
+	}{
+		{&cfg.Timeout, 15 * time.Second, "Timeout"},
+		{&cfg.TryTimeout, 5 * time.Second, "TryTimeout"},
+		{&cfg.Hedge, 500 * time.Millisecond, "Hedge"},
+	} {
+		if *d.value < 0 {
+			return nil, fmt.Errorf("ipfs: %s is negative", d.name)
+		}
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+	}
+	if cfg.CacheBytes == 0 {
+		cfg.CacheBytes = 16 << 20
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	f := &Fetcher{
+		cfg:    cfg,
+		client: gatewayClient(cfg.TryTimeout),
+		guarded: cfg.Guard.Client(netguard.Limits{
+			Header: min(5*time.Second, cfg.Timeout), Total: cfg.Timeout,
+		}, maxRedirects),
+		cache: newCache(max(0, cfg.CacheBytes)),
+		log:   cfg.Logger,
+		now:   cfg.Now,
+	}
+	for _, s := range cfg.Gateways {
+		base, err := parseGateway(s)
+		if err != nil {
+			return nil, fmt.Errorf("ipfs: %w", err)
+		}
+		f.gateways = append(f.gateways, &gateway{base: base, client: f.client, now: cfg.Now})
+	}
+	if cfg.Arweave != "" {
+		u, err := url.Parse(cfg.Arweave)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+			return nil, errors.New("ipfs: the Arweave gateway is no plain https URL; write it as https://host")
+		}
+		f.arweave = u
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f, nil
+}
+
+// Close ends running fetches, waits for them and drops connections.
+func (f *Fetcher) Close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.cancel()
+	f.running.Wait()
+	f.client.CloseIdleConnections()
+	f.guarded.CloseIdleConnections()
+}
+
+// Fetch brings the document that uri names, of at most limit bytes. The time
+// is bounded by ctx and Config.Timeout, whichever ends first.
+//
+// Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *TooLargeError,
+// *InvalidError, and netguard's *BlockedError and *RefusedURLError, wrapped;
+// ctx's own error when the caller left.
+func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document, error) {
+	if limit <= 0 {
+		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
+	}
+	start := f.now()
+	ref, err := normalize(uri, limit)
+	if err != nil {
+		return Document{}, err
+	}
+	if ref.source == SourceData {
+		return Document{Bytes: ref.bytes, MediaType: ref.mediaType, Source: SourceData, URI: ref.uri(), Took: f.now().Sub(start)}, nil
+	}
+	key := ref.key()
+	if ref.source == SourceCID {
+		if doc, ok := f.cache.get(key); ok {
+			if int64(len(doc.Bytes)) > limit {
+				return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
+			}
+			doc.Took = f.now().Sub(start)
+			return doc, nil
+		}
+	}
+	// A gateway URL has a last resort that others of the same CID lack, and the
+	// limit decides the outcome: both belong to the flight's key.
+	flight := strconv.FormatInt(limit, 10) + " " + key
+	if ref.web != nil {
+		flight += " " + ref.web.String()
+	}
+	result := f.flights.DoChan(flight, func() (any, error) {
+		if !f.enter() {
+			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("the fetcher is closed")}
+		}
+		defer f.running.Done()
+		ctx, cancel := context.WithTimeout(f.ctx, f.cfg.Timeout)
+		defer cancel()
+		doc, err := f.fetch(ctx, ref, limit)
+		if err == nil && doc.Source == SourceCID {
+			f.cache.put(key, doc)
+		}
+		return doc, err
+	})
+	select {
+	case r := <-result:
+		if r.Err != nil {
+			return Document{}, r.Err
+		}
+		doc := r.Val.(Document)
+		doc.Took = f.now().Sub(start)
+		return doc, nil
+	case <-ctx.Done():
+		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown, context.Cause(ctx))
+	}
+}
+
+func (f *Fetcher) enter() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
+	f.running.Add(1)
+	return true
+}
+
+func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64) (Document, error) {
+	switch ref.source {
+	case SourceHTTP, SourceHTTPS:
+		return f.web(ctx, ref.web, limit)
+	case SourceAr:
+		if f.arweave == nil {
+			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("no Arweave gateway is configured")}
+		}
+		id, path, _ := strings.Cut(ref.arweave, "/")
+		u := f.arweave.JoinPath(url.PathEscape(percentDecode(id)))
+		for s := range strings.SplitSeq(path, "/") {
+			u = u.JoinPath(url.PathEscape(percentDecode(s)))
+		}
+		doc, err := f.web(ctx, u, limit)
+		if err == nil {
+			doc.Source, doc.URI = SourceAr, ref.uri()
+		}
+		return doc, err
+	case SourceIPNS:
+		err := &UnavailableError{URI: ref.shown, Err: errors.New("ipns names are not resolved by this version")}
+		return f.lastResort(ctx, ref, limit, err)
+	}
+	// A last resort needs time too.
+	try, cancel := ctx, context.CancelFunc(func() {})
+	if ref.web != nil {
+		try, cancel = context.WithTimeout(ctx, f.cfg.Timeout*2/3)
+	}
+	defer cancel()
+	content, from, err := f.immutableFile(try, ref, limit)
+	if err != nil {
+		return f.lastResort(ctx, ref, limit, err)
+	}
+	return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, nil
+}
+
+// lastResort asks the gateway URL that ref was rewritten from, when there is
+// one and verified content could not be had. What it brings is what any web
+// server brings: unverified. When it fails too, the first error stands.
+func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, err error) (Document, error) {
+	var unavailable *UnavailableError
+	var notFound *NotFoundError
+	again := errors.As(err, &unavailable) || errors.As(err, &notFound) && !notFound.Proven
+	if ref.web == nil || !again || ctx.Err() != nil {
+		return Document{}, err
+	}
+	doc, webErr := f.web(ctx, ref.web, limit)
+	if webErr == nil {
+		return doc, nil
+	}
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	if len(f.gateways) == 0 && (errors.As(webErr, &blocked) || errors.As(webErr, &refused)) {
+		return Document{}, webErr // there was no other way
+	}
+	return Document{}, err
+}

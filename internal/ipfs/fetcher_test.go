@@ -1,0 +1,583 @@
+package ipfs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ipfs/boxo/ipld/merkledag"
+	"github.com/ipfs/boxo/ipld/unixfs"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+	"go.uber.org/goleak"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const mib = 1 << 20
+
+func serve(t testing.TB, h http.Handler) string {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func newFetcher(t testing.TB, cfg ipfs.Config) *ipfs.Fetcher {
+	t.Helper()
+	if cfg.Guard == nil {
+		g, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Guard = g
+	}
+	if cfg.Hedge == 0 {
+		cfg.Hedge = 20 * time.Millisecond
+	}
+	f, err := ipfs.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// noise is content that no compression or deduplication makes small.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b) // never fails
+	return b
+}
+
+// samples are documents of every shape, by URI.
+func samples(t testing.TB, g *ipfstest.Gateway) map[string][]byte {
+	t.Helper()
+	id := must[cid.Cid](t)
+	small, large := []byte(`{"name":"agent"}`), noise(3*mib)
+	many := map[string][]byte{}
+	for i := range 600 {
+		many[fmt.Sprintf("file-%d.json", i)] = fmt.Appendf(nil, `{"n":%d}`, i)
+	}
+	tree := map[string][]byte{"a b/ünï/agent.json": small, "a b/large.bin": large, "100%25.json": small, "empty": {}, "plain/100%.json": small}
+	dir := id(g.AddDirectory(tree)).String()
+	sharded := id(g.AddShardedDirectory(many)).String()
+	inline, err := cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum(bytes.Repeat([]byte("x"), 300))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{
+		"ipfs://" + id(g.AddFile(small)).String():                                          small,
+		"ipfs://" + id(g.AddFileV0(small)).String():                                        small,
+		id(g.AddFile(large)).String():                                                      large,
+		"ipfs://" + id(g.AddFileV0(large)).String():                                        large,
+		"ipfs://" + dir + "/a%20b/%C3%BCn%C3%AF/agent.json":                                small,
+		"ipfs://" + dir + "/a b/ünï/agent.json":                                            small,
+		"https://gateway.invalid/ipfs/" + dir + "/a%20b/large.bin?token=x":                 large,
+		"ipfs://" + dir + "/100%25.json":                                                   small, // its name is literally so
+		"ipfs://" + dir + "/plain/100%25.json":                                             small, // its name is escaped
+		"ipfs://" + dir + "/empty":                                                         {},
+		"ipfs://" + sharded + "/file-599.json":                                             many["file-599.json"],
+		"ipfs://" + inline.String():                                                        bytes.Repeat([]byte("x"), 300),
+		"ipfs://" + id(g.AddBlock([]byte(`{"d":1}`), 0x0129, multihash.SHA2_256)).String(): []byte(`{"d":1}`),
+		"ipfs://" + id(g.AddBlock(small, cid.Raw, multihash.BLAKE3)).String():              small,
+		"ipfs://" + id(g.AddBlock([]byte("k"), cid.Raw, multihash.KECCAK_256)).String():    []byte("k"),
+		"ipfs://bafkqaaa": {},
+	}
+}
+
+func TestFetchVerified(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]ipfstest.Behaviour{
+		"raw and CAR":              {},
+		"raw only":                 {NoCAR: true},
+		"empty CARs":               {EmptyCAR: true},
+		"dag-scope not understood": {WholeTree: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := ipfstest.New()
+			docs := samples(t, g)
+			g.Behave(b)
+			f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+			for uri, want := range docs {
+				doc, err := f.Fetch(t.Context(), uri, 4*mib)
+				if err != nil {
+					t.Errorf("%s: %v", uri, err)
+					continue
+				}
+				if !bytes.Equal(doc.Bytes, want) || doc.Source != "cid" || doc.CID == "" {
+					t.Errorf("%s: %d bytes, source %s, CID %q", uri, len(doc.Bytes), doc.Source, doc.CID)
+				}
+			}
+		})
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	docs := map[string][]byte{"a/b/c.json": noise(600 << 10)}
+	dir := must[cid.Cid](t)(g.AddShardedDirectory(docs))
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", mib); err != nil {
+		t.Fatal(err)
+	}
+	if raw, cars := g.Requests(); raw != 0 || cars != 1 {
+		t.Errorf("%d raw and %d CAR requests, want one CAR", raw, cars)
+	}
+	// Again: the cache answers.
+	doc, err := f.Fetch(t.Context(), "/ipfs/"+dir.String()+"/a/b/c.json", mib)
+	if err != nil || !bytes.Equal(doc.Bytes, docs["a/b/c.json"]) {
+		t.Fatal(err)
+	}
+	if raw, cars := g.Requests(); raw != 0 || cars != 1 {
+		t.Errorf("%d raw and %d CAR requests after a cached fetch", raw, cars)
+	}
+	var large *ipfs.TooLargeError
+	if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", 1000); !errors.As(err, &large) {
+		t.Errorf("the cache forgot the limit: %v", err)
+	}
+}
+
+// kind names an error for tables.
+func kind(err error) string {
+	var (
+		none        *ipfs.NoDocumentError
+		notFound    *ipfs.NotFoundError
+		unavailable *ipfs.UnavailableError
+		large       *ipfs.TooLargeError
+		invalid     *ipfs.InvalidError
+		blocked     *netguard.BlockedError
+		refused     *netguard.RefusedURLError
+	)
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, &none):
+		return "none"
+	case errors.As(err, &notFound) && notFound.Proven:
+		return "proven absent"
+	case errors.As(err, &notFound):
+		return "not found"
+	case errors.As(err, &unavailable):
+		return "unavailable"
+	case errors.As(err, &large):
+		return "large"
+	case errors.As(err, &invalid):
+		return "invalid"
+	case errors.As(err, &blocked):
+		return "blocked"
+	case errors.As(err, &refused):
+		return "refused"
+	}
+	return err.Error()
+}
+
+func TestHostileGateways(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	for name, c := range map[string]struct {
+		behaviour ipfstest.Behaviour
+		alone     string // what a file and a file in a directory end as
+	}{
+		"flipped byte":   {ipfstest.Behaviour{FlipByte: true}, "unavailable"},
+		"truncated":      {ipfstest.Behaviour{Truncate: true}, "unavailable"},
+		"HTML with 200":  {ipfstest.Behaviour{HTML: true}, "unavailable"},
+		"endless":        {ipfstest.Behaviour{Endless: true}, "unavailable"},
+		"404":            {ipfstest.Behaviour{Status: 404}, "not found"},
+		"500":            {ipfstest.Behaviour{Status: 500}, "unavailable"},
+		"429":            {ipfstest.Behaviour{Status: 429, RetryAfter: "17"}, "unavailable"},
+		"redirect":       {ipfstest.Behaviour{Redirect: "http://127.0.0.1:1/"}, "unavailable"},
+		"silence":        {ipfstest.Behaviour{Hold: hold}, "unavailable"},
+		"empty CAR, 404": {ipfstest.Behaviour{EmptyCAR: true, Status: 410}, "not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			honest := ipfstest.New()
+			file := must[cid.Cid](t)(honest.AddFile(noise(600 << 10)))
+			dir := must[cid.Cid](t)(honest.AddDirectory(map[string][]byte{"a/b.json": []byte("{}")}))
+			uris := []string{"ipfs://" + file.String(), "ipfs://" + dir.String() + "/a/b.json"}
+			bad := ipfstest.New()
+			bad.Share(honest)
+			bad.Behave(c.behaviour)
+			badURL, honestURL := serve(t, bad.Handler()), serve(t, honest.Handler())
+
+			cfg := ipfs.Config{Gateways: []string{badURL}}
+			if c.behaviour.Hold != nil {
+				cfg.TryTimeout = 50 * time.Millisecond
+			}
+			alone := newFetcher(t, cfg)
+			for _, uri := range uris {
+				_, err := alone.Fetch(t.Context(), uri, mib)
+				if kind(err) != c.alone {
+					t.Errorf("alone, %s: %s (%v), want %s", uri, kind(err), err, c.alone)
+				}
+				var u *ipfs.UnavailableError
+				if c.behaviour.RetryAfter != "" && errors.As(err, &u) && (u.RetryAfter <= 15*time.Second || u.RetryAfter > 17*time.Second) {
+					t.Errorf("Retry-After: %s", u.RetryAfter)
+				}
+			}
+			both := newFetcher(t, ipfs.Config{Gateways: []string{badURL, honestURL}, CacheBytes: -1})
+			for range 5 {
+				for _, uri := range uris {
+					doc, err := both.Fetch(t.Context(), uri, mib)
+					if err != nil {
+						t.Errorf("with an honest gateway, %s: %v", uri, err)
+					} else if !strings.Contains(honestURL, doc.From) {
+						t.Errorf("from %q", doc.From)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestNotFoundNeedsEveryGateway(t *testing.T) {
+	t.Parallel()
+	a, b := ipfstest.New(), ipfstest.New()
+	c := must[cid.Cid](t)(ipfstest.New().AddFile([]byte("elsewhere")))
+	b.Behave(ipfstest.Behaviour{Status: 502})
+	ua, ub := serve(t, a.Handler()), serve(t, b.Handler())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}})
+	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" {
+		t.Errorf("one of two: %v", err)
+	}
+	b.Behave(ipfstest.Behaviour{})
+	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
+		t.Errorf("both: %v", err)
+	}
+	none := newFetcher(t, ipfs.Config{})
+	if _, err := none.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" || !strings.Contains(err.Error(), "IPFS_GATEWAYS") {
+		t.Errorf("no gateway: %v", err)
+	}
+	if doc, err := none.Fetch(t.Context(), "ipfs://bafkqaaa", mib); err != nil || len(doc.Bytes) != 0 {
+		t.Errorf("an identity CID needs no gateway: %v", err)
+	}
+}
+
+func TestNoFile(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	id := must[cid.Cid](t)
+	dir := id(g.AddDirectory(map[string][]byte{"a/b": []byte("x")})).String()
+	sharded := id(g.AddShardedDirectory(map[string][]byte{"a/b": []byte("x")})).String()
+	file := id(g.AddFile([]byte("x"))).String()
+	big := id(g.AddFile(noise(mib + 1)))
+	link := must[[]byte](t)(unixfs.SymlinkData("/etc/passwd"))
+	node := merkledag.NodeWithData(link)
+	symlink := id(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256)).String()
+	missing := id(g.AddFile(noise(900 << 10)))
+	leaf := id(g.AddFile(noise(900 << 10)[:256<<10]))
+	if err := g.Remove(leaf); err != nil {
+		t.Fatal(err)
+	}
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	for uri, want := range map[string]string{
+		"ipfs://" + dir:              "none",
+		"ipfs://" + sharded:          "none",
+		"ipfs://" + dir + "/a":       "none",
+		"ipfs://" + symlink:          "none",
+		"ipfs://" + dir + "/x":       "proven absent",
+		"ipfs://" + sharded + "/x":   "proven absent",
+		"ipfs://" + dir + "/a/b/c":   "proven absent",
+		"ipfs://" + file + "/x":      "proven absent",
+		"ipfs://" + big.String():     "large",
+		"ipfs://" + missing.String(): "not found", // a block in the middle is gone
+		"ipfs://" + dir + "/../x":    "invalid",
+		"ipns://example.com":         "unavailable",
+		"ar://x":                     "unavailable",
+		"ipfs://" + id(g.AddBlock([]byte("\xff\xff"), cid.DagProtobuf, multihash.SHA2_256)).String():         "invalid",
+		"ipfs://" + id(g.AddBlock([]byte("\xa1aa\x01"), cid.DagCBOR, multihash.SHA2_256)).String():           "none",
+		"ipfs://" + id(g.AddBlock([]byte("\x0a\x02\x08\x63"), cid.DagProtobuf, multihash.SHA2_256)).String(): "invalid",
+	} {
+		if _, err := f.Fetch(t.Context(), uri, mib); kind(err) != want {
+			t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
+		}
+	}
+}
+
+// TestDAGBomb fetches nine blocks that fan out to 32^8 empty leaves.
+func TestDAGBomb(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	leaf := unixfs.NewFSNode(unixfs.TFile)
+	data := must[[]byte](t)(leaf.GetBytes())
+	node := merkledag.NodeWithData(data)
+	for range 8 {
+		if _, err := g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256); err != nil {
+			t.Fatal(err)
+		}
+		c := cid.NewCidV1(cid.DagProtobuf, node.Cid().Hash())
+		fs := unixfs.NewFSNode(unixfs.TFile)
+		parent := &merkledag.ProtoNode{}
+		for range 32 {
+			fs.AddBlockSize(0)
+			child := node.Copy().(*merkledag.ProtoNode)
+			child.SetCidBuilder(c.Prefix())
+			if err := parent.AddNodeLink("", child); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parent.SetData(must[[]byte](t)(fs.GetBytes()))
+		node = parent
+	}
+	root := must[cid.Cid](t)(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256))
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	start := time.Now()
+	if _, err := f.Fetch(t.Context(), "ipfs://"+root.String(), mib); kind(err) != "large" {
+		t.Errorf("%s (%v)", kind(err), err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func TestWeb(t *testing.T) {
+	t.Parallel()
+	inner := atomic.Bool{}
+	secret := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inner.Store(true) }))
+	ln, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Skip("127.0.0.2 is not this machine's: ", err)
+	}
+	secret.Listener = ln
+	secret.Start()
+	t.Cleanup(secret.Close)
+
+	mux := http.NewServeMux()
+	answer := func(path string, f func(w http.ResponseWriter, r *http.Request)) { mux.HandleFunc(path, f) }
+	answer("/ok", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") != "identity" {
+			http.Error(w, "compression asked for", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		_, _ = io.WriteString(w, "{}")
+	})
+	answer("/gzip", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(gzipped(t, []byte("{}")))
+	})
+	answer("/bomb", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(gzipped(t, make([]byte, 8*mib)))
+	})
+	answer("/br", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "br")
+		_, _ = io.WriteString(w, "xx")
+	})
+	answer("/announced", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "99999999")
+		w.WriteHeader(http.StatusOK)
+	})
+	answer("/endless", func(w http.ResponseWriter, _ *http.Request) {
+		for {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	answer("/short", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "{")
+	})
+	answer("/busy", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	answer("/forbidden", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	answer("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ok", http.StatusFound) })
+	answer("/loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/loop", http.StatusFound) })
+	answer("/inward", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, secret.URL, http.StatusFound)
+	})
+	base := serve(t, mux)
+	f := newFetcher(t, ipfs.Config{Timeout: 5 * time.Second})
+	for path, want := range map[string]string{
+		"/ok?token=secret": "ok", "/gzip": "ok", "/moved": "ok",
+		"/bomb": "large", "/announced": "large", "/endless": "large",
+		"/br": "unavailable", "/short": "unavailable", "/busy": "unavailable", "/forbidden": "unavailable", "/loop": "unavailable",
+		"/missing": "not found", "/inward": "blocked",
+	} {
+		doc, err := f.Fetch(t.Context(), base+path, mib)
+		if kind(err) != want {
+			t.Errorf("%s: %s (%v), want %s", path, kind(err), err, want)
+			continue
+		}
+		if err == nil && (string(doc.Bytes) != "{}" || doc.Source != "http") {
+			t.Errorf("%s: %q from %s", path, doc.Bytes, doc.Source)
+		}
+		var u *ipfs.UnavailableError
+		if path == "/busy" && (!errors.As(err, &u) || u.RetryAfter != 30*time.Second) {
+			t.Errorf("Retry-After: %v", err)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: the message holds the query: %v", path, err)
+		}
+	}
+	if inner.Load() {
+		t.Error("the redirect reached an inner address")
+	}
+	strict := must[*netguard.Guard](t)(netguard.New(netguard.Config{}))
+	g := newFetcher(t, ipfs.Config{Guard: strict})
+	for uri, want := range map[string]string{
+		"https://127.0.0.1/x":            "blocked",
+		"https://[::ffff:127.0.0.1]/x":   "blocked",
+		"http://example.com/x":           "refused",
+		"https://user:pw@example.com/x":  "refused",
+		"https://169.254.169.254/latest": "blocked",
+	} {
+		if _, err := g.Fetch(t.Context(), uri, mib); kind(err) != want {
+			t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
+		}
+	}
+}
+
+func TestGatewayURLAsLastResort(t *testing.T) {
+	t.Parallel()
+	elsewhere := ipfstest.New()
+	c := must[cid.Cid](t)(elsewhere.AddFile([]byte(`{"a":1}`)))
+	plain := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"a":1}`) }))
+	empty := ipfstest.New()
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, empty.Handler())}})
+	doc, err := f.Fetch(t.Context(), plain+"/ipfs/"+c.String(), mib)
+	if err != nil || doc.Source != "http" || doc.CID != "" {
+		t.Fatalf("%+v, %v: want the plain answer, unverified", doc, err)
+	}
+	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
+		t.Errorf("what was not verified got into the cache: %v", err)
+	}
+}
+
+func TestArweave(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Value
+	gw := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.URL.Path)
+		_, _ = io.WriteString(w, "{}")
+	}))
+	f := newFetcher(t, ipfs.Config{Arweave: gw})
+	doc, err := f.Fetch(t.Context(), "ar://Tx_-1/a%20b.json", mib)
+	if err != nil || doc.Source != "ar" || doc.URI != "ar://Tx_-1/a%20b.json" || asked.Load() != "/Tx_-1/a b.json" {
+		t.Errorf("%+v, %v, asked for %v", doc, err, asked.Load())
+	}
+}
+
+// TestSharedFlight: one request for many callers, and the one who leaves does
+// not take the document from the others.
+func TestSharedFlight(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	hold := make(chan struct{})
+	g.Behave(ipfstest.Behaviour{Hold: hold})
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	first, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	gone := make(chan error, 1)
+	all.Go(func() {
+		_, err := f.Fetch(first, "ipfs://"+c.String(), mib)
+		gone <- err
+	})
+	waitFor(t, func() bool { raw, _ := g.Requests(); return raw == 1 })
+	results := make(chan error, 8)
+	for range cap(results) {
+		all.Go(func() {
+			_, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib)
+			results <- err
+		})
+	}
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first caller got %v", err)
+	}
+	close(hold)
+	all.Wait()
+	for range cap(results) {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if raw, _ := g.Requests(); raw != 1 {
+		t.Errorf("%d requests", raw)
+	}
+}
+
+func TestCloseEndsFetches(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	g.Behave(ipfstest.Behaviour{Hold: hold})
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}, TryTimeout: time.Minute, Timeout: time.Minute})
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Fetch(context.Background(), "ipfs://"+c.String(), mib)
+		done <- err
+	}()
+	waitFor(t, func() bool { raw, _ := g.Requests(); return raw == 1 })
+	f.Close()
+	if err := <-done; kind(err) != "unavailable" {
+		t.Errorf("a running fetch: %v", err)
+	}
+	if _, err := f.Fetch(context.Background(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestRefusedConfig(t *testing.T) {
+	t.Parallel()
+	guard := must[*netguard.Guard](t)(netguard.New(netguard.Config{}))
+	for name, cfg := range map[string]ipfs.Config{
+		"no guard":          {},
+		"no URL":            {Guard: guard, Gateways: []string{"ipfs.io"}},
+		"scheme":            {Guard: guard, Gateways: []string{"ftp://ipfs.io"}},
+		"password":          {Guard: guard, Gateways: []string{"https://u:secret@ipfs.io"}},
+		"token":             {Guard: guard, Gateways: []string{"https://ipfs.io?token=secret"}},
+		"arweave":           {Guard: guard, Arweave: "arweave.net"},
+		"negative duration": {Guard: guard, Hedge: -1},
+	} {
+		if _, err := ipfs.New(cfg); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	g := ipfstest.New()
+	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	base := serve(t, http.StripPrefix("/gw", g.Handler()))
+	for _, gw := range []string{base + "/gw", base + "/gw/", base + "/gw/ipfs/"} {
+		f := newFetcher(t, ipfs.Config{Gateways: []string{gw}})
+		if _, err := f.Fetch(t.Context(), c.String(), mib); err != nil {
+			t.Errorf("%s: %v", gw, err)
+		}
+	}
+}

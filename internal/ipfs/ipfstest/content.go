@@ -1,0 +1,198 @@
+package ipfstest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ipfs/boxo/blockservice"
+	"github.com/ipfs/boxo/blockstore"
+	chunk "github.com/ipfs/boxo/chunker"
+	"github.com/ipfs/boxo/exchange/offline"
+	"github.com/ipfs/boxo/ipld/merkledag"
+	"github.com/ipfs/boxo/ipld/unixfs"
+	"github.com/ipfs/boxo/ipld/unixfs/hamt"
+	"github.com/ipfs/boxo/ipld/unixfs/importer/balanced"
+	"github.com/ipfs/boxo/ipld/unixfs/importer/helpers"
+	"github.com/ipfs/go-cid"
+	"github.com/ipfs/go-datastore"
+	dssync "github.com/ipfs/go-datastore/sync"
+	"github.com/multiformats/go-multihash"
+
+	blocks "github.com/ipfs/go-block-format"
+	format "github.com/ipfs/go-ipld-format"
+)
+
+// chunkSize is Kubo's default size of a file's leaves, in bytes.
+const chunkSize = 256 << 10
+
+// store is a blockstore in memory with the services that build on it.
+type store struct {
+	blocks blockstore.Blockstore
+	dag    format.DAGService
+}
+
+func newStore() store {
+	bs := blockstore.NewIdStore(blockstore.NewBlockstore(dssync.MutexWrap(datastore.NewMapDatastore())))
+	return store{blocks: bs, dag: merkledag.NewDAGService(blockservice.New(bs, offline.Exchange(bs)))}
+}
+
+// AddFile imports a file as Kubo does with --cid-version=1: raw leaves, one
+// block up to 256 KiB, a tree of blocks above.
+func (g *Gateway) AddFile(content []byte) (cid.Cid, error) {
+	n, err := g.addFile(content, true)
+	if err != nil {
+		return cid.Undef, err
+	}
+	return n.Cid(), nil
+}
+
+// AddFileV0 imports a file as Kubo's default does: a Qm… CID, leaves wrapped.
+func (g *Gateway) AddFileV0(content []byte) (cid.Cid, error) {
+	n, err := g.addFile(content, false)
+	if err != nil {
+		return cid.Undef, err
+	}
+	return n.Cid(), nil
+}
+
+func (g *Gateway) addFile(content []byte, v1 bool) (format.Node, error) {
+	params := helpers.DagBuilderParams{
+		Dagserv: g.store.dag, Maxlinks: helpers.DefaultLinksPerBlock,
+		RawLeaves: v1, CidBuilder: builder(v1),
+	}
+	b, err := params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize))
+	if err != nil {
+		return nil, fmt.Errorf("importing a file: %w", err)
+	}
+	n, err := balanced.Layout(b)
+	if err != nil {
+		return nil, fmt.Errorf("importing a file: %w", err)
+	}
+	return n, nil
+}
+
+func builder(v1 bool) cid.Builder {
+	if v1 {
+		return cid.V1Builder{Codec: cid.DagProtobuf, MhType: multihash.SHA2_256}
+	}
+	return cid.V0Builder{}
+}
+
+// AddDirectory imports files by their path, as in "a/b.json"; directories come
+// into being with them.
+func (g *Gateway) AddDirectory(files map[string][]byte) (cid.Cid, error) {
+	n, err := g.directory(files, g.plainDirectory)
+	if err != nil {
+		return cid.Undef, err
+	}
+	return n.Cid(), nil
+}
+
+// AddShardedDirectory is AddDirectory with every directory a HAMT, as large
+// ones are.
+func (g *Gateway) AddShardedDirectory(files map[string][]byte) (cid.Cid, error) {
+	n, err := g.directory(files, g.shardedDirectory)
+	if err != nil {
+		return cid.Undef, err
+	}
+	return n.Cid(), nil
+}
+
+func (g *Gateway) directory(files map[string][]byte, combine func(map[string]format.Node) (format.Node, error)) (format.Node, error) {
+	entries := make(map[string]format.Node)
+	below := make(map[string]map[string][]byte)
+	for path, content := range files {
+		name, rest, deeper := strings.Cut(path, "/")
+		if deeper {
+			if below[name] == nil {
+				below[name] = make(map[string][]byte)
+			}
+			below[name][rest] = content
+			continue
+		}
+		n, err := g.addFile(content, true)
+		if err != nil {
+			return nil, err
+		}
+		entries[name] = n
+	}
+	for name, files := range below {
+		n, err := g.directory(files, combine)
+		if err != nil {
+			return nil, err
+		}
+		entries[name] = n
+	}
+	return combine(entries)
+}
+
+func (g *Gateway) plainDirectory(entries map[string]format.Node) (format.Node, error) {
+	dir := unixfs.EmptyDirNode()
+	if err := dir.SetCidBuilder(builder(true)); err != nil {
+		return nil, fmt.Errorf("making a directory: %w", err)
+	}
+	for _, name := range sorted(entries) {
+		if err := dir.AddNodeLink(name, entries[name]); err != nil {
+			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
+		}
+	}
+	if err := g.store.dag.Add(context.Background(), dir); err != nil {
+		return nil, fmt.Errorf("storing a directory: %w", err)
+	}
+	return dir, nil
+}
+
+func (g *Gateway) shardedDirectory(entries map[string]format.Node) (format.Node, error) {
+	shard, err := hamt.NewShard(g.store.dag, 256)
+	if err != nil {
+		return nil, fmt.Errorf("making a sharded directory: %w", err)
+	}
+	shard.SetCidBuilder(builder(true))
+	for _, name := range sorted(entries) {
+		if err := shard.Set(context.Background(), name, entries[name]); err != nil {
+			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
+		}
+	}
+	n, err := shard.Node()
+	if err != nil {
+		return nil, fmt.Errorf("storing a sharded directory: %w", err)
+	}
+	if err := g.store.dag.Add(context.Background(), n); err != nil {
+		return nil, fmt.Errorf("storing a sharded directory: %w", err)
+	}
+	return n, nil
+}
+
+// AddBlock stores one block as it stands, under the codec and hash function
+// given (multicodec codes), and returns its CID.
+func (g *Gateway) AddBlock(data []byte, codec, hash uint64) (cid.Cid, error) {
+	c, err := cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data)
+	if err != nil {
+		return cid.Undef, fmt.Errorf("hashing a block: %w", err)
+	}
+	b, err := blocks.NewBlockWithCid(data, c)
+	if err != nil {
+		return cid.Undef, fmt.Errorf("making a block: %w", err)
+	}
+	if err := g.store.blocks.Put(context.Background(), b); err != nil {
+		return cid.Undef, fmt.Errorf("storing a block: %w", err)
+	}
+	return c, nil
+}
+
+// Remove forgets one block, as if it had never been pinned.
+func (g *Gateway) Remove(c cid.Cid) error {
+	return g.store.blocks.DeleteBlock(context.Background(), c)
+}
+
+func sorted(m map[string]format.Node) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,6 @@
+// Package ipfstest is a real trustless gateway over blocks in memory, for tests
+// and the demo: raw blocks and CARs as the specification has them, content made
+// by boxo's own importer, and knobs that make it misbehave.
+//
+// It serves nothing else: no deserialized files, no ipns.
+package ipfstest

@@ -1,0 +1,279 @@
+package ipfstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	uio "github.com/ipfs/boxo/ipld/unixfs/io"
+	"github.com/ipfs/go-cid"
+	"github.com/ipld/go-car/v2"
+	"github.com/ipld/go-car/v2/storage"
+
+	format "github.com/ipfs/go-ipld-format"
+)
+
+// Behaviour makes a gateway misbehave. The zero value is an honest one.
+type Behaviour struct {
+	// Status answers every request with this status instead of content.
+	Status int
+	// RetryAfter is sent as Retry-After with Status.
+	RetryAfter string
+	// FlipByte changes one byte of every block.
+	FlipByte bool
+	// Truncate leaves out the second half of every answer.
+	Truncate bool
+	// HTML answers with a page and status 200.
+	HTML bool
+	// Endless answers with bytes that never end, in whatever format.
+	Endless bool
+	// Redirect answers 302 to this URL.
+	Redirect string
+	// Hold keeps every request waiting until the channel is closed or the
+	// client leaves.
+	Hold <-chan struct{}
+	// NoCAR answers 406 to CAR requests; EmptyCAR a CAR without blocks, 200.
+	NoCAR, EmptyCAR bool
+	// WholeTree ignores dag-scope and sends everything below the path.
+	WholeTree bool
+}
+
+// Gateway is the gateway: content, handler and counters. It is safe for
+// concurrent use.
+type Gateway struct {
+	store store
+
+	mu        sync.Mutex
+	behaviour Behaviour
+	raw, cars int
+}
+
+// New returns an empty, honest gateway.
+func New() *Gateway { return &Gateway{store: newStore()} }
+
+// Behave changes how the gateway answers from the next request on.
+func (g *Gateway) Behave(b Behaviour) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.behaviour = b
+}
+
+// Share makes g serve the content of other, so that two gateways differ in
+// behaviour only. Call it before serving.
+func (g *Gateway) Share(other *Gateway) { g.store = other.store }
+
+// Requests returns how many raw and CAR requests have been seen.
+func (g *Gateway) Requests() (raw, cars int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.raw, g.cars
+}
+
+// Handler serves /ipfs/CID?format=raw and /ipfs/CID[/path]?format=car.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	wanted := r.URL.Query().Get("format")
+	g.mu.Lock()
+	b := g.behaviour
+	switch wanted {
+	case "raw":
+		g.raw++
+	case "car":
+		g.cars++
+	}
+	g.mu.Unlock()
+
+	if b.Hold != nil {
+		select {
+		case <-b.Hold:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	switch {
+	case b.Status != 0:
+		if b.RetryAfter != "" {
+			w.Header().Set("Retry-After", b.RetryAfter)
+		}
+		http.Error(w, http.StatusText(b.Status), b.Status)
+	case b.Redirect != "":
+		http.Redirect(w, r, b.Redirect, http.StatusFound)
+	case b.HTML:
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<!doctype html><title>Gateway</title><p>Please use a browser."))
+	case b.Endless:
+		junk := make([]byte, 64<<10)
+		for {
+			if _, err := w.Write(junk); err != nil {
+				return
+			}
+		}
+	default:
+		g.content(w, r, wanted, b)
+	}
+}
+
+func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string, b Behaviour) {
+	root, segments, err := splitPath(r.URL.EscapedPath())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch {
+	case wanted == "raw" && len(segments) == 0:
+		g.serveRaw(w, r, root, b)
+	case wanted == "car" && b.NoCAR:
+		http.Error(w, "CAR is not served here", http.StatusNotAcceptable)
+	case wanted == "car":
+		g.serveCAR(w, r, root, segments, b)
+	default:
+		http.Error(w, "only format=raw and format=car are served", http.StatusNotAcceptable)
+	}
+}
+
+// splitPath reads /ipfs/CID/segments.
+func splitPath(p string) (cid.Cid, []string, error) {
+	parts := strings.Split(strings.Trim(p, "/"), "/")
+	if len(parts) < 2 || parts[0] != "ipfs" {
+		return cid.Undef, nil, errors.New("only /ipfs/ is served")
+	}
+	root, err := cid.Decode(parts[1])
+	if err != nil {
+		return cid.Undef, nil, fmt.Errorf("reading the CID: %w", err)
+	}
+	var segments []string
+	for _, s := range parts[2:] {
+		name, err := url.PathUnescape(s)
+		if err != nil {
+			return cid.Undef, nil, fmt.Errorf("reading the path: %w", err)
+		}
+		segments = append(segments, name)
+	}
+	return root, segments, nil
+}
+
+func (g *Gateway) serveRaw(w http.ResponseWriter, r *http.Request, c cid.Cid, b Behaviour) {
+	blk, err := g.store.blocks.Get(r.Context(), c)
+	if err != nil {
+		http.Error(w, "block not found", http.StatusNotFound)
+		return
+	}
+	data := spoil(blk.RawData(), b)
+	w.Header().Set("Content-Type", "application/vnd.ipld.raw")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	if b.Truncate {
+		data = data[:len(data)/2]
+	}
+	_, _ = w.Write(data) // the client may have left
+}
+
+func (g *Gateway) serveCAR(w http.ResponseWriter, r *http.Request, root cid.Cid, segments []string, b Behaviour) {
+	w.Header().Set("Content-Type", "application/vnd.ipld.car; version=1; order=dfs; dups=n")
+	out, err := storage.NewWritable(&half{w: w, cut: b.Truncate}, []cid.Cid{root}, car.WriteAsCarV1(true))
+	if err != nil {
+		http.Error(w, "starting a CAR", http.StatusInternalServerError)
+		return
+	}
+	if b.EmptyCAR {
+		return
+	}
+	// A block that is missing ends the stream, as it does in Kubo: the header
+	// with status 200 has long been sent.
+	_ = g.emit(r.Context(), out, root, segments, b)
+}
+
+func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Cid, segments []string, b Behaviour) error {
+	put := func(n format.Node) error {
+		return out.Put(ctx, n.Cid().KeyString(), spoil(n.RawData(), b))
+	}
+	// The directories' Find reads through this, so that every block on the way
+	// (HAMT shards too) is written as it is read.
+	dag := &teeDAG{DAGService: g.store.dag, put: put}
+	n, err := dag.Get(ctx, root)
+	if err != nil {
+		return err
+	}
+	for _, s := range segments {
+		dir, err := uio.NewDirectoryFromNode(dag, n)
+		if err != nil {
+			return err
+		}
+		n, err = dir.Find(ctx, s)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // the blocks so far prove that it does not exist
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = uio.NewDirectoryFromNode(g.store.dag, n)
+	if isDir := err == nil; isDir && !b.WholeTree {
+		return nil // scope "entity": a directory's own block is enough here
+	}
+	return below(ctx, dag, n)
+}
+
+// below writes what n links to, depth first.
+func below(ctx context.Context, dag *teeDAG, n format.Node) error {
+	for _, l := range n.Links() {
+		child, err := dag.Get(ctx, l.Cid)
+		if err != nil {
+			return err
+		}
+		if err := below(ctx, dag, child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// teeDAG writes every node that is read through it.
+type teeDAG struct {
+	format.DAGService
+	put func(format.Node) error
+}
+
+func (t *teeDAG) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
+	n, err := t.DAGService.Get(ctx, c)
+	if err == nil {
+		err = t.put(n)
+	}
+	return n, err
+}
+
+// spoil flips one byte when the behaviour says so.
+func spoil(data []byte, b Behaviour) []byte {
+	if !b.FlipByte || len(data) == 0 {
+		return data
+	}
+	bad := append([]byte(nil), data...)
+	bad[len(bad)/2] ^= 1
+	return bad
+}
+
+// half writes the first half of each write once it is told to cut, then
+// nothing.
+type half struct {
+	w    http.ResponseWriter
+	cut  bool
+	past int
+}
+
+func (h *half) Write(p []byte) (int, error) {
+	h.past++
+	if !h.cut || h.past <= 2 { // the header's two writes stay whole
+		return h.w.Write(p)
+	}
+	if h.past > 3 {
+		return 0, errors.New("cut")
+	}
+	_, err := h.w.Write(p[:len(p)/2])
+	return len(p), err
+}

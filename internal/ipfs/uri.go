@@ -1,0 +1,377 @@
+package ipfs
+
+import (
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ipfs/boxo/verifcid"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+)
+
+// Sources: how the bytes of a Document are anchored (DESIGN §7).
+const (
+	SourceCID   = "cid"
+	SourceIPNS  = "ipns"
+	SourceData  = "data"
+	SourceHTTPS = "https"
+	SourceHTTP  = "http"
+	SourceAr    = "ar"
+)
+
+// maxURI bounds every URI that is not itself the document.
+const maxURI = 8 << 10
+
+// maxSegments bounds the path below a CID: each costs a directory block.
+const maxSegments = 32
+
+// reference is what a URI means, told apart from how it was spelt.
+type reference struct {
+	source string
+	// shown names the document for people: shortened, without query.
+	shown string
+
+	// SourceData
+	bytes     []byte
+	mediaType string
+
+	// SourceCID
+	cid      cid.Cid
+	segments []segment
+
+	// SourceIPNS: key or domain, with segments
+	name string
+
+	// SourceHTTPS, SourceHTTP; for SourceCID and SourceIPNS the gateway URL it
+	// was rewritten from, a last resort that proves nothing, else nil
+	web *url.URL
+
+	// SourceAr: transaction and path
+	arweave string
+}
+
+// segment is one name in a path. Percent-decoding is a guess (a file may be
+// called "100%25"), so the literal spelling is kept.
+type segment struct{ decoded, literal string }
+
+// uri is the normalised spelling.
+func (r *reference) uri() string {
+	switch r.source {
+	case SourceCID:
+		return "ipfs://" + r.cid.String() + r.path()
+	case SourceIPNS:
+		return "ipns://" + r.name + r.path()
+	case SourceAr:
+		return "ar://" + r.arweave
+	case SourceData:
+		return "data:"
+	}
+	return r.web.String()
+}
+
+// key is what content is cached under: the spelling of names counts, because a
+// name is looked up decoded first and then as spelt.
+func (r *reference) key() string {
+	k := r.uri()
+	for _, s := range r.segments {
+		if s.literal != s.decoded {
+			k += "\x00" + s.literal
+		} else {
+			k += "\x00"
+		}
+	}
+	return k
+}
+
+// path is the escaped path below the root, empty or starting with a slash.
+func (r *reference) path() string {
+	var b strings.Builder
+	for _, s := range r.segments {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(s.decoded))
+	}
+	return b.String()
+}
+
+// normalize classifies a URI as found on chain (reference/ipfs.md §4.3). limit
+// is the most bytes a document in the URI itself may decode to. Errors:
+// *NoDocumentError, *InvalidError, *TooLargeError.
+func normalize(uri string, limit int64) (*reference, error) {
+	s := strings.TrimFunc(uri, blank)
+	if s == "" {
+		return nil, &NoDocumentError{Why: "the URI is empty"}
+	}
+	if s[0] == '{' {
+		if int64(len(s)) > limit {
+			return nil, &TooLargeError{URI: "the inline document", Limit: limit}
+		}
+		return &reference{source: SourceData, shown: "inline JSON", bytes: []byte(s), mediaType: "application/json"}, nil
+	}
+	scheme, rest := splitScheme(s)
+	if scheme == "data" {
+		b, mediaType, err := decodeData(rest, limit)
+		if err != nil {
+			return nil, err
+		}
+		return &reference{source: SourceData, shown: "data URI", bytes: b, mediaType: mediaType}, nil
+	}
+	shown := shorten(cutQuery(s))
+	if len(s) > maxURI {
+		return nil, &NoDocumentError{URI: shown, Why: "it is longer than any URI that is followed (8 KiB)"}
+	}
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+		return nil, &NoDocumentError{URI: shown, Why: "it contains control characters or is not UTF-8"}
+	}
+	switch scheme {
+	case "ipfs", "ipns":
+		return immutable(scheme, rest, shown)
+	case "http", "https":
+		return webReference(scheme, rest, shown)
+	case "ar":
+		id, _, _ := strings.Cut(strings.TrimLeft(rest, "/"), "#")
+		if id == "" || strings.HasPrefix(id, "?") {
+			return nil, &NoDocumentError{URI: shown, Why: "it names no Arweave transaction"}
+		}
+		if hasDots(strings.Split(cutQuery(id), "/")) {
+			return nil, &InvalidError{URI: shown, Why: "its path contains . or .. segments"}
+		}
+		return &reference{source: SourceAr, shown: shown, arweave: cutQuery(id)}, nil
+	case "":
+		if looksLikePath(s) {
+			return immutable("ipfs", s, shown)
+		}
+		first, _, _ := strings.Cut(cutQuery(s), "/")
+		if looksLikeCID(first) {
+			if _, err := decodeCID(first); err == nil {
+				return immutable("ipfs", s, shown)
+			}
+		}
+		return nil, &NoDocumentError{URI: shown, Why: "it is text, not a URI"}
+	}
+	return nil, &NoDocumentError{URI: shown, Why: "the scheme " + shorten(scheme) + " is not read"}
+}
+
+// splitScheme returns the lower-case scheme and what follows its colon; an
+// empty scheme when there is none.
+func splitScheme(s string) (scheme, rest string) {
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z':
+		case i > 0 && ('0' <= c && c <= '9' || c == '+' || c == '-' || c == '.'):
+		case i > 0 && c == ':':
+			return strings.ToLower(s[:i]), s[i+1:]
+		default:
+			return "", s
+		}
+	}
+	return "", s
+}
+
+// immutable reads what follows ipfs: or ipns:, or a path without scheme.
+func immutable(namespace, rest, shown string) (*reference, error) {
+	rest = strings.TrimLeft(cutQuery(rest), "/")
+	// ipfs://ipfs/CID, /ipfs/ipfs/CID and so on, also ipfs://ipns/NAME.
+	for {
+		lower := strings.ToLower(rest)
+		switch {
+		case strings.HasPrefix(lower, "ipfs/"):
+			namespace = "ipfs"
+		case strings.HasPrefix(lower, "ipns/"):
+			namespace = "ipns"
+		default:
+			root, path, _ := strings.Cut(rest, "/")
+			return rooted(namespace, root, path, shown)
+		}
+		rest = strings.TrimLeft(rest[5:], "/")
+	}
+}
+
+func rooted(namespace, root, path, shown string) (*reference, error) {
+	if root == "" {
+		return nil, &NoDocumentError{URI: shown, Why: "it names no content"}
+	}
+	r := &reference{shown: shown}
+	if namespace == "ipns" {
+		r.source, r.name = SourceIPNS, root
+	} else {
+		c, err := decodeCID(root)
+		if err != nil {
+			return nil, &InvalidError{URI: shown, Why: "its CID cannot be read", Err: err}
+		}
+		r.source, r.cid = SourceCID, c
+	}
+	for literal := range strings.SplitSeq(path, "/") {
+		if literal == "" {
+			continue
+		}
+		decoded := percentDecode(literal)
+		if hasDots([]string{literal, decoded}) {
+			return nil, &InvalidError{URI: shown, Why: "its path contains . or .. segments"}
+		}
+		if !utf8.ValidString(decoded) || strings.ContainsRune(decoded, 0) {
+			decoded = literal
+		}
+		r.segments = append(r.segments, segment{decoded: decoded, literal: literal})
+	}
+	if len(r.segments) > maxSegments {
+		return nil, &InvalidError{URI: shown, Why: "its path is too deep"}
+	}
+	return r, nil
+}
+
+// webReference reads http and https URLs, and sees through gateways.
+func webReference(scheme, rest, shown string) (*reference, error) {
+	u, err := url.Parse(scheme + ":" + rest)
+	if err != nil {
+		// url.Parse quotes the URL in its error, with whatever is in its query.
+		return nil, &InvalidError{URI: shown, Why: "it is no URL that can be read"}
+	}
+	if u.Hostname() == "" {
+		return nil, &NoDocumentError{URI: shown, Why: "it names no host"}
+	}
+	u.Fragment, u.RawFragment = "", ""
+	shown = shownURL(u)
+	if r := throughGateway(u, shown); r != nil {
+		r.web = u
+		return r, nil
+	}
+	return &reference{source: scheme, shown: shown, web: u}, nil
+}
+
+// throughGateway recognises the ways in which gateways put a CID or a name
+// into a URL: host/ipfs/CID/path, CID.ipfs.host/path, /api/v0/cat?arg=CID. It
+// returns nil for any other URL.
+func throughGateway(u *url.URL, shown string) *reference {
+	path := strings.TrimLeft(u.EscapedPath(), "/")
+	first, below, _ := strings.Cut(path, "/")
+	switch strings.ToLower(first) {
+	case "ipfs", "ipns":
+		if r, err := immutable(strings.ToLower(first), below, shown); err == nil {
+			return r
+		}
+		return nil
+	case "api":
+		if arg := u.Query().Get("arg"); arg != "" && strings.EqualFold(strings.TrimRight(path, "/"), "api/v0/cat") {
+			if r, err := immutable("ipfs", arg, shown); err == nil {
+				return r
+			}
+		}
+		return nil
+	}
+	labels := strings.Split(u.Hostname(), ".")
+	if len(labels) < 3 {
+		return nil
+	}
+	root := labels[0]
+	switch strings.ToLower(labels[1]) {
+	case "ipfs":
+		// Host names are written in any case; only lower-case bases live there.
+		root = strings.ToLower(root)
+		if !looksLikeCID(root) {
+			return nil
+		}
+	case "ipns":
+		root = strings.ToLower(root)
+		if _, err := cid.Decode(root); err != nil {
+			// A domain folded into one label: "-" is ".", "--" is "-".
+			root = strings.ReplaceAll(root, "--", "\x00")
+			root = strings.ReplaceAll(root, "-", ".")
+			root = strings.ReplaceAll(root, "\x00", "-")
+		}
+	default:
+		return nil
+	}
+	if r, err := rooted(strings.ToLower(labels[1]), root, path, shown); err == nil {
+		return r
+	}
+	return nil
+}
+
+// decodeCID reads a CID in any base and refuses insecure hash functions. An
+// identity CID may be as long as the URI: its bytes are already here.
+func decodeCID(s string) (cid.Cid, error) {
+	c, err := cid.Decode(s)
+	if err != nil {
+		return cid.Undef, err
+	}
+	if c.Prefix().MhType == multihash.IDENTITY {
+		return c, nil
+	}
+	return c, verifcid.ValidateCid(verifcid.DefaultAllowlist, c)
+}
+
+// looksLikeCID keeps words that happen to decode in some base from being taken
+// for content: CIDv0, or CIDv1 in base32, base36 or base58.
+func looksLikeCID(s string) bool {
+	if len(s) < 8 {
+		return false
+	}
+	return len(s) == 46 && strings.HasPrefix(s, "Qm") || strings.ContainsRune("bBkKz", rune(s[0]))
+}
+
+func looksLikePath(s string) bool {
+	l := strings.ToLower(strings.TrimLeft(s, "/"))
+	return strings.HasPrefix(l, "ipfs/") || strings.HasPrefix(l, "ipns/")
+}
+
+func cutQuery(s string) string {
+	if i := strings.IndexAny(s, "?#"); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+func hasDots(segments []string) bool {
+	for _, s := range segments {
+		if d := percentDecode(s); s == "." || s == ".." || d == "." || d == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// percentDecode decodes what is validly escaped and keeps the rest: a stray
+// percent sign is common.
+func percentDecode(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			hi, ok1 := unhex(s[i+1])
+			lo, ok2 := unhex(s[i+2])
+			if ok1 && ok2 {
+				b = append(b, hi<<4|lo)
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+func unhex(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
+
+// blank is what may surround a URI without meaning.
+func blank(r rune) bool {
+	return unicode.IsSpace(r) || unprintable(r) || r == utf8.RuneError
+}
+
+// unprintable tells control and invisible formatting characters, bidi
+// overrides and the byte order mark among them.
+func unprintable(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }

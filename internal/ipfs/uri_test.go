@@ -1,0 +1,290 @@
+package ipfs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+const (
+	v0  = "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"
+	v1  = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+	key = "k51qzi5uqu5dlvj2baxnqndepeb86cbk3ng7n3i46uzyxzyqj2xjonzllnv0v8"
+)
+
+func TestNormalize(t *testing.T) {
+	t.Parallel()
+	const none, invalid, large = "none", "invalid", "large"
+	for _, c := range []struct{ in, want string }{
+		// ipfs in every spelling
+		{"ipfs://" + v1, "ipfs://" + v1},
+		{"ipfs://" + v0, "ipfs://" + v0},
+		{"  ipfs://" + v1 + " \n", "ipfs://" + v1},
+		{"\x00ipfs://" + v1 + "\x00", "ipfs://" + v1},
+		{"\ufeffipfs://" + v1, "ipfs://" + v1},
+		{"ipfs:" + v1, "ipfs://" + v1},
+		{"IPFS://" + v0, "ipfs://" + v0},
+		{"ipfs:///" + v1, "ipfs://" + v1},
+		{"ipfs://ipfs/" + v1 + "/a.json", "ipfs://" + v1 + "/a.json"},
+		{"ipfs://ipfs/ipfs/" + v1, "ipfs://" + v1},
+		{"/ipfs/" + v1, "ipfs://" + v1},
+		{"ipfs/" + v1 + "/x", "ipfs://" + v1 + "/x"},
+		{v1, "ipfs://" + v1},
+		{v0 + "/agent.json", "ipfs://" + v0 + "/agent.json"},
+		{"BAFKREIGH2AKISCAILDCQABSYG3DFR6CHU3FGPREGIYMSCK7E7AQA4S52ZY", "ipfs://" + v1},
+		{"ipfs://" + v1 + "/a//b/", "ipfs://" + v1 + "/a/b"},
+		{"ipfs://" + v1 + "/a.json?x=1#y", "ipfs://" + v1 + "/a.json"},
+		{"ipfs://" + v1 + "/my%20file%2C.json", "ipfs://" + v1 + "/my%20file%2C.json"},
+		{"ipfs://" + v1 + "/my file.json", "ipfs://" + v1 + "/my%20file.json"},
+		{"ipfs://" + v1 + "/100%.json", "ipfs://" + v1 + "/100%25.json"},
+		{"ipfs://" + v1 + "/a/../b", invalid},
+		{"ipfs://" + v1 + "/%2e%2E/b", invalid},
+		{"ipfs://" + v1 + "/.", invalid},
+		{"ipfs://0x1234", invalid},
+		{"ipfs://" + strings.ToLower(v0), invalid},
+		{"ipfs://", none},
+		{"ipfs://hello", invalid},
+		{"ipfs://" + v1 + strings.Repeat("/a", 40), invalid},
+		{"ipfs://bafkqaaa", "ipfs://bafkqaaa"},
+		// an insecure hash function (murmur3)
+		{"ipfs://baeqrieceflkfpxdvxlfm", invalid},
+
+		// ipns
+		{"ipns://" + key + "/a", "ipns://" + key + "/a"},
+		{"ipns://example.com", "ipns://example.com"},
+		{"ipfs://ipns/example.com", "ipns://example.com"},
+		{"/ipns/" + key, "ipns://" + key},
+
+		// gateways
+		{"https://gateway.pinata.cloud/ipfs/" + v0, "ipfs://" + v0},
+		{"HTTPS://ipfs.io/ipfs/" + v1 + "/a%20b.json?pinataGatewayToken=s", "ipfs://" + v1 + "/a%20b.json"},
+		{"http://127.0.0.1:8080/ipfs/" + v1, "ipfs://" + v1},
+		{"https://" + v1 + ".ipfs.w3s.link/agent.json", "ipfs://" + v1 + "/agent.json"},
+		{"https://" + strings.ToUpper(v1) + ".ipfs.w3s.link/", "ipfs://" + v1},
+		{"https://ipfs.infura.io:5001/api/v0/cat?arg=" + v0, "ipfs://" + v0},
+		{"https://ipfs.infura.io/api/v0/cat?arg=/ipfs/" + v0 + "/a", "ipfs://" + v0 + "/a"},
+		{"https://dweb.link/ipns/" + key, "ipns://" + key},
+		{"https://en-wikipedia--on--ipfs-org.ipns.dweb.link/x", "ipns://en.wikipedia-on-ipfs.org/x"},
+		{"https://example.com/ipfs/not-a-cid", "https://example.com/ipfs/not-a-cid"},
+		{"https://docs.ipfs.tech/x", "https://docs.ipfs.tech/x"},
+
+		// the web
+		{"https://example.com/agent.json?id=1#frag", "https://example.com/agent.json?id=1"},
+		{" https://claudy.world/mcp ", "https://claudy.world/mcp"},
+		{"HTTP://example.com/a b", "http://example.com/a%20b"},
+		{"https://", none},
+		{"https://exa mple.com/", invalid},
+		{"https://example.com/%zz", invalid},
+		{"https://example.com/a\x00b", none},
+		{"https://user:pw@example.com/", "https://user:pw@example.com/"}, // the guard refuses it
+
+		// arweave
+		{"ar://abc-123_X", "ar://abc-123_X"},
+		{"ar://abc/agent.json?x", "ar://abc/agent.json"},
+		{"ar://", none},
+		{"ar://abc/../../x", invalid},
+
+		// no document
+		{"", none},
+		{" \t ", none},
+		{"0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", none},
+		{"undefined/agent.json", none},
+		{"my agent", none},
+		{"hello", none},
+		{"backpacks", none},
+		{"did:web:example.com", none},
+		{"web3://0x1234/x", none},
+		{"eip155:1:0x00", none},
+		{"vitalik.eth", none},
+		{"ftp://example.com/x", none},
+		{"file:///etc/passwd", none},
+		{"javascript:alert(1)", none},
+		{"https://example.com/" + strings.Repeat("x", 9000), none},
+		{"a\u202eb://x", none},
+		{"[1]", none},
+
+		// inline
+		{`{"name":"a"}`, "data:"},
+		{"  {\"name\":\"a\"}\n", "data:"},
+		{"{" + strings.Repeat("x", 2000), large},
+		{"data:,x", "data:"},
+		{"data:nothing", invalid},
+		{"DATA:application/json,{}", "data:"},
+	} {
+		ref, err := normalize(c.in, 1024)
+		var n *NoDocumentError
+		var i *InvalidError
+		var l *TooLargeError
+		got := ""
+		switch {
+		case errors.As(err, &n):
+			got = none
+		case errors.As(err, &i):
+			got = invalid
+		case errors.As(err, &l):
+			got = large
+		case err != nil:
+			got = err.Error()
+		default:
+			got = ref.uri()
+		}
+		if got != c.want {
+			t.Errorf("%.80q: %s (%v), want %s", c.in, got, err, c.want)
+		}
+		if err != nil && (strings.Contains(err.Error(), "pw@") || len(err.Error()) > 600) {
+			t.Errorf("%.80q: message %q", c.in, err)
+		}
+	}
+}
+
+func TestShownHidesSecrets(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"https://u:secret@example.com/x?token=secret", "https://example.com/ipfs/" + v1 + "?t=secret"} {
+		ref, err := normalize(in, 1024)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(ref.shown, "secret") {
+			t.Errorf("shown as %q", ref.shown)
+		}
+	}
+}
+
+func zip(t testing.TB, b []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestDataURI(t *testing.T) {
+	t.Parallel()
+	const doc = `{"name":"Ünï?>~","x":"a+b/c"}`
+	std := base64.StdEncoding.EncodeToString([]byte(doc))
+	urlSafe := base64.URLEncoding.EncodeToString([]byte(doc))
+	zipped := base64.StdEncoding.EncodeToString(zip(t, []byte(doc)))
+	bomb := base64.StdEncoding.EncodeToString(zip(t, make([]byte, 8<<20)))
+	if !strings.ContainsAny(urlSafe, "-_") || !strings.Contains(std, "=") {
+		t.Fatal("the sample does not exercise the alphabets")
+	}
+	const invalid, large = "invalid", "large"
+	for name, c := range map[string]struct{ in, want, media string }{
+		"spec":            {"application/json;base64," + std, doc, "application/json"},
+		"charset":         {"application/json;charset=utf-8;base64," + std, doc, "application/json"},
+		"upper case":      {"Application/JSON;BASE64," + std, doc, "application/json"},
+		"url alphabet":    {"application/json;base64," + urlSafe, doc, ""},
+		"no padding":      {"application/json;base64," + strings.TrimRight(std, "="), doc, ""},
+		"white space":     {"application/json;base64, " + std[:8] + "\n " + std[8:] + "\r\n", doc, ""},
+		"escaped padding": {"application/json;base64," + strings.ReplaceAll(std, "=", "%3D"), doc, ""},
+		"escaped all":     {"application/json;base64," + url.QueryEscape(std), doc, ""},
+		"plain JSON":      {"application/json;base64," + doc, doc, ""},
+		"plain, escaped":  {"application/json;base64," + url.PathEscape(doc), doc, ""},
+		"space for comma": {"application/json;base64 " + std, doc, "application/json"},
+		"space and JSON":  {`application/json;base64 {"a":1,"b":2}`, `{"a":1,"b":2}`, ""},
+		"no media type":   {";base64," + std, doc, "text/plain"},
+		"percent":         {"application/json," + url.PathEscape(doc), doc, ""},
+		"utf8":            {"application/json;utf8," + doc, doc, ""},
+		"raw":             {"application/json," + doc, doc, ""},
+		"stray percent":   {`application/json,{"a":"100%, 5%zz %41"}`, `{"a":"100%, 5%zz A"}`, ""},
+		"plus stays":      {`application/json,{"a":"1+1"}`, `{"a":"1+1"}`, ""},
+		"gzip":            {"application/json;enc=gzip;base64," + zipped, doc, ""},
+		"gzip level":      {"application/json;enc=gzip;level=6;base64," + zipped, doc, ""},
+		"gzip by magic":   {"application/json;base64," + zipped, doc, ""},
+		"gzip, plain":     {"application/json;enc=gzip,{}", "{}", ""},
+		"empty":           {",", "", "text/plain"},
+		"empty base64":    {";base64,", "", ""},
+		"odd base64":      {";base64,abcde", invalid, ""},
+		"bad base64":      {";base64,!!!!", invalid, ""},
+		"no comma":        {"application/json", invalid, ""},
+		"long header":     {strings.Repeat(";", 5000) + ",x", invalid, ""},
+		"brotli":          {"application/json;enc=br;base64," + std[1:], invalid, ""},
+		"cut gzip":        {";base64," + zipped[:24], invalid, ""},
+		"bomb":            {";base64," + bomb, large, ""},
+		"long":            {"," + strings.Repeat("x", 5000), large, ""},
+		"very long":       {"," + strings.Repeat("x", 50000), large, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, media, err := decodeData(c.in, 4096)
+			var i *InvalidError
+			var l *TooLargeError
+			switch c.want {
+			case invalid:
+				if !errors.As(err, &i) {
+					t.Fatalf("%q, %v; want an InvalidError", got, err)
+				}
+			case large:
+				if !errors.As(err, &l) {
+					t.Fatalf("%d bytes, %v; want a TooLargeError", len(got), err)
+				}
+			default:
+				if err != nil || string(got) != c.want {
+					t.Fatalf("%q, %v", got, err)
+				}
+				if c.media != "" && media != c.media {
+					t.Errorf("media type %q", media)
+				}
+			}
+		})
+	}
+}
+
+func FuzzNormalize(f *testing.F) {
+	for _, s := range []string{
+		"ipfs://" + v1 + "/a%20b", v0, "https://" + v1 + ".ipfs.w3s.link/x", "https://h/api/v0/cat?arg=" + v0,
+		"ipns://" + key, "ar://x/y", "data:;base64,e30=", "{}", "0x00", "ipfs://" + v1 + "/../x", "https://a-b--c.ipns.h.x/y",
+		"ipfs://bafkqaaa/\xff", "data:;base64 {}",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		const limit = 4096
+		ref, err := normalize(s, limit)
+		if err != nil {
+			if len(err.Error()) > 2000 {
+				t.Errorf("a message of %d bytes", len(err.Error()))
+			}
+			return
+		}
+		if len(ref.bytes) > limit {
+			t.Errorf("%d bytes from a limit of %d", len(ref.bytes), limit)
+		}
+		for _, s := range ref.segments {
+			if s.decoded == "" || s.decoded == "." || s.decoded == ".." {
+				t.Errorf("segment %q", s.decoded)
+			}
+		}
+		if ref.source != SourceCID {
+			return
+		}
+		// The normalised spelling means the same.
+		again, err := normalize(ref.uri(), limit)
+		if err != nil || !again.cid.Equals(ref.cid) || len(again.segments) != len(ref.segments) {
+			t.Errorf("%q became %q, which reads differently: %v", s, ref.uri(), err)
+		}
+	})
+}
+
+func FuzzDataURI(f *testing.F) {
+	f.Add("application/json;base64,e30=")
+	f.Add("application/json;base64 {}")
+	f.Add(";enc=gzip;base64," + base64.StdEncoding.EncodeToString(zip(f, []byte("{}"))))
+	f.Add(",%7B%7d%")
+	f.Fuzz(func(t *testing.T, s string) {
+		const limit = 4096
+		b, media, err := decodeData(s, limit)
+		if err == nil && (len(b) > limit || len(media) > 700) {
+			t.Errorf("%d bytes, media type %q", len(b), media)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package ipfs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// maxRedirects is how many hops a document may be away.
+const maxRedirects = 3
+
+// web gets a document over https or http through the guard.
+func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64) (Document, error) {
+	shown := shownURL(u)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return Document{}, &InvalidError{URI: shown, Why: "no request can be made of it"}
+	}
+	req.Header.Set("Accept", "application/json, */*;q=0.5")
+	req.Header.Set("Accept-Encoding", "identity")
+	req.Header.Set("User-Agent", userAgent)
+	resp, err := f.guarded.Do(req)
+	if err != nil {
+		err = withoutURL(err)
+		var blocked *netguard.BlockedError
+		var refused *netguard.RefusedURLError
+		if errors.As(err, &blocked) || errors.As(err, &refused) {
+			return Document{}, fmt.Errorf("fetching %s: %w", shown, err)
+		}
+		return Document{}, &UnavailableError{URI: shown, Err: err}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusNonAuthoritativeInfo:
+	case http.StatusNotFound, http.StatusGone:
+		return Document{}, &NotFoundError{URI: shown, Asked: []string{u.Host}}
+	default:
+		return Document{}, &UnavailableError{URI: shown, RetryAfter: retryAfter(resp.Header, f.now()),
+			Err: fmt.Errorf("the server answered %d", resp.StatusCode)}
+	}
+	if resp.ContentLength > limit {
+		return Document{}, &TooLargeError{URI: shown, Limit: limit}
+	}
+	content, err := readCapped(resp.Body, limit)
+	if err == nil {
+		content, err = decoded(content, resp.Header.Values("Content-Encoding"), limit)
+	}
+	if errors.Is(err, errOverCap) {
+		return Document{}, &TooLargeError{URI: shown, Limit: limit}
+	}
+	if err != nil {
+		return Document{}, &UnavailableError{URI: shown, Err: fmt.Errorf("reading the answer: %w", err)}
+	}
+	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil {
+		mediaType = ""
+	}
+	return Document{
+		Bytes: content, MediaType: shorten(mediaType), Source: weakest(resp),
+		URI: u.String(), From: resp.Request.URL.Host,
+	}, nil
+}
+
+// decoded undoes a content coding that was not asked for. Only gzip is known.
+func decoded(b []byte, codings []string, limit int64) ([]byte, error) {
+	switch coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ","))); coding {
+	case "", "identity":
+		return b, nil
+	case "gzip", "x-gzip":
+		if !bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
+			return b, nil // labelled, but not packed
+		}
+		return gunzip(b, limit)
+	default:
+		return nil, fmt.Errorf("content coding %.40q is not read, identity was asked for", coding)
+	}
+}
+
+// weakest is the source of an answer: http as soon as one hop was plain.
+func weakest(resp *http.Response) string {
+	for r := resp; r != nil; r = r.Request.Response {
+		if r.Request.URL.Scheme == "http" {
+			return SourceHTTP
+		}
+	}
+	return SourceHTTPS
+}

@@ -1,0 +1,88 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestReadAnswer(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, raw, text string
+		isError         bool
+		unreadable      bool
+		err             any // pointer to the error type expected
+	}{
+		{name: "text", raw: `{"content":[{"type":"text","text":"ok"}]}`, text: "ok"},
+		{name: "two texts", raw: `{"content":[{"type":"text","text":"a"},{"type":"image","data":""},{"type":"text","text":"b"}]}`, text: "a\nb"},
+		{name: "empty content", raw: `{"content":[]}`},
+		{name: "tool error", raw: `{"content":[{"type":"text","text":"no"}],"isError":true}`, text: "no", isError: true},
+		{name: "structured only", raw: `{"structuredContent":{"a": 1}}`, text: `{"a":1}`, unreadable: true},
+		{name: "structured beside empty content", raw: `{"content":[],"structuredContent":{"a":1}}`, text: `{"a":1}`},
+		{name: "nothing", raw: `{}`, unreadable: true},
+		{name: "null", raw: `null`, unreadable: true},
+		{name: "a string", raw: `"ok"`, unreadable: true},
+		{name: "unknown block", raw: `{"content":[{"type":"hologram"},{"type":"text","text":"x"}]}`, text: "x", unreadable: true},
+		{name: "block is no object", raw: `{"content":["ok"]}`, unreadable: true},
+		{name: "text without text", raw: `{"content":[{"type":"text"}]}`, unreadable: true},
+		{name: "content is no list", raw: `{"content":"ok"}`, unreadable: true},
+		{name: "isError is a word", raw: `{"content":[],"isError":"yes"}`, unreadable: true},
+		{name: "complete", raw: `{"content":[],"resultType":"complete"}`},
+		{name: "task", raw: `{"resultType":"task","task":{"id":"1"}}`, unreadable: true},
+		{name: "unknown resultType", raw: `{"content":[],"resultType":"later"}`, err: new(*BadAnswerError)},
+		{name: "load shedding", raw: `{"resultType":"input_required","inputRequests":{}}`, err: new(*InputRequiredError)},
+		{name: "control characters", raw: `{"content":[{"type":"text","text":"a\u0000\u202eb"}]}`, text: "ab"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, err := readAnswer(json.RawMessage(tt.raw))
+			if tt.err != nil {
+				if !errors.As(err, tt.err) {
+					t.Fatalf("err = %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Text != tt.text || a.IsError != tt.isError || a.Unreadable != tt.unreadable || string(a.Raw) != tt.raw {
+				t.Errorf("got %+v", a)
+			}
+		})
+	}
+}
+
+func TestAnswerRedacts(t *testing.T) {
+	t.Parallel()
+	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp?key=querysecret", Env: []string{"TOKEN=envsecret1"}}
+	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.redact(ep.redactor())
+	if strings.Contains(string(a.Raw), "secret") || strings.Contains(a.Text, "secret") || a.Text != "you sent ****** to ?******" {
+		t.Errorf("not masked: %s %q", a.Raw, a.Text)
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"content":[{"type":"text","text":"ok"}],"isError":false,"structuredContent":{"a":[1]},"resultType":"complete"}`))
+	f.Add([]byte(`{"resultType":"input_required","inputRequests":{"a":{"method":"x"}}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, err := readAnswer(raw)
+		if err != nil {
+			return
+		}
+		if len(a.Text) > maxAnswerText+3 || !utf8.ValidString(a.Text) || cleanString(a.Text) != a.Text {
+			t.Fatalf("text %q", a.Text)
+		}
+		a.redact(strings.NewReplacer("ok", "******"))
+		if len(a.Raw) > 0 && json.Valid(raw) && !json.Valid(a.Raw) {
+			t.Fatal("masking broke the JSON")
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+func TestClean(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		in, want any
+	}{
+		{"plain", "a\tb\nc é 漢 😀", "a\tb\nc é 漢 😀"},
+		{"controls", "a\x00b\x1b[31mc\r\nd\x7f\u0085e", "ab[31mc\nde"},
+		{"bidi", "pay \u202egpj.exe\u202c \u2066x\u2069", "pay gpj.exe x"},
+		{"marks stay", "a\u200fb\u200e", "a\u200fb\u200e"},
+		{"number", json.Number("1"), json.Number("1")},
+		{"nested", map[string]any{"k\u202e": []any{"x\x01"}}, map[string]any{"k": []any{"x"}}},
+		{"raw", json.RawMessage(`{ "b" : 1.50, "a\u0000":"x\u202Ey" , "u":"é\ud83d\ude00","q":"\"\\\u001b" }`),
+			json.RawMessage(`{ "b" : 1.50, "a":"xy" , "u":"é\ud83d\ude00","q":"\"\\" }`)},
+		{"raw unchanged", json.RawMessage(`{"a" : "\u0041\n"}`), json.RawMessage(`{"a" : "\u0041\n"}`)},
+		{"raw literal bidi", json.RawMessage("[\"a\u202eb\"]"), json.RawMessage(`["ab"]`)},
+		{"raw broken", json.RawMessage(`{"a`), json.RawMessage(`{"a`)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := map[string]any{"v": tt.in}
+			got, changed := Clean(in)
+			if !reflect.DeepEqual(got["v"], tt.want) {
+				t.Errorf("got %q, want %q", got["v"], tt.want)
+			}
+			if want := !reflect.DeepEqual(tt.in, tt.want); changed != want {
+				t.Errorf("changed = %v", changed)
+			}
+		})
+	}
+}
+
+func FuzzCleanRaw(f *testing.F) {
+	f.Add([]byte(`{"a\u0000":["\u202e",1e5,"\\"]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, changed := Clean(map[string]any{"v": json.RawMessage(raw)})
+		out := got["v"].(json.RawMessage)
+		if json.Valid(raw) && !json.Valid(out) {
+			t.Fatalf("%q became invalid: %q", raw, out)
+		}
+		if again, changed := Clean(map[string]any{"v": out}); json.Valid(raw) && changed {
+			t.Fatalf("%q still unclean: %q", out, again["v"])
+		}
+		if !changed && string(out) != string(raw) {
+			t.Fatal("changed without saying so")
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package mcpcall
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// The transports that Endpoint.Transport may name.
+const (
+	TransportHTTP  = "http" // streamable HTTP, https included
+	TransportStdio = "stdio"
+)
+
+// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint aside, share one client.
+type Endpoint struct {
+	Transport string
+	// URL of the agent's MCP endpoint, for http.
+	URL string
+	// Headers are secrets; they are sent to the origin of URL and nowhere else.
+	Headers map[string]secret.Secret
+	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands.
+	Command string
+	Args    []string
+	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the operator's.
+	Env []string
+	Dir string
+	// ProtocolHint is the newest protocol revision the agent is said to speak ("2025-11-25"), or what Answer.Protocol told last
+	// time. It only decides what is tried first; empty means 2025-11-25.
+	ProtocolHint string
+}
+
+// refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency key).
+var refusedHeaders = map[string]bool{
+	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true, "Expect": true,
+	"Host": true, "Idempotency-Key": true, "Keep-Alive": true, "Last-Event-Id": true, "Mcp-Method": true, "Mcp-Name": true,
+	"Mcp-Protocol-Version": true, "Mcp-Session-Id": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "X-Idempotency-Key": true,
+}
+
+// check refuses an endpoint of which no client can be made, whatever its address.
+func (e Endpoint) check(commands [][]string) error {
+	refused := func(format string, args ...any) error {
+		return &TransportRefusedError{Transport: e.Transport, Why: fmt.Sprintf(format, args...)}
+	}
+	switch e.Transport {
+	case TransportHTTP:
+		u, err := url.Parse(e.URL)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return refused("its address is no http or https URL")
+		}
+		for name, value := range e.Headers {
+			if !headerName(name) || strings.ContainsFunc(value.Reveal(), headerControl) {
+				return refused("header %q is not a valid HTTP header", excerpt(name, 60))
+			}
+			if refusedHeaders[http.CanonicalHeaderKey(name)] {
+				return refused("header %q belongs to the protocol and cannot be set", excerpt(name, 60))
+			}
+		}
+	case TransportStdio:
+		argv := append([]string{e.Command}, e.Args...)
+		if e.Command == "" || !slices.ContainsFunc(commands, func(c []string) bool { return slices.Equal(c, argv) }) {
+			return refused("the command is not one that the operator listed; to run it, add exactly it and its arguments to HERALD_STDIO_COMMANDS")
+		}
+		if len(e.Headers) > 0 {
+			return refused("a command takes no headers")
+		}
+	case "sse":
+		return refused("this version does not call agents over HTTP+SSE; let the agent register a streamable HTTP endpoint")
+	default:
+		return refused("only http and stdio are called")
+	}
+	return nil
+}
+
+// headerName: an RFC 9110 token of bearable length.
+func headerName(s string) bool {
+	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// headerControl: what must not be in a header's value.
+func headerControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+
+// key identifies the client that serves e. It is a hash, so that no credential becomes a map key that something might print.
+func (e Endpoint) key() [sha256.Size]byte {
+	h := sha256.New()
+	var buf []byte
+	add := func(s string) {
+		buf = binary.BigEndian.AppendUint32(buf[:0], uint32(len(s)))
+		h.Write(append(buf, s...))
+	}
+	list := func(l []string) {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(l))))
+		for _, s := range l {
+			add(s)
+		}
+	}
+	add(e.Transport)
+	add(e.URL)
+	add(e.Command)
+	add(e.Dir)
+	list(e.Args)
+	list(e.Env)
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		add(http.CanonicalHeaderKey(name))
+		add(e.Headers[name].Reveal())
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Values under eight bytes stay: they are no
+// secrets, and masking them would garble ordinary text.
+func (e Endpoint) redactor() *strings.Replacer {
+	var pairs []string
+	add := func(s string) {
+		if len(s) < 8 {
+			return
+		}
+		pairs = append(pairs, s, "******")
+		if quoted, err := json.Marshal(s); err == nil {
+			if inner := string(quoted[1 : len(quoted)-1]); inner != s {
+				pairs = append(pairs, inner, "******")
+			}
+		}
+	}
+	for _, value := range e.Headers {
+		v := value.Reveal()
+		add(v)
+		if _, bare, ok := strings.Cut(v, " "); ok {
+			add(bare)
+		}
+	}
+	for _, kv := range e.Env {
+		if _, v, ok := strings.Cut(kv, "="); ok {
+			add(v)
+		}
+	}
+	if u, err := url.Parse(e.URL); err == nil {
+		add(u.RawQuery)
+	}
+	if pairs == nil {
+		return nil
+	}
+	return strings.NewReplacer(pairs...)
+}

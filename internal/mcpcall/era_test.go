@@ -1,0 +1,130 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestEras(t *testing.T) {
+	t.Parallel()
+	ok := `{"content":[{"type":"text","text":"ok"}]}`
+	discover := `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`
+	for _, tt := range []struct {
+		name, hint, protocol string
+		on                   func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
+		handshakes           int // discover + initialize
+		fails                bool
+	}{
+		{name: "legacy, no hint", protocol: legacyVersion, handshakes: 1},
+		{name: "legacy, called modern", hint: modernVersion, protocol: legacyVersion, handshakes: 2},
+		{name: "legacy, answers {} to everything", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
+			on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method == "server/discover" {
+					reply(w, id, `{}`)
+				}
+				return method == "server/discover"
+			}},
+		{name: "legacy, silent on discover", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
+			on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				if method == "server/discover" {
+					<-r.Context().Done()
+				}
+				return method == "server/discover"
+			}},
+		{name: "legacy, 400 without session", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
+			on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				if method == "server/discover" {
+					w.WriteHeader(400)
+				}
+				return method == "server/discover"
+			}},
+		{name: "modern, no hint", protocol: modernVersion, handshakes: 2,
+			on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				switch method {
+				case "initialize":
+					w.WriteHeader(404)
+					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, id)
+				case "server/discover":
+					reply(w, id, discover)
+				case "tools/call":
+					reply(w, id, ok)
+				}
+				return true
+			}},
+		{name: "neither", handshakes: 2, fails: true, on: func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			w.WriteHeader(400)
+			return true
+		}},
+		{name: "busy", hint: modernVersion, handshakes: 1, fails: true, on: func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			w.WriteHeader(503)
+			return true
+		}},
+		{name: "unauthorized", handshakes: 1, fails: true, on: func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			w.WriteHeader(401)
+			return true
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := &agent{on: tt.on}
+			srv := httptest.NewServer(a)
+			defer srv.Close()
+			p := newPool(t, func(c *Config) { c.ProbeTimeout = 100 * time.Millisecond })
+			ctx := within(t, 4*time.Second)
+			for range 2 {
+				answer, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: tt.hint}, Request{Tool: "x"})
+				if tt.fails {
+					var e *CallError
+					if !errors.As(err, &e) || e.Stage != StageOpen || e.Status == 0 {
+						t.Fatalf("got %#v", err)
+					}
+					break
+				}
+				if err != nil || answer.Protocol != tt.protocol {
+					t.Fatalf("got %+v, %v", answer, err)
+				}
+			}
+			if n := a.seen("initialize") + a.seen("server/discover"); n != tt.handshakes {
+				t.Errorf("%d handshakes, want %d", n, tt.handshakes)
+			}
+		})
+	}
+}
+
+// An agent that is moved back to software of the older era is found out by its next refusal.
+func TestEraChanges(t *testing.T) {
+	t.Parallel()
+	var old atomic.Bool
+	a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		modern := r.Header.Get("Mcp-Protocol-Version") == modernVersion
+		switch {
+		case modern && old.Load():
+			w.WriteHeader(http.StatusBadRequest)
+			return true
+		case method == "server/discover":
+			reply(w, id, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`)
+			return true
+		}
+		return false
+	}}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
+	for _, want := range []string{modernVersion, legacyVersion, legacyVersion} {
+		answer, err := p.Call(within(t, 5*time.Second), ep, Request{Tool: "x"})
+		if err != nil || answer.Protocol != want {
+			t.Fatalf("got %+v, %v; want %s", answer, err, want)
+		}
+		old.Store(true)
+	}
+	if n := a.seen("server/discover"); n != 2 {
+		t.Errorf("%d times discovered", n)
+	}
+}

@@ -1,0 +1,211 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+)
+
+func decimal(unscaled int64, decimals uint8) job.Decimal {
+	return job.Decimal{Unscaled: big.NewInt(unscaled), Decimals: decimals}
+}
+
+func TestFit(t *testing.T) {
+	t.Parallel()
+	args := map[string]any{
+		"score": decimal(9977, 2), "value": "9977", "feedbackIndex": json.Number("7"), "agentId": "42", "tag1": "uptime", "tag2": "",
+		"fileContent": nil, "deliveryId": "d",
+	}
+	with := func(change map[string]any) map[string]any {
+		m := maps.Clone(args)
+		maps.Copy(m, change)
+		return m
+	}
+	tests := []struct {
+		name, schema string
+		args         map[string]any
+		want         map[string]any // only these are compared; nil value: must be absent
+		path         string         // of the SchemaError; "-" for the whole
+	}{
+		{name: "no schema", schema: ``, want: map[string]any{"score": json.Number("99.77"), "value": "9977"}},
+		{name: "anything", schema: `{"type":"object"}`, want: map[string]any{"score": json.Number("99.77"), "deliveryId": "d"}},
+		{name: "true", schema: `true`, want: map[string]any{"value": "9977"}},
+		{name: "score integer", schema: `{"properties":{"score":{"type":"integer"}}}`, want: map[string]any{"score": json.Number("100")}},
+		{name: "score integer or null", schema: `{"properties":{"score":{"type":["integer","null"]}}}`, want: map[string]any{"score": json.Number("100")}},
+		{name: "score number by anyOf", schema: `{"properties":{"score":{"anyOf":[{"type":"number"},{"type":"null"}]}}}`, want: map[string]any{"score": json.Number("99.77")}},
+		{name: "score integer by ref", schema: `{"properties":{"score":{"$ref":"#/$defs/s"}},"$defs":{"s":{"type":"integer"}}}`, want: map[string]any{"score": json.Number("100")}},
+		{name: "score string", schema: `{"properties":{"score":{"type":"string"}}}`, want: map[string]any{"score": "99.77"}},
+		{name: "score boolean", schema: `{"properties":{"score":{"type":"boolean"}}}`, path: "score"},
+		{name: "half to even down", schema: `{"properties":{"score":{"type":"integer"}}}`, args: with(map[string]any{"score": decimal(25, 1)}), want: map[string]any{"score": json.Number("2")}},
+		{name: "half to even up", schema: `{"properties":{"score":{"type":"integer"}}}`, args: with(map[string]any{"score": decimal(35, 1)}), want: map[string]any{"score": json.Number("4")}},
+		{name: "above half", schema: `{"properties":{"score":{"type":"integer"}}}`, args: with(map[string]any{"score": decimal(2501, 3)}), want: map[string]any{"score": json.Number("3")}},
+		{name: "small fraction", schema: ``, args: with(map[string]any{"score": decimal(5, 18)}), want: map[string]any{"score": json.Number("0.000000000000000005")}},
+		{name: "trailing zeros", schema: ``, args: with(map[string]any{"score": decimal(9900, 2)}), want: map[string]any{"score": json.Number("99")}},
+		{name: "100 exactly", schema: ``, args: with(map[string]any{"score": decimal(10000, 2)}), want: map[string]any{"score": json.Number("100")}},
+		{name: "score above 100", schema: ``, args: with(map[string]any{"score": decimal(10001, 2)}), want: map[string]any{"score": nil}},
+		{name: "score negative", schema: ``, args: with(map[string]any{"score": decimal(-1, 0)}), want: map[string]any{"score": nil}},
+		{name: "score outside, required", schema: `{"required":["score"]}`, args: with(map[string]any{"score": decimal(101, 0)}), path: "score"},
+		{name: "value number", schema: `{"properties":{"value":{"type":"number"}}}`, want: map[string]any{"value": json.Number("9977")}},
+		{name: "value either", schema: `{"properties":{"value":{"type":["string","number"]}}}`, want: map[string]any{"value": "9977"}},
+		{name: "value no number", schema: `{"properties":{"tag1":{"type":"number"}}}`, path: "tag1"},
+		{name: "wide integer", schema: `{"properties":{"agentId":{"type":"integer"}}}`,
+			args: with(map[string]any{"agentId": "115792089237316195423570985008687907853269984665640564039457584007913129639935"}),
+			want: map[string]any{"agentId": json.Number("115792089237316195423570985008687907853269984665640564039457584007913129639935")}},
+		{name: "number as string", schema: `{"properties":{"feedbackIndex":{"type":"string"}}}`, want: map[string]any{"feedbackIndex": "7"}},
+		{name: "closed", schema: `{"properties":{"value":{}},"additionalProperties":false}`, want: map[string]any{"value": "9977", "deliveryId": nil, "tag1": nil}},
+		{name: "closed, by pattern", schema: `{"patternProperties":{"^tag":{}},"additionalProperties":false}`, want: map[string]any{"tag1": "uptime", "value": nil}},
+		{name: "closed in allOf", schema: `{"allOf":[{"properties":{"value":{}},"additionalProperties":false}]}`, want: map[string]any{"value": "9977", "deliveryId": nil}},
+		{name: "unevaluated", schema: `{"allOf":[{"properties":{"value":{}}}],"properties":{"tag1":{}},"unevaluatedProperties":false}`,
+			want: map[string]any{"value": "9977", "tag1": "uptime", "deliveryId": nil}},
+		{name: "false property", schema: `{"properties":{"deliveryId":false}}`, want: map[string]any{"deliveryId": nil, "value": "9977"}},
+		{name: "names by enum", schema: `{"propertyNames":{"enum":["value","tag1"]}}`, want: map[string]any{"value": "9977", "deliveryId": nil}},
+		{name: "additional schema", schema: `{"additionalProperties":{"type":["string","number","null"]}}`, want: map[string]any{"value": "9977"}},
+		{name: "optional null", schema: `{"properties":{"fileContent":{"type":"object"}}}`, want: map[string]any{"fileContent": nil}},
+		{name: "required null as string", schema: `{"properties":{"fileContent":{"type":"string"}},"required":["fileContent"]}`, want: map[string]any{"fileContent": ""}},
+		{name: "required null", schema: `{"properties":{"fileContent":{"type":"object"}},"required":["fileContent"]}`, path: "fileContent"},
+		{name: "optional empty", schema: `{"properties":{"tag2":{"type":"string","minLength":1}}}`, want: map[string]any{"tag2": nil, "tag1": "uptime"}},
+		{name: "required empty", schema: `{"properties":{"tag2":{"type":"string","minLength":1}},"required":["tag2"]}`, path: "tag2"},
+		{name: "required missing", schema: `{"required":["signature"]}`, path: "signature"},
+		{name: "draft-07", schema: `{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"v":{"type":"number","minimum":0}},"properties":{"value":{"$ref":"#/definitions/v"},
+			"tag1":{"type":"string","format":"uri"}},"additionalProperties":false}`, want: map[string]any{"value": json.Number("9977"), "tag1": "uptime", "deliveryId": nil}},
+		{name: "unknown dialect", schema: `{"$schema":"https://example.org/mine","properties":{"value":{"type":"number"}}}`, want: map[string]any{"value": json.Number("9977")}},
+		{name: "if then", schema: `{"if":{"properties":{"tag1":{"const":"uptime"}}},"then":{"required":["extra"]}}`, path: "extra"},
+		{name: "ECMA pattern", schema: `{"properties":{"tag1":{"pattern":"^(?!admin).*$"}}}`, want: map[string]any{"tag1": "uptime"}},
+		{name: "pattern", schema: `{"properties":{"tag1":{"pattern":"^[0-9]+$"}}}`, path: "tag1"},
+		{name: "raw object", schema: `{"properties":{"fileContent":{"type":"object","required":["a"]}}}`, args: with(map[string]any{"fileContent": json.RawMessage(`{"a":1.50}`)}),
+			want: map[string]any{"fileContent": json.RawMessage(`{"a":1.50}`)}},
+		{name: "raw object as string", schema: `{"properties":{"fileContent":{"type":"string"}}}`, args: with(map[string]any{"fileContent": json.RawMessage(`{"a":1}`)}),
+			want: map[string]any{"fileContent": `{"a":1}`}},
+		{name: "inside raw", schema: `{"properties":{"fileContent":{"properties":{"a":{"items":{"type":"string"}}}}}}`, args: with(map[string]any{"fileContent": json.RawMessage(`{"a":["x",1]}`)}),
+			path: "fileContent.a[1]"},
+		{name: "huge number in a file", schema: `{"properties":{"fileContent":{"properties":{"a":{"type":"number","minimum":0}}}}}`,
+			args: with(map[string]any{"fileContent": json.RawMessage(`{"a":1e999999999}`)}), want: map[string]any{"fileContent": json.RawMessage(`{"a":1e999999999}`)}},
+		{name: "template", schema: `{"properties":{"event":{"properties":{"score":{"type":"integer"},"value":{"type":"number"}},"additionalProperties":false}}}`,
+			args: map[string]any{"event": map[string]any{"score": decimal(15, 1), "value": "5", "other": 1}, "list": []any{decimal(500, 0), decimal(5, 0)}},
+			want: map[string]any{"event": map[string]any{"score": json.Number("2"), "value": json.Number("5")}, "list": []any{nil, json.Number("5")}}},
+
+		{name: "not a schema", schema: `7`, path: "-"},
+		{name: "not JSON", schema: `{"a`, path: "-"},
+		{name: "invalid schema", schema: `{"properties":{"value":{"type":"decimal"}}}`, path: "-"},
+		{name: "network reference", schema: `{"properties":{"value":{"$ref":"http://127.0.0.1:1/schema.json"}}}`, path: "-"},
+		{name: "file reference", schema: `{"$ref":"file:///etc/passwd"}`, path: "-"},
+		{name: "missing reference", schema: `{"$ref":"#/nowhere"}`, path: "-"},
+		{name: "dynamic reference", schema: `{"$dynamicAnchor":"a","properties":{"value":{"$dynamicRef":"#a"}}}`, path: "-"},
+		{name: "deep", schema: strings.Repeat(`{"not":`, 70) + `{}` + strings.Repeat(`}`, 70), path: "-"},
+		{name: "huge number", schema: `{"properties":{"value":{"maximum":1e999999999}}}`, path: "-"},
+		{name: "many parts", schema: `{"allOf":[` + strings.Repeat(`{},`, 2500) + `{}]}`, path: "-"},
+		{name: "circle", schema: `{"$ref":"#"}`, path: "-"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := tt.args
+			if in == nil {
+				in = args
+			}
+			before := fmt.Sprint(in)
+			out, err := Fit(Tool{Name: "t", InputSchema: json.RawMessage(tt.schema)}, in)
+			if fmt.Sprint(in) != before {
+				t.Error("Fit changed its input")
+			}
+			if tt.path != "" {
+				var refused *SchemaError
+				if !errors.As(err, &refused) {
+					t.Fatalf("err = %v", err)
+				}
+				if want := strings.TrimPrefix(tt.path, "-"); refused.Path != want {
+					t.Errorf("path %q, want %q (%v)", refused.Path, want, err)
+				}
+				if len(err.Error()) > 500 {
+					t.Errorf("a long error: %d bytes", len(err.Error()))
+				}
+				t.Log(err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range tt.want {
+				got, ok := out[name]
+				if want == nil && ok || want != nil && !reflect.DeepEqual(got, want) {
+					t.Errorf("%s = %#v, want %#v", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A schema of a few lines that would take an unbounded validator longer than the universe has been around.
+func TestFitEndsOnHostileSchemas(t *testing.T) {
+	t.Parallel()
+	var defs, properties strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&defs, `"a%d":{"anyOf":[{"$ref":"#/$defs/a%d"},{"$ref":"#/$defs/a%d"}]},`, i, i+1, i+1)
+		fmt.Fprintf(&properties, `"b%d":{"properties":{"x":{"$ref":"#/$defs/b%d"}},"patternProperties":{"x":{"$ref":"#/$defs/b%d"},"^x":{"$ref":"#/$defs/b%d"}}},`, i, i+1, i+1, i+1)
+	}
+	nested := strings.Repeat(`{"x":`, 40) + `1` + strings.Repeat(`}`, 40)
+	for name, schema := range map[string]string{
+		"anyOf":    `{"$ref":"#/$defs/a0","$defs":{` + defs.String() + `"a40":{"type":"string"}}}`,
+		"not":      `{"not":{"$ref":"#/$defs/a0"},"$defs":{` + defs.String() + `"a40":{"type":"string"}}}`,
+		"patterns": `{"not":{"properties":{"file":{"$ref":"#/$defs/b0"}}},"$defs":{` + properties.String() + `"b40":{"type":"string"}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			_, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"file": json.RawMessage(nested)})
+			var refused *SchemaError
+			if !errors.As(err, &refused) || !strings.Contains(refused.Problem, "too long") {
+				t.Errorf("err = %v", err)
+			}
+			if took := time.Since(start); took > 20*time.Second {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+func TestFitSharedSchema(t *testing.T) {
+	t.Parallel()
+	page, err := readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"properties":{"value":{"type":"number"}}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool := page.tools[0]
+	done := make(chan error)
+	for range 8 {
+		go func() {
+			_, err := Fit(tool, map[string]any{"value": "5"})
+			done <- err
+		}()
+	}
+	for range 8 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func FuzzFit(f *testing.F) {
+	f.Add([]byte(`{"properties":{"value":{"type":"number"}},"additionalProperties":false}`), []byte(`{"a":1}`))
+	f.Fuzz(func(t *testing.T, schema, file []byte) {
+		args := map[string]any{"value": "5", "score": decimal(5, 1), "file": json.RawMessage(file), "tag": ""}
+		out, err := Fit(Tool{InputSchema: schema}, args)
+		var refused *SchemaError
+		if err != nil && !errors.As(err, &refused) {
+			t.Fatalf("%T: %v", err, err)
+		}
+		if err == nil && json.Valid(file) {
+			if _, err := json.Marshal(out); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

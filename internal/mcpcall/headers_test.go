@@ -1,0 +1,70 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+func TestSecretHeaders(t *testing.T) {
+	t.Parallel()
+	var other atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { other.Add(1) }))
+	defer elsewhere.Close()
+	var mu sync.Mutex
+	without := map[string]bool{}
+	a := &agent{session: "s", on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		mu.Lock()
+		without[method] = without[method] || r.Header.Get("X-Api-Key") != "very-secret-key"
+		mu.Unlock()
+		if method == "tools/call" {
+			reply(w, id, `{"content":[{"type":"text","text":"your key is very-secret-key"}]}`)
+			return true
+		}
+		if method == "tools/list" {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	}}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, Headers: map[string]secret.Secret{"x-api-key": secret.New("very-secret-key")}}
+	answer, err := p.Call(within(t, 5*time.Second), ep, Request{Tool: "x"})
+	if err != nil || strings.Contains(answer.Text, "very-secret") || strings.Contains(string(answer.Raw), "very-secret") {
+		t.Errorf("got %+v, %v", answer, err)
+	}
+	if _, err := p.Tools(within(t, 5*time.Second), ep, true); err == nil || other.Load() != 0 {
+		t.Errorf("redirect: %v, %d requests elsewhere", err, other.Load())
+	}
+	if err := p.Close(within(t, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if a.seen("DELETE") != 1 {
+		t.Errorf("session ended %d times", a.seen("DELETE"))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for method, missing := range without {
+		if missing {
+			t.Errorf("%s came without the header", method)
+		}
+	}
+
+	for _, name := range []string{"Mcp-Session-Id", "host", "a b", ""} {
+		ep.Headers = map[string]secret.Secret{name: secret.New("v")}
+		var refused *TransportRefusedError
+		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, &refused) {
+			t.Errorf("header %q: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package mcpcall
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxRefusalBytes = 16 << 10        // of a body that comes with a status other than 2xx
+	refusalWait     = 2 * time.Second // for that body; the status alone says enough
+	maxEventLines   = 4096            // of one server-sent event: mcp-go joins them in quadratic time
+	maxRetryAfter   = 24 * time.Hour  // nobody waits longer on an agent's word
+)
+
+// origin is scheme, host and port, the port always written.
+func origin(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[strings.ToLower(u.Scheme)]
+	}
+	return strings.ToLower(u.Scheme) + "://" + strings.ToLower(u.Hostname()) + ":" + port
+}
+
+// roundTripper is all that mcp-go knows of the network.
+type roundTripper struct {
+	base    http.RoundTripper
+	origin  string // requests elsewhere are refused, so that headers go nowhere else
+	headers http.Header
+	limit   int64 // bytes of an answer, streams and resumed streams of one request together
+	now     func() time.Time
+}
+
+var errOtherOrigin = errors.New("a request to another origin than the endpoint's was refused")
+
+func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	if origin(req.URL) != rt.origin {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, errOtherOrigin
+	}
+	x := exchangeOf(req.Context())
+	first := false
+	ctx := req.Context()
+	if x != nil && req.Method == http.MethodPost {
+		x.mu.Lock()
+		first = !x.started
+		x.started = true
+		x.session = x.session || first && req.Header.Get("Mcp-Session-Id") != ""
+		x.mu.Unlock()
+	}
+	if first {
+		ctx = httptrace.WithClientTrace(ctx, x.trace())
+	}
+	req = req.Clone(ctx) // a RoundTripper must not change its request
+	for name, values := range rt.headers {
+		req.Header[name] = values
+	}
+
+	res, err := rt.base.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if first && (res.StatusCode < 200 || res.StatusCode > 299) {
+		body := readRefusal(res.Body)
+		x.mu.Lock()
+		x.status, x.body = res.StatusCode, body
+		x.retryAfter = retryAfter(res.Header.Get("Retry-After"), rt.now())
+		x.mu.Unlock()
+		res.Body = io.NopCloser(strings.NewReader(string(body)))
+		return res, nil
+	}
+	if first {
+		x.mu.Lock()
+		x.status = res.StatusCode
+		x.mu.Unlock()
+	}
+	mediaType, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	res.Body = &limitedBody{body: res.Body, limit: rt.limit, x: x, events: mediaType == "text/event-stream"}
+	return res, nil
+}
+
+// trace notes when the request starts to be written. net/http repeats a POST by itself only when nothing of it was written; each
+// attempt begins with GetConn.
+func (x *exchange) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GetConn: func(string) {
+			x.mu.Lock()
+			x.written = false
+			x.mu.Unlock()
+		},
+		// The first header is noted before any byte is flushed.
+		WroteHeaderField: func(string, []string) { x.markWritten() },
+		WroteHeaders:     x.markWritten,
+	}
+}
+
+// readRefusal reads the beginning of a body, not for long.
+func readRefusal(body io.ReadCloser) []byte {
+	timer := time.AfterFunc(refusalWait, func() { _ = body.Close() })
+	defer timer.Stop()
+	defer func() { _ = body.Close() }()
+	b, _ := io.ReadAll(io.LimitReader(body, maxRefusalBytes)) // what came is enough
+	return b
+}
+
+// retryAfter reads seconds or a date (RFC 9110 §10.2.3); 0 when there is none or it is in the past.
+func retryAfter(value string, now time.Time) time.Duration {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0
+	}
+	if digits := strings.TrimLeft(value, "0123456789"); digits == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(maxRetryAfter/time.Second) {
+			return maxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(0, min(at.Sub(now), maxRetryAfter))
+}
+
+// limitedBody counts the bytes that mcp-go reads and stops with *TooLargeError.
+type limitedBody struct {
+	body   io.ReadCloser
+	limit  int64
+	x      *exchange // nil for requests nobody waits for
+	alone  int64     // bytes read when x is nil
+	events bool
+	lines  int // of the current event
+	blank  bool
+	err    error
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.body.Read(p)
+	read := b.count(int64(n))
+	var tooLarge *TooLargeError
+	switch {
+	case read > b.limit:
+		tooLarge = &TooLargeError{Limit: b.limit, Unit: "bytes"}
+	case b.events && !b.fewLines(p[:n]):
+		tooLarge = &TooLargeError{Limit: maxEventLines, Unit: "lines in one event"}
+	default:
+		return n, err
+	}
+	if b.x != nil {
+		b.x.markTooLarge(tooLarge)
+	}
+	b.err = tooLarge
+	return 0, b.err
+}
+
+func (b *limitedBody) Close() error { return b.body.Close() }
+
+func (b *limitedBody) count(n int64) int64 {
+	if b.x == nil {
+		b.alone += n
+		return b.alone
+	}
+	b.x.mu.Lock()
+	defer b.x.mu.Unlock()
+	b.x.read += n
+	return b.x.read
+}
+
+// fewLines counts lines up to the empty one that ends an event.
+func (b *limitedBody) fewLines(p []byte) bool {
+	for _, c := range p {
+		switch c {
+		case '\n':
+			if b.blank {
+				b.lines = 0
+			} else {
+				b.lines++
+			}
+			b.blank = true
+		case '\r':
+		default:
+			b.blank = false
+		}
+		if b.lines > maxEventLines {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,459 @@
+package mcpcall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+const feedbackTool = "agent.receiveFeedback"
+
+// realServer is an agent made with mcp-go: the tool answers what it was given.
+func realServer(opts ...server.StreamableHTTPOption) *httptest.Server {
+	s := server.NewMCPServer("test-agent", "1.2.3", server.WithToolCapabilities(true))
+	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}},"x-kept":true}`)),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return mcp.NewToolResultJSON(map[string]any{"arguments": r.Params.Arguments, "meta": r.Params.Meta.AdditionalFields["io.agentherald/delivery"]})
+		})
+	s.AddTool(mcp.NewToolWithRawSchema("fails", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return mcp.NewToolResultError("not today"), nil
+	})
+	return httptest.NewServer(server.NewStreamableHTTPServer(s, opts...))
+}
+
+func TestRealServerOverHTTP(t *testing.T) {
+	t.Parallel()
+	for name, hint := range map[string]string{"legacy": "", "modern": "2026-07-28", "future": "2027-01-01"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := realServer()
+			defer srv.Close()
+			p := newPool(t)
+			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}
+			ctx := within(t, 10*time.Second)
+
+			set, err := p.Tools(ctx, ep, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := legacyVersion
+			if hint != "" {
+				want = modernVersion
+			}
+			if set.Server != (ServerInfo{"test-agent", "1.2.3"}) || set.Protocol != want || set.Cut {
+				t.Errorf("got %+v", set)
+			}
+			tool, ok := Find(set.Tools, feedbackTool, nil)
+			if !ok || !strings.Contains(string(tool.InputSchema), `"x-kept"`) || !strings.Contains(string(tool.InputSchema), "anyOf") {
+				t.Fatalf("schema not as sent: %s", tool.InputSchema)
+			}
+			args, err := Fit(tool, map[string]any{"value": "9977"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": 1}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Protocol != want || a.IsError || a.Unreadable || a.Text != `{"arguments":{"value":"9977"},"meta":{"attempt":1}}` {
+				t.Errorf("got %+v", a)
+			}
+			a, err = p.Call(ctx, ep, Request{Tool: "fails"})
+			if err != nil || !a.IsError || a.Text != "not today" {
+				t.Errorf("isError: %+v, %v", a, err)
+			}
+			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
+			var e *CallError
+			if !errors.As(err, &e) || e.Code != mcp.INVALID_PARAMS || e.Stage != StageCall || !e.Written {
+				t.Errorf("unknown tool: %#v", err)
+			}
+		})
+	}
+}
+
+// agent is an MCP server written by hand, to misbehave with. It speaks 2025-11-25 over JSON.
+type agent struct {
+	session string // given out by initialize when not empty
+	tools   string // the result of tools/list
+	// on is asked first for each method; true means it answered. It is called from several goroutines.
+	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
+
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (a *agent) seen(method string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count[method]
+}
+
+func reply(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+}
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if r.Method == http.MethodPost {
+		_ = json.NewDecoder(r.Body).Decode(&req)
+	} else {
+		req.Method = r.Method
+	}
+	a.mu.Lock()
+	if a.count == nil {
+		a.count = map[string]int{}
+	}
+	a.count[req.Method]++
+	a.mu.Unlock()
+	if a.on != nil && a.on(req.Method, w, r, req.ID) {
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		if a.session != "" {
+			w.Header().Set("Mcp-Session-Id", a.session)
+		}
+		reply(w, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"by-hand","version":"0"}}`)
+	case "tools/list":
+		reply(w, req.ID, a.tools)
+	case "tools/call":
+		reply(w, req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
+	case "server/discover":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, req.ID)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func callOnce(t *testing.T, h http.Handler, adapt ...func(*Config)) (Answer, *CallError) {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	p := newPool(t, adapt...)
+	a, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
+	var e *CallError
+	if err != nil && !errors.As(err, &e) {
+		t.Fatalf("%T is no *CallError: %v", err, err)
+	}
+	if e != nil {
+		t.Log(e)
+	}
+	return a, e
+}
+
+func TestMisbehavingAgents(t *testing.T) {
+	t.Parallel()
+	var tooLarge *TooLargeError
+	var bad *BadAnswerError
+	onCall := func(f func(w http.ResponseWriter, r *http.Request, id json.RawMessage)) *agent {
+		return &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+			if method != "tools/call" {
+				return false
+			}
+			f(w, r, id)
+			return true
+		}}
+	}
+	status := func(code int, body string, header ...string) *agent {
+		return onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			for i := 0; i+1 < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		})
+	}
+	hijack := func(w http.ResponseWriter, f func(c net.Conn)) {
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		f(c)
+		_ = c.Close()
+	}
+	events := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
+		return onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			f(w, id)
+		})
+	}
+	tests := []struct {
+		name   string
+		agent  *agent
+		answer string // Text of a good answer
+		want   CallError
+		as     any
+	}{
+		{name: "events", agent: events(func(w http.ResponseWriter, id json.RawMessage) {
+			fmt.Fprintf(w, ": hello\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\ndata: \"result\":{\"content\":[{\"type\":\"text\",\"text\":\"streamed\"}]}}\n\n", id)
+		}), answer: "streamed"},
+		{name: "structured without content", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			reply(w, id, `{"structuredContent":{"a":1}}`)
+		}), answer: `{"a":1}`},
+		{name: "503 with Retry-After", agent: status(503, "busy", "Retry-After", "15"), want: CallError{Status: 503, RetryAfter: 15 * time.Second, Written: true}},
+		{name: "429 with JSON", agent: status(429, `{"error":{"message":"slow down"}}`, "Retry-After", "3", "Content-Type", "application/json"), want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}},
+		{name: "429 with JSON of another kind", agent: status(429, `{"detail":"slow"}`, "Retry-After", "3"), want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}},
+		{name: "500 with empty JSON", agent: status(500, `{}`, "Content-Type", "application/json"), want: CallError{Status: 500, Written: true}},
+		{name: "500 with a result", agent: status(500, `{"jsonrpc":"2.0","id":3,"result":{"content":[]}}`), want: CallError{Status: 500, Written: true}},
+		{name: "502 without body", agent: status(502, ``), want: CallError{Status: 502, Written: true}},
+		{name: "400 with code", agent: status(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}`), want: CallError{Status: 400, Code: -32602, Written: true}},
+		{name: "401", agent: status(401, ``, "WWW-Authenticate", `Bearer resource_metadata="http://127.0.0.1:1/x"`), want: CallError{Status: 401, Written: true}},
+		{name: "404 without session", agent: status(404, ``), want: CallError{Status: 404, Written: true}},
+		{name: "redirect", agent: status(307, ``, "Location", "http://127.0.0.1:1/elsewhere"), want: CallError{Status: 307, Written: true}},
+		{name: "JSON-RPC error", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32099,"message":"own\u0000code"}}`, id)
+		}), want: CallError{Code: -32099, Written: true}},
+		{name: "HTML", agent: status(200, `<html>`, "Content-Type", "text/html"), want: CallError{Written: true}, as: &bad},
+		{name: "not JSON", agent: status(200, `{"jsonrpc":`, "Content-Type", "application/json"), want: CallError{Written: true}},
+		{name: "no result", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s}`, id)
+		}), want: CallError{Written: true}, as: &bad},
+		{name: "another request's id", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			reply(w, json.RawMessage(`"other"`), `{"content":[]}`)
+		}), want: CallError{Written: true}, as: &bad},
+		{name: "endless JSON", agent: status(200, `{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 3<<20), "Content-Type", "application/json"), want: CallError{Written: true}, as: &tooLarge},
+		{name: "endless event", agent: events(func(w http.ResponseWriter, _ json.RawMessage) {
+			for range 3 << 10 {
+				_, _ = io.WriteString(w, "data: "+strings.Repeat("x", 1000)+"\n\n")
+			}
+		}), want: CallError{Written: true}, as: &tooLarge},
+		{name: "event of many lines", agent: events(func(w http.ResponseWriter, _ json.RawMessage) {
+			_, _ = io.WriteString(w, strings.Repeat("data: x\n", 10000)+"\n")
+		}), want: CallError{Written: true}, as: &tooLarge},
+		{name: "events end early", agent: events(func(w http.ResponseWriter, _ json.RawMessage) { _, _ = io.WriteString(w, ": bye\n\n") }), want: CallError{Written: true}},
+		{name: "reset after reading", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			hijack(w, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) })
+		}), want: CallError{Written: true}},
+		{name: "half an answer", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			hijack(w, func(c net.Conn) {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"jsonrpc\"")
+			})
+		}), want: CallError{Written: true}},
+		{name: "wants input", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			reply(w, id, `{"resultType":"input_required","inputRequests":{}}`)
+		}), want: CallError{Written: true}, as: new(*InputRequiredError)},
+		{name: "202 without answer", agent: status(202, ``), want: CallError{Written: true}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, e := callOnce(t, tt.agent)
+			if tt.answer != "" {
+				if e != nil || a.Text != tt.answer {
+					t.Fatalf("got %+v, %v", a, e)
+				}
+				return
+			}
+			if e == nil {
+				t.Fatalf("no error: %+v", a)
+			}
+			if e.Stage != StageCall || e.Status != tt.want.Status || e.Code != tt.want.Code || e.RetryAfter != tt.want.RetryAfter || e.Written != tt.want.Written || e.Timeout {
+				t.Errorf("got %+v", *e)
+			}
+			if tt.as != nil && !errors.As(e, tt.as) {
+				t.Errorf("%T: %v", e.Err, e.Err)
+			}
+			if n := tt.agent.seen("tools/call"); n != 1 {
+				t.Errorf("called %d times", n)
+			}
+		})
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	hang := func(on string) *agent {
+		return &agent{on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			if method == on {
+				<-r.Context().Done()
+			}
+			return method == on
+		}}
+	}
+	for on, want := range map[string]CallError{
+		"tools/call": {Stage: StageCall, Written: true, Timeout: true},
+		"initialize": {Stage: StageOpen, Timeout: true},
+	} {
+		t.Run(on, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(hang(on))
+			defer srv.Close()
+			p := newPool(t, func(c *Config) { c.OpenTimeout = 300 * time.Millisecond })
+			start := time.Now()
+			_, err := p.Call(within(t, 500*time.Millisecond), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			var e *CallError
+			if !errors.As(err, &e) || e.Stage != want.Stage || e.Written != want.Written || e.Timeout != want.Timeout || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %#v", err)
+			}
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+func TestNothingWritten(t *testing.T) {
+	t.Parallel()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	p := newPool(t)
+	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: closed.URL + "/mcp?key=hidden-token"}, Request{Tool: "x"})
+	var e *CallError
+	if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout {
+		t.Errorf("got %#v", err)
+	}
+	if strings.Contains(err.Error(), "hidden-token") {
+		t.Errorf("the address is in the error: %v", err)
+	}
+	_, err = p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://10.1.2.3:8080/mcp"}, Request{Tool: "x"})
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	if !errors.As(err, &blocked) && !errors.As(err, &refused) || !errors.As(err, &e) {
+		t.Errorf("private address: %#v", err)
+	}
+}
+
+func TestSessionGone(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(w http.ResponseWriter){
+		"404": func(w http.ResponseWriter) { w.WriteHeader(404) },
+		"400": func(w http.ResponseWriter) {
+			w.WriteHeader(400)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var current atomic.Int32 // sessions up to here are forgotten
+			var given atomic.Int32
+			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+				if method == "initialize" {
+					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
+					return false
+				}
+				if r.Header.Get("Mcp-Session-Id") == fmt.Sprint(current.Load()) {
+					refuse(w)
+					return true
+				}
+				return false
+			}}
+			srv := httptest.NewServer(a)
+			defer srv.Close()
+			p := newPool(t)
+			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+			ctx := within(t, 10*time.Second)
+			for want := range 3 {
+				current.Store(int32(want)) // 0 first: nothing forgotten
+				answer, err := p.Call(ctx, ep, Request{Tool: "x"})
+				if err != nil || answer.Text != "ok" {
+					t.Fatalf("after %d: %v", want, err)
+				}
+			}
+			if n := a.seen("initialize"); n != 3 {
+				t.Errorf("initialized %d times, want 3", n)
+			}
+
+			// A server that knows no session at all: one retry, not more.
+			a2 := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				if method == "tools/call" {
+					refuse(w)
+				}
+				return method == "tools/call"
+			}}
+			_, e := callOnce(t, a2)
+			if e == nil || !errors.Is(e, ErrSessionGone) || e.Written || a2.seen("tools/call") != 2 {
+				t.Errorf("%v after %d calls", e, a2.seen("tools/call"))
+			}
+		})
+	}
+}
+
+// Whatever bytes come, the outcome is an answer or a *CallError, within its time.
+func FuzzHTTPAnswer(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":2,"result":{"content":[]}}`), false, 200)
+	f.Add([]byte("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n"), true, 200)
+	f.Add([]byte("id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"ping\"}\n\n"), true, 200)
+	f.Add([]byte(`{"error":"text"}`), false, 500)
+	type answer struct {
+		body   []byte
+		events bool
+		status int
+	}
+	var next atomic.Pointer[answer]
+	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method != "tools/call" {
+			return r.Method == http.MethodGet
+		}
+		a := next.Load()
+		w.Header().Set("Content-Type", "application/json")
+		if a.events {
+			w.Header().Set("Content-Type", "text/event-stream")
+		}
+		w.WriteHeader(a.status)
+		_, _ = w.Write(a.body)
+		return true
+	}})
+	f.Cleanup(srv.Close)
+	p := newPool(f)
+	f.Fuzz(func(t *testing.T, body []byte, events bool, status int) {
+		if status < 200 || status > 599 {
+			status = 200
+		}
+		next.Store(&answer{body, events, status})
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+		var e *CallError
+		if err != nil && !errors.As(err, &e) {
+			t.Fatalf("%T: %v", err, err)
+		}
+	})
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "15": 15 * time.Second, " 7 ": 7 * time.Second, "-3": 0, "1.5": 0, "soon": 0, "99999999999999999999": maxRetryAfter, "9000000": maxRetryAfter,
+		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sat, 21 Nov 2026 11:00:00 GMT": 0, "Sat, 21 Nov 2099 12:00:30 GMT": maxRetryAfter,
+	} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestRequestTooLarge(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(&agent{})
+	defer srv.Close()
+	p := newPool(t, func(c *Config) { c.MaxRequestBytes = 100 })
+	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 200)}})
+	var e *CallError
+	if !errors.As(err, &e) || e.Written {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,91 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestToolsPagesAndFreshness(t *testing.T) {
+	t.Parallel()
+	var pages, version atomic.Int32
+	var endless atomic.Bool
+	a := &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		switch method {
+		case "tools/list":
+			n := pages.Add(1)
+			if endless.Load() {
+				reply(w, id, fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"c%d"}`, n, n))
+				return true
+			}
+			reply(w, id, fmt.Sprintf(`{"tools":[{"name":"v%d","inputSchema":{"type":"object","not":{}}}]}`, version.Load()))
+			return true
+		case "tools/call":
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[]}}\n\n", id)
+			return true
+		}
+		return false
+	}}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	now := time.Now()
+	var mu sync.Mutex
+	p := newPool(t, func(c *Config) {
+		c.RelistAfter = time.Second
+		c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	})
+	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx := within(t, 10*time.Second)
+	expect := func(what string, fresh bool, name string, listings int32) {
+		t.Helper()
+		set, err := p.Tools(ctx, ep, fresh)
+		if err != nil || len(set.Tools) != 1 || set.Tools[0].Name != name || pages.Load() != listings {
+			t.Fatalf("%s: %+v, %v, %d listings", what, set, err, pages.Load())
+		}
+	}
+	expect("first", false, "v0", 1)
+	version.Store(1)
+	expect("from memory", false, "v0", 1)
+	expect("too soon", true, "v0", 1)
+	pass(2 * time.Second)
+	expect("fresh", true, "v1", 2)
+	version.Store(2)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	expect("the agent said so", false, "v2", 3)
+	pass(time.Hour)
+	expect("too old", false, "v2", 4)
+	endless.Store(true)
+	pass(time.Hour)
+	set, err := p.Tools(ctx, ep, false)
+	if err != nil || !set.Cut || len(set.Tools) != maxListPages {
+		t.Errorf("endless: %d tools, cut %v, %v", len(set.Tools), set.Cut, err)
+	}
+}
+
+func TestListRefused(t *testing.T) {
+	t.Parallel()
+	for name, tools := range map[string]string{"no list": `{"tools":"none"}`, "no object": `[1]`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(&agent{tools: tools})
+			defer srv.Close()
+			p := newPool(t)
+			_, err := p.Tools(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
+			var e *CallError
+			var bad *BadAnswerError
+			if !errors.As(err, &e) || e.Stage != StageList || !errors.As(err, &bad) {
+				t.Errorf("got %#v", err)
+			}
+		})
+	}
+}

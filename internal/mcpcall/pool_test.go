@@ -1,0 +1,367 @@
+package mcpcall
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	if _, err := NewPool(Config{}); err == nil {
+		t.Error("no guard, no error")
+	}
+	guard := newPool(t).cfg.Guard
+	for name, cfg := range map[string]Config{
+		"negative time":  {Guard: guard, CallTimeout: -1},
+		"negative bound": {Guard: guard, MaxClients: -1},
+		"empty command":  {Guard: guard, StdioCommands: [][]string{{}}},
+	} {
+		if _, err := NewPool(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestOneClientPerCredential(t *testing.T) {
+	t.Parallel()
+	a := &agent{session: "s"}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	p := newPool(t)
+	ctx := within(t, 10*time.Second)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+		if i%2 == 1 {
+			ep.Headers = map[string]secret.Secret{"Authorization": secret.New("Bearer 12345678")}
+		}
+		wg.Go(func() {
+			if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := a.seen("initialize"); n != 2 {
+		t.Errorf("initialized %d times for two credentials", n)
+	}
+}
+
+// Callers go on while sessions end under them.
+func TestSharedWhileReplaced(t *testing.T) {
+	t.Parallel()
+	var session, forgotten atomic.Int64
+	a := &agent{}
+	a.on = func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		switch method {
+		case "initialize":
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint(session.Add(1)))
+		case "tools/call":
+			var id int64
+			_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &id)
+			if n := a.seen("tools/call"); n%100 == 0 {
+				forgotten.Store(session.Load())
+			}
+			if id <= forgotten.Load() {
+				w.WriteHeader(http.StatusNotFound)
+				return true
+			}
+		}
+		return false
+	}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx := within(t, 30*time.Second)
+	var good, gone atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 10 {
+				_, err := p.Call(ctx, ep, Request{Tool: "x"})
+				switch {
+				case err == nil:
+					good.Add(1)
+				case errors.Is(err, ErrSessionGone): // twice in a row
+					gone.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if good.Load() < 500 || session.Load() < 2 {
+		t.Errorf("%d good, %d gone, %d sessions", good.Load(), gone.Load(), session.Load())
+	}
+}
+
+func TestIdleAndBounded(t *testing.T) {
+	t.Parallel()
+	inCall, release := make(chan struct{}), make(chan struct{})
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			inCall <- struct{}{}
+			<-release
+		}
+		return false
+	}}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	var mu sync.Mutex
+	now := time.Now()
+	p := newPool(t, func(c *Config) {
+		c.MaxClients = 2
+		c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	})
+	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	ctx := within(t, 10*time.Second)
+	at := func(path string) Endpoint { return Endpoint{Transport: TransportHTTP, URL: srv.URL + path} }
+	held := func() int { p.mu.Lock(); defer p.mu.Unlock(); return len(p.slots) }
+
+	a.tools = `{"tools":[]}`
+	for _, path := range []string{"/1", "/2", "/3"} {
+		pass(time.Second)
+		if _, err := p.Tools(ctx, at(path), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held() != 2 {
+		t.Errorf("%d clients, want 2", held())
+	}
+	eventually(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
+
+	done := make(chan error)
+	for _, path := range []string{"/2", "/3"} {
+		go func() {
+			_, err := p.Call(ctx, at(path), Request{Tool: "x"})
+			done <- err
+		}()
+		<-inCall
+	}
+	if _, err := p.Tools(ctx, at("/4"), false); !errors.Is(err, ErrBusy) {
+		t.Errorf("all in use: %v", err)
+	}
+	pass(time.Hour)
+	p.sweep()
+	if held() != 2 {
+		t.Error("a client in use was closed for idleness")
+	}
+	close(release)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	p.sweep()
+	if held() != 0 {
+		t.Errorf("%d idle clients kept", held())
+	}
+	eventually(t, "the idle ones were closed", func() bool { return a.seen("DELETE") == 3 })
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	inCall := make(chan struct{}, 2)
+	a := &agent{on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			inCall <- struct{}{}
+			<-r.Context().Done()
+		}
+		return method == "tools/call"
+	}}
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	done := make(chan error, 2)
+	for _, ep := range []Endpoint{ep, command("plain")} {
+		go func() {
+			req := Request{Tool: "x"}
+			if ep.Transport == TransportStdio {
+				req.Tool = "hang"
+			}
+			_, err := p.Call(within(t, 30*time.Second), ep, req)
+			done <- err
+		}()
+	}
+	<-inCall
+	eventually(t, "both are in a call", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		n := 0
+		for _, s := range p.slots {
+			if s.conn != nil {
+				n += s.conn.inflight
+			}
+		}
+		return n == 2
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := p.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+	for range 2 {
+		var e *CallError
+		if err := <-done; !errors.As(err, &e) || e.Stage != StageCall {
+			t.Errorf("cut off: %v", err)
+		}
+	}
+	if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+// The agent that authors copy, built and run both ways.
+func TestExampleAgent(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "agent")
+	build := exec.CommandContext(within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	web := exec.CommandContext(within(t, time.Minute), binary, "-http", "127.0.0.1:0")
+	web.Cancel = func() error { return web.Process.Signal(os.Interrupt) }
+	stderr, err := web.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := web.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if !ok {
+		t.Fatalf("said %q", line)
+	}
+
+	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{binary}} })
+	for name, ep := range map[string]Endpoint{
+		"http":        {Transport: TransportHTTP, URL: url},
+		"http modern": {Transport: TransportHTTP, URL: url, ProtocolHint: modernVersion},
+		"stdio":       {Transport: TransportStdio, Command: binary},
+	} {
+		ctx := within(t, 20*time.Second)
+		set, err := p.Tools(ctx, ep, false)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		tool, ok := Find(set.Tools, feedbackTool, Aliases(feedbackTool))
+		if !ok {
+			t.Fatalf("%s: no tool in %+v", name, set)
+		}
+		args, err := Fit(tool, map[string]any{"deliveryId": name, "clientAddress": "0xabc", "feedbackIndex": json.Number("7"), "score": decimal(9977, 2),
+			"value": "9977", "valueDecimals": json.Number("2"), "fileContent": nil, "chainId": json.Number("31337")})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, want := range []string{`{"acknowledged":true,"deliveryId":"` + name + `","duplicate":false}`, `{"acknowledged":true,"deliveryId":"` + name + `","duplicate":true}`} {
+			a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args})
+			if err != nil || a.IsError || a.Text != want {
+				t.Errorf("%s: got %+v, %v; want %s", name, a, err, want)
+			}
+		}
+	}
+	if err := web.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := web.Wait(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	srv := realServer()
+	defer srv.Close()
+	p := newPool(b)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx := context.Background()
+	set, err := p.Tools(ctx, ep, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tool, _ := Find(set.Tools, feedbackTool, nil)
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			args, err := Fit(tool, map[string]any{"value": "9977", "score": decimal(9977, 2), "tag1": "uptime", "feedbackIndex": json.Number("3")})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if _, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": 1}}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkBare is mcp-go's client alone, to see what this package adds.
+func BenchmarkBare(b *testing.B) {
+	srv := realServer()
+	defer srv.Close()
+	base := newPool(b).base
+	tr := must(transport.NewStreamableHTTP(srv.URL, transport.WithHTTPBasicClient(&http.Client{Transport: base})))
+	c := client.NewClient(tr, client.WithProtocolVersion(legacyVersion))
+	ctx := context.Background()
+	if err := c.Start(ctx); err != nil {
+		b.Fatal(err)
+	}
+	var request mcp.CallToolRequest
+	request.Params.Name = feedbackTool
+	request.Params.Arguments = map[string]any{"value": "9977", "score": 99.77, "tag1": "uptime", "feedbackIndex": 3}
+	request.Params.Meta = &mcp.Meta{AdditionalFields: map[string]any{"io.agentherald/delivery": 1}}
+	must(c.Initialize(ctx, mcp.InitializeRequest{}))
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := c.CallTool(ctx, request); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	_ = c.Close()
+}
+
+func BenchmarkFit(b *testing.B) {
+	page := must(readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"},"score":{"type":"number"}},"additionalProperties":false}}]}`)))
+	args := map[string]any{"value": "9977", "score": decimal(9977, 2), "tag1": "uptime", "feedbackIndex": json.Number("3"), "deliveryId": "d", "agentId": "42"}
+	for b.Loop() {
+		if _, err := Fit(page.tools[0], args); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

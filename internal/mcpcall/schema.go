@@ -1,0 +1,297 @@
+package mcpcall
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// Bounds of a schema that a stranger wrote, and of one validation against it.
+const (
+	maxSchemaDepth   = 64
+	maxSchemaObjects = 2000 // subschemas and what is beside them; compiling is quadratic in their number
+	maxExponent      = 400  // of a number: the validator computes with exact fractions
+	maxDigits        = 1000
+	maxEvaluations   = 1_000_000 // schema × value pairs, large values counting more
+	maxValidation    = 2 * time.Second
+)
+
+// schemaURL is where the compiler believes the schema to be. Nothing is ever loaded: see noLoader.
+const schemaURL = "https://schema.invalid/input"
+
+// inputSchema compiles a tool's input schema on first use and validates against it, one validation at a time: the budget belongs
+// to the compiled schema, and one agent has few calls in flight.
+type inputSchema struct {
+	tooLarge bool
+
+	once     sync.Once
+	doc      any // decoded, numbers as json.Number; nil when the tool has no schema
+	compiled *jsonschema.Schema
+	err      error
+
+	mu     sync.Mutex
+	budget budget
+}
+
+// prepare compiles raw once. A nil error with a nil compiled schema means that anything fits.
+func (s *inputSchema) prepare(raw json.RawMessage) error {
+	s.once.Do(func() {
+		if s.tooLarge || len(raw) > maxSchemaBytes {
+			s.err = &SchemaError{Problem: fmt.Sprintf("it is longer than %d bytes", maxSchemaBytes)}
+			return
+		}
+		if len(raw) == 0 {
+			return
+		}
+		if problem := s.compile(raw); problem != "" {
+			s.err = &SchemaError{Problem: problem}
+		}
+	})
+	return s.err
+}
+
+func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
+	if why := bounded(raw, maxSchemaDepth, maxSchemaObjects); why != "" {
+		return "it " + why
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		return "it is not JSON"
+	}
+	root, ok := doc.(map[string]any)
+	if !ok {
+		if b, isBool := doc.(bool); isBool && b {
+			return ""
+		}
+		return "it is not a JSON object"
+	}
+	if dialect, ok := root["$schema"].(string); ok && !knownDialect(dialect) {
+		delete(root, "$schema") // an unknown dialect is read as 2020-12 rather than refused
+	}
+
+	// A schema can be written to make a validator's author look bad; it must not stop the worker.
+	defer func() {
+		if recover() != nil {
+			problem = "it cannot be compiled"
+		}
+	}()
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.UseLoader(noLoader{})
+	c.UseRegexpEngine(compilePattern)
+	if err := c.AddResource(schemaURL, doc); err != nil {
+		return "it cannot be compiled"
+	}
+	compiled, err := c.Compile(schemaURL)
+	if err != nil {
+		return compileProblem(err)
+	}
+	if !s.budget.attach(compiled, map[*jsonschema.Schema]bool{}) {
+		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
+	}
+	s.doc, s.compiled = doc, compiled
+	return ""
+}
+
+func compileProblem(err error) string {
+	var load *jsonschema.LoadURLError
+	if errors.As(err, &load) {
+		return fmt.Sprintf("it refers to %s, and other documents are not loaded", excerpt(load.URL, 120))
+	}
+	var invalid *jsonschema.SchemaValidationError
+	if errors.As(err, &invalid) {
+		var v *jsonschema.ValidationError
+		if errors.As(invalid.Err, &v) {
+			path, why := firstProblem(v)
+			return fmt.Sprintf("it is no valid JSON Schema: %s: %s", path, why)
+		}
+		return "it is no valid JSON Schema"
+	}
+	return "it cannot be compiled: " + excerpt(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)
+}
+
+// validate returns nil, a *jsonschema.ValidationError, or a *SchemaError when the validation cost too much.
+func (s *inputSchema) validate(instance any) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget.start()
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case errBudget:
+			err = &SchemaError{Problem: "checking the arguments against it takes too long"}
+		default:
+			err = &SchemaError{Problem: "the arguments cannot be checked against it"}
+		}
+	}()
+	return s.compiled.Validate(instance)
+}
+
+var errBudget = errors.New("validation budget spent")
+
+// budget counts evaluations. The validator has no limit of its own, and a schema of a few lines can make it work for years
+// (allOf of two references, thirty levels deep).
+type budget struct {
+	left     int
+	deadline time.Time
+}
+
+func (b *budget) start() {
+	b.left = maxEvaluations
+	b.deadline = time.Now().Add(maxValidation)
+}
+
+// spend is called as the "format" of every subschema, which the validator looks at before it goes into a value. It stops by
+// panicking, the only way out of the validator; validate recovers.
+func (b *budget) spend(v any) error {
+	before := b.left >> 8
+	b.left--
+	switch v := v.(type) {
+	case string:
+		b.left -= len(v) >> 6
+	case []any:
+		b.left -= len(v) >> 3
+	case map[string]any:
+		b.left -= len(v) >> 3
+	}
+	if b.left < 0 || b.left>>8 != before && time.Now().After(b.deadline) {
+		panic(errBudget)
+	}
+	return nil
+}
+
+// attach puts the budget into every schema reachable from s, in place of its format: formats are annotations here, the agent knows
+// best what it takes for a URI. It returns false for references that only an evaluation can resolve.
+func (b *budget) attach(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) bool {
+	if s == nil || seen[s] {
+		return true
+	}
+	seen[s] = true
+	if s.DynamicRef != nil || s.RecursiveRef != nil {
+		return false
+	}
+	s.Format = &jsonschema.Format{Name: "budget", Validate: b.spend}
+
+	next := []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020,
+		s.UnevaluatedItems, s.ContentSchema}
+	next = append(next, s.AllOf...)
+	next = append(next, s.AnyOf...)
+	next = append(next, s.OneOf...)
+	next = append(next, s.PrefixItems...)
+	for _, p := range s.Properties {
+		next = append(next, p)
+	}
+	for _, p := range s.PatternProperties {
+		next = append(next, p)
+	}
+	for _, p := range s.DependentSchemas {
+		next = append(next, p)
+	}
+	several := []any{s.AdditionalProperties, s.Items, s.AdditionalItems}
+	for _, d := range s.Dependencies {
+		several = append(several, d)
+	}
+	for _, v := range several {
+		switch v := v.(type) {
+		case *jsonschema.Schema:
+			next = append(next, v)
+		case []*jsonschema.Schema:
+			next = append(next, v...)
+		}
+	}
+	for _, n := range next {
+		if !b.attach(n, seen) {
+			return false
+		}
+	}
+	return true
+}
+
+// noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch anything.
+type noLoader struct{}
+
+func (noLoader) Load(string) (any, error) { return nil, errors.New("other documents are not loaded") }
+
+// anything stands for a pattern that Go's engine does not know (look-ahead, back-references): the agent checks it itself.
+type anything string
+
+func (a anything) String() string        { return string(a) }
+func (anything) MatchString(string) bool { return true }
+
+func compilePattern(pattern string) (jsonschema.Regexp, error) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return anything(pattern), nil
+	}
+	return re, nil
+}
+
+func knownDialect(url string) bool {
+	url = strings.TrimSuffix(url, "#")
+	url = strings.TrimPrefix(strings.TrimPrefix(url, "https:"), "http:")
+	switch url {
+	case "//json-schema.org/schema", "//json-schema.org/draft/2020-12/schema", "//json-schema.org/draft/2019-09/schema",
+		"//json-schema.org/draft-07/schema", "//json-schema.org/draft-06/schema", "//json-schema.org/draft-04/schema":
+		return true
+	}
+	return false
+}
+
+// bounded says why raw JSON is too much to be looked at, or nothing. It does not recurse.
+func bounded(raw []byte, maxDepth, maxObjects int) string {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	depth, objects := 0, 0
+	for {
+		token, err := dec.Token()
+		if err != nil {
+			return "" // the end, or not JSON, which the parser will say
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			switch t {
+			case '{', '[':
+				depth++
+				objects++
+			default:
+				depth--
+			}
+			if depth > maxDepth {
+				return fmt.Sprintf("is nested deeper than %d", maxDepth)
+			}
+			if objects > maxObjects {
+				return fmt.Sprintf("has more than %d parts", maxObjects)
+			}
+		case bool:
+			objects++ // a boolean can be a schema
+			if objects > maxObjects {
+				return fmt.Sprintf("has more than %d parts", maxObjects)
+			}
+		case json.Number:
+			if hugeNumber(string(t)) {
+				return "has a number with too many digits"
+			}
+		}
+	}
+}
+
+// hugeNumber: exact arithmetic with it would take memory in proportion to its value.
+func hugeNumber(n string) bool {
+	if len(n) > maxDigits {
+		return true
+	}
+	i := strings.IndexAny(n, "eE")
+	if i < 0 {
+		return false
+	}
+	exp, err := strconv.Atoi(n[i+1:])
+	return err != nil || exp > maxExponent || exp < -maxExponent
+}

@@ -1,0 +1,328 @@
+package mcpcall
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	writeWait  = 10 * time.Second       // for a command to take what is written to it, whatever the calls' deadlines
+	politeWait = 2 * time.Second        // between closing a command's stdin and SIGTERM
+	termWait   = time.Second            // between SIGTERM and SIGKILL
+	killWait   = 5 * time.Second        // for the kernel to bury it
+	drainWait  = 500 * time.Millisecond // for output that a command left in its pipes
+	tailBytes  = 4 << 10                // of stderr that is remembered
+)
+
+// process is a command of the operator, its own process group with it. mcp-go sees two pipes.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	stdin  *stdinWriter
+	reader *lineReader
+	stdout io.Reader // reader, as mcp-go takes it
+
+	outPipe, errPipe *os.File
+	exited           chan struct{} // closed when the command and its group are gone
+	drained          chan struct{} // closed when stderr has ended
+	state            string        // how it ended, set before exited is closed
+
+	mu   sync.Mutex
+	gone bool // reaped: the group's number may be another's by now
+	tail []byte
+}
+
+// startError: the command did not even start.
+type startError struct{ err error }
+
+func (e *startError) Error() string { return "the agent's command does not start: " + e.err.Error() }
+func (e *startError) Unwrap() error { return e.err }
+
+// startProcess starts argv with exactly env. The caller owns the process until stop has returned.
+func startProcess(argv, env []string, dir string, maxLine int64) (*process, error) {
+	var pipes []*os.File
+	closeAll := func() {
+		for _, f := range pipes {
+			_ = f.Close()
+		}
+	}
+	for range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll()
+			return nil, &startError{err}
+		}
+		pipes = append(pipes, r, w)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = env
+	cmd.Dir = dir
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes[0], pipes[3], pipes[5]
+	cmd.SysProcAttr = processAttributes()
+
+	p := &process{name: argv[0], cmd: cmd, outPipe: pipes[2], errPipe: pipes[4], exited: make(chan struct{}), drained: make(chan struct{})}
+	p.stdin = &stdinWriter{pipe: pipes[1], pending: map[string]*exchange{}, broken: p.kill}
+	p.reader = &lineReader{pipe: pipes[2], limit: maxLine, broken: p.kill}
+	p.stdout = p.reader
+
+	started := make(chan error)
+	go p.own(started)
+	if err := <-started; err != nil {
+		closeAll()
+		return nil, &startError{err}
+	}
+	for _, f := range []*os.File{pipes[0], pipes[3], pipes[5]} { // the child's ends
+		_ = f.Close()
+	}
+	go p.drain()
+	return p, nil
+}
+
+// own starts the command and stays with it on one thread: the kernel's "kill it when its parent dies" means the thread.
+func (p *process) own(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := p.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	pid := p.cmd.Process.Pid
+	// What it left behind in its group is ended with it: before it is reaped if possible, because then the group's number is still
+	// its own for certain.
+	if awaitExit(pid) {
+		p.kill()
+		p.mu.Lock()
+		_ = p.cmd.Wait() // at once; how it ended is in ProcessState
+		p.gone = true
+		p.mu.Unlock()
+	} else {
+		_ = p.cmd.Wait()
+		p.mu.Lock()
+		p.gone = true
+		p.mu.Unlock()
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
+	p.state = p.cmd.ProcessState.String()
+	// A process that left the group may hold the pipes open for ever.
+	_ = p.outPipe.SetReadDeadline(time.Now().Add(drainWait))
+	_ = p.errPipe.SetReadDeadline(time.Now().Add(drainWait))
+	close(p.exited)
+}
+
+// drain reads stderr to its end, so that the command never blocks on it, and remembers the last of it.
+func (p *process) drain() {
+	defer close(p.drained)
+	buf := make([]byte, 4096)
+	for {
+		n, err := p.errPipe.Read(buf)
+		p.mu.Lock()
+		p.tail = append(p.tail, buf[:n]...)
+		if over := len(p.tail) - tailBytes; over > 0 {
+			p.tail = append(p.tail[:0], p.tail[over:]...)
+		}
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return p.stdin.failed() || p.reader.tooLong()
+	}
+}
+
+// signal goes to the whole group.
+func (p *process) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gone {
+		_ = syscall.Kill(-p.cmd.Process.Pid, sig) // it may have ended by itself
+	}
+}
+
+func (p *process) kill() { p.signal(syscall.SIGKILL) }
+
+// stop ends the command: its stdin ends, then SIGTERM, then SIGKILL; at once when ctx ends. It returns when nothing is left.
+func (p *process) stop(ctx context.Context) {
+	p.stdin.close()
+	if p.reader.tooLong() || !p.exitsWithin(ctx, politeWait) {
+		p.signal(syscall.SIGTERM)
+		if !p.exitsWithin(ctx, termWait) {
+			p.kill()
+			p.exitsWithin(context.Background(), killWait)
+		}
+	}
+	<-p.drained
+	_ = p.outPipe.Close()
+	_ = p.errPipe.Close()
+}
+
+func (p *process) exitsWithin(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-p.exited:
+		return true
+	case <-t.C:
+	case <-ctx.Done():
+		select {
+		case <-p.exited:
+			return true
+		default:
+		}
+	}
+	return false
+}
+
+func (p *process) stderrTail() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.tail)
+}
+
+// obituary says how the command ended, with its last line.
+func (p *process) obituary() string {
+	text := "the agent's command no longer answers"
+	t := time.NewTimer(drainWait) // its exit is noticed a moment after its pipes
+	defer t.Stop()
+	select {
+	case <-p.exited:
+		text = "the agent's command ended (" + p.state + ")"
+		select {
+		case <-p.drained:
+		case <-t.C:
+		}
+	case <-t.C:
+	}
+	last := strings.TrimSpace(p.stderrTail())
+	if i := strings.LastIndexByte(last, '\n'); i >= 0 {
+		last = last[i+1:]
+	}
+	if last != "" {
+		text += ": " + excerpt(last, 200)
+	}
+	return text
+}
+
+// stdinWriter is the command's stdin. It notes which request a line belongs to, and gives up on a command that does not read.
+type stdinWriter struct {
+	pipe   *os.File
+	broken func() // ends the command
+	bad    atomic.Bool
+
+	mu      sync.Mutex
+	pending map[string]*exchange // by mcp-go's spelling of the id
+}
+
+// track makes Write note what is written of the request with this id.
+func (w *stdinWriter) track(id string, x *exchange) (untrack func()) {
+	w.mu.Lock()
+	w.pending[id] = x
+	w.mu.Unlock()
+	return func() {
+		w.mu.Lock()
+		delete(w.pending, id)
+		w.mu.Unlock()
+	}
+}
+
+// requestPrefix is how mcp-go's messages with an id begin; a number follows.
+var requestPrefix = []byte(`{"jsonrpc":"2.0","id":`)
+
+func (w *stdinWriter) Write(line []byte) (int, error) {
+	if err := w.pipe.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
+		return 0, err
+	}
+	n, err := w.pipe.Write(line)
+	if n > 0 {
+		w.note(line)
+	}
+	if err != nil {
+		w.bad.Store(true)
+		w.broken() // half a line may be in the pipe
+	}
+	return n, err
+}
+
+func (w *stdinWriter) note(line []byte) {
+	rest, ok := bytes.CutPrefix(line, requestPrefix)
+	if !ok {
+		return
+	}
+	end := bytes.IndexByte(rest, ',')
+	if end < 0 {
+		return
+	}
+	id, err := strconv.ParseInt(string(rest[:end]), 10, 64)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	x := w.pending[fmt.Sprintf("int64:%d", id)]
+	w.mu.Unlock()
+	if x != nil {
+		x.markWritten()
+	}
+}
+
+func (w *stdinWriter) failed() bool { return w.bad.Load() }
+
+// Close is called by mcp-go and by stop; the second finds it closed.
+func (w *stdinWriter) Close() error {
+	w.close()
+	return nil
+}
+
+func (w *stdinWriter) close() { _ = w.pipe.Close() }
+
+// lineReader is the command's stdout. A line longer than limit ends the stream and the command.
+type lineReader struct {
+	pipe   *os.File
+	limit  int64
+	broken func()
+	long   atomic.Bool
+
+	line int64 // bytes since the last line feed
+}
+
+// Read ends with io.EOF whatever happened: mcp-go logs other errors, and the cause is known here.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if r.long.Load() {
+		return 0, io.EOF
+	}
+	n, err := r.pipe.Read(p)
+	if i := bytes.LastIndexByte(p[:n], '\n'); i >= 0 {
+		r.line = int64(n - i - 1)
+	} else {
+		r.line += int64(n)
+	}
+	if r.line > r.limit {
+		r.long.Store(true)
+		r.broken()
+		return 0, io.EOF
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (r *lineReader) tooLong() bool { return r.long.Load() }

@@ -1,0 +1,401 @@
+package mcpcall
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// child is an agent's command; mode is how it behaves. It never returns to the test framework.
+func child(mode string) int {
+	name, dir, _ := strings.Cut(mode, ":")
+	if dir != "" { // note that a process was started, and which
+		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())), nil, 0o600)
+	}
+	switch name {
+	case "exit":
+		fmt.Fprintln(os.Stderr, "first line\nno database, token=child-secret")
+		return 3
+	case "forks": // leaves a grandchild that holds the pipes
+		sleeper := exec.Command("sleep", "300")
+		sleeper.Stdout, sleeper.Stderr = os.Stdout, os.Stderr
+		if err := sleeper.Start(); err != nil {
+			return 1
+		}
+		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(sleeper.Process.Pid)), nil, 0o600)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+	case "noisy":
+		go func() {
+			for {
+				fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 1000))
+			}
+		}()
+	case "strict": // knows only the old handshake, and dies of anything else
+		in := bufio.NewReader(os.Stdin)
+		first, err := in.ReadString('\n')
+		if err != nil || !strings.Contains(first, `"initialize"`) {
+			return 1
+		}
+		return byHand(in, first)
+	case "deaf": // stops reading after the handshake
+		in := bufio.NewReaderSize(os.Stdin, 16)
+		for range 2 { // initialize, initialized
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return 1
+			}
+			answerLine(line)
+		}
+		select {}
+	case "endless":
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return 0
+			}
+			if strings.Contains(line, "tools/call") {
+				for {
+					if _, err := fmt.Print(strings.Repeat("x", 1<<16)); err != nil {
+						return 0
+					}
+				}
+			}
+			answerLine(line)
+		}
+	case "floods": // asks and asks
+		for i := range 5000 {
+			fmt.Printf(`{"jsonrpc":"2.0","id":"q%d","method":"ping"}`+"\n", i)
+		}
+	}
+	s := server.NewMCPServer("child", "1")
+	s.AddTool(mcp.NewToolWithRawSchema("env", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return mcp.NewToolResultText(strings.Join(os.Environ(), "\n")), nil
+	})
+	s.AddTool(mcp.NewToolWithRawSchema("pid", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
+	})
+	s.AddTool(mcp.NewToolWithRawSchema("die", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		os.Exit(7)
+		return nil, nil
+	})
+	s.AddTool(mcp.NewToolWithRawSchema("hang", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		select {}
+	})
+	if err := server.NewStdioServer(s).Listen(context.Background(), os.Stdin, os.Stdout); err != nil {
+		return 1
+	}
+	if name == "stubborn" {
+		select {} // ignores the end of its input too
+	}
+	return 0
+}
+
+func answerLine(line string) {
+	var req struct{ ID json.RawMessage }
+	if json.Unmarshal([]byte(line), &req) == nil && req.ID != nil {
+		fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"h","version":"0"},"content":[],"tools":[]}}`+"\n", req.ID)
+	}
+}
+
+func byHand(in *bufio.Reader, line string) int {
+	for {
+		answerLine(line)
+		var err error
+		if line, err = in.ReadString('\n'); err != nil {
+			return 0
+		}
+	}
+}
+
+func command(mode string) Endpoint {
+	return Endpoint{Transport: TransportStdio, Command: os.Args[0], Env: []string{childMode + "=" + mode}}
+}
+
+// started reads which processes a mode with a folder started.
+func started(t *testing.T, dir string) []int {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return syscall.Kill(pid, 0) == nil && !errors.Is(err, os.ErrNotExist)
+	}
+	// A zombie that waits for init of the container to reap it has ended.
+	after := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
+	return !strings.HasPrefix(strings.TrimSpace(after), "Z")
+}
+
+func noneLeft(t *testing.T, dir string, want int) {
+	t.Helper()
+	pids := started(t, dir)
+	if len(pids) < want {
+		t.Errorf("%d processes were started, want at least %d", len(pids), want)
+	}
+	for _, pid := range pids {
+		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
+	}
+}
+
+func closePool(t *testing.T, p *Pool) {
+	t.Helper()
+	if err := p.Close(within(t, 10*time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRealServerOverStdio(t *testing.T) {
+	t.Parallel()
+	for _, hint := range []string{"", modernVersion} {
+		t.Run("hint "+hint, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			p := newPool(t)
+			ep := command("plain:" + dir)
+			ep.ProtocolHint = hint
+			ctx := within(t, 20*time.Second)
+			set, err := p.Tools(ctx, ep, false)
+			if err != nil || len(set.Tools) != 4 || set.Server.Name != "child" {
+				t.Fatalf("%+v, %v", set, err)
+			}
+			first, err := p.Call(ctx, ep, Request{Tool: "pid"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for range 16 {
+				wg.Go(func() {
+					a, err := p.Call(ctx, ep, Request{Tool: "pid"})
+					if err != nil || a.Text != first.Text {
+						t.Errorf("%q, %v; want %q", a.Text, err, first.Text)
+					}
+				})
+			}
+			wg.Wait()
+			if n := len(started(t, dir)); n != 1 {
+				t.Errorf("%d processes for one endpoint", n)
+			}
+			closePool(t, p)
+			noneLeft(t, dir, 1)
+		})
+	}
+}
+
+func TestStdioRefusesWhatIsNotListed(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{"/bin/echo", "a b"}, {os.Args[0], "x"}} })
+	for _, ep := range []Endpoint{
+		{Transport: TransportStdio},
+		{Transport: TransportStdio, Command: "/bin/echo"},
+		{Transport: TransportStdio, Command: "/bin/echo", Args: []string{"a", "b"}},
+		{Transport: TransportStdio, Command: "/bin/echo a b"},
+		{Transport: TransportStdio, Command: "/bin/echo", Args: []string{"a b", ""}},
+		{Transport: TransportStdio, Command: os.Args[0]},
+		{Transport: "ws", URL: "ws://127.0.0.1/"},
+		{Transport: "sse", URL: "http://127.0.0.1/"},
+		{Transport: ""},
+		{Transport: TransportHTTP, URL: "ftp://127.0.0.1/"},
+		{Transport: TransportHTTP, URL: "/mcp"},
+	} {
+		var refused *TransportRefusedError
+		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, &refused) {
+			t.Errorf("%+v: %v", ep, err)
+		}
+	}
+}
+
+func TestStdioEnvironmentIsClean(t *testing.T) {
+	t.Setenv("HERALD_TEST_SECRET", "must-not-be-seen")
+	p := newPool(t)
+	a, err := p.Call(within(t, 20*time.Second), command("plain"), Request{Tool: "env"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range strings.Split(a.Text, "\n") {
+		switch name, _, _ := strings.Cut(kv, "="); name {
+		case "PATH", "HOME", "LANG", childMode:
+		default:
+			t.Errorf("the command sees %s", name)
+		}
+	}
+}
+
+func TestStdioDeathAndRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := newPool(t)
+	ep := command("plain:" + dir)
+	ctx := within(t, 30*time.Second)
+	first, err := p.Call(ctx, ep, Request{Tool: "pid"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// In a call: the call may have run.
+	_, err = p.Call(ctx, ep, Request{Tool: "die"})
+	var e *CallError
+	if !errors.As(err, &e) || e.Stage != StageCall || !e.Written || e.Timeout || !strings.Contains(err.Error(), "exit status 7") {
+		t.Errorf("died in a call: %v", err)
+	}
+	second, err := p.Call(ctx, ep, Request{Tool: "pid"})
+	if err != nil || second.Text == first.Text {
+		t.Fatalf("no new process: %q, %v", second.Text, err)
+	}
+
+	// Between calls: no caller notices.
+	pid, err := strconv.Atoi(second.Text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	exited := p.slots[ep.key()].conn.proc.exited
+	p.mu.Unlock()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-exited // before, a write may still be taken by the pipe of a dying process, and then the outcome is unknown
+	third, err := p.Call(ctx, ep, Request{Tool: "pid"})
+	if err != nil || third.Text == second.Text {
+		t.Fatalf("after a death between calls: %q, %v", third.Text, err)
+	}
+	closePool(t, p)
+	noneLeft(t, dir, 3)
+}
+
+func TestStdioBackoff(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := newPool(t)
+	ep := command("exit:" + dir)
+	var e *CallError
+	for i := range 20 {
+		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		if !errors.As(err, &e) || e.Stage != StageOpen || e.Written {
+			t.Fatalf("got %v", err)
+		}
+		if i == 0 && (!strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no database")) {
+			t.Errorf("the reason is missing: %v", err)
+		}
+		if e.RetryAfter > 0 {
+			break
+		}
+	}
+	if e.RetryAfter <= time.Second {
+		t.Errorf("no backoff: %v", e)
+	}
+	if n := len(started(t, dir)); n > 8 {
+		t.Errorf("started %d times", n)
+	}
+	_, err := p.Call(within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
+	if !errors.As(err, &e) || e.Stage != StageOpen || !strings.Contains(err.Error(), "does not start") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestStdioMisbehaving(t *testing.T) {
+	t.Parallel()
+	small := Request{Tool: "pid"}
+	tests := []struct {
+		mode  string
+		hint  string
+		req   Request
+		check func(t *testing.T, a Answer, err error)
+		least int // processes
+	}{
+		{mode: "deaf", req: Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}}, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			var e *CallError
+			if !errors.As(err, &e) || !e.Written || !e.Timeout {
+				t.Errorf("got %v", err)
+			}
+		}},
+		{mode: "endless", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			var e *CallError
+			var tooLarge *TooLargeError
+			if !errors.As(err, &e) || !e.Written || !errors.As(err, &tooLarge) {
+				t.Errorf("got %v", err)
+			}
+		}},
+		{mode: "strict", hint: modernVersion, req: small, least: 2, check: func(t *testing.T, a Answer, err error) {
+			if err != nil || a.Protocol != legacyVersion {
+				t.Errorf("got %+v, %v", a, err)
+			}
+		}},
+		{mode: "forks", req: small, least: 2, check: func(t *testing.T, _ Answer, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}},
+		{mode: "stubborn", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}},
+		{mode: "noisy", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}},
+		{mode: "floods", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}},
+		{mode: "hangs", req: Request{Tool: "hang"}, least: 1, check: func(t *testing.T, _ Answer, err error) {
+			var e *CallError
+			if !errors.As(err, &e) || !e.Written || !e.Timeout {
+				t.Errorf("got %v", err)
+			}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.mode, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			p := newPool(t)
+			ep := command(tt.mode + ":" + dir)
+			ep.ProtocolHint = tt.hint
+			limit := 15 * time.Second
+			if tt.mode == "deaf" || tt.mode == "hangs" {
+				limit = 2 * time.Second
+			}
+			start := time.Now()
+			a, err := p.Call(within(t, limit), ep, tt.req)
+			if took := time.Since(start); took > limit+2*time.Second {
+				t.Errorf("took %s", took)
+			}
+			tt.check(t, a, err)
+			closePool(t, p)
+			noneLeft(t, dir, tt.least)
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of a tool list. An honest agent is far below them.
+const (
+	maxListPages   = 20
+	maxListTools   = 1000
+	maxToolName    = 256       // bytes; the specification allows 128 characters
+	maxSchemaBytes = 128 << 10 // one tool's input schema
+	maxListBytes   = 1 << 20   // all schemas that are kept of one agent
+)
+
+// ToolSet is what an agent offers.
+type ToolSet struct {
+	Tools    []Tool
+	Server   ServerInfo
+	Protocol string    // the revision spoken
+	Listed   time.Time // when the agent said so
+	Cut      bool      // the list was longer than is read
+}
+
+// ServerInfo is what the agent calls itself: foreign text, cleaned and short.
+type ServerInfo struct {
+	Name    string
+	Version string
+}
+
+// Tool is one tool of an agent.
+type Tool struct {
+	Name        string
+	InputSchema json.RawMessage // as sent; nil when there was none
+
+	schema *inputSchema // compiled once, shared by copies; nil for a Tool that did not come from a list
+}
+
+// Find returns the tool called name, else the first of aliases that exists.
+func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
+	for _, want := range append([]string{name}, aliases...) {
+		for _, t := range tools {
+			if t.Name == want {
+				return t, true
+			}
+		}
+	}
+	return Tool{}, false
+}
+
+// Aliases returns the other spellings under which a tool "agent.X" is known: agent_X, X and agent/X. Other names have none.
+func Aliases(name string) []string {
+	short, ok := strings.CutPrefix(name, "agent.")
+	if !ok || short == "" {
+		return nil
+	}
+	return []string{"agent_" + short, short, "agent/" + short}
+}
+
+// toolPage is one page of tools/list.
+type toolPage struct {
+	tools  []Tool
+	cursor string // "" on the last page
+	cut    bool
+}
+
+// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others.
+func readTools(raw json.RawMessage) (toolPage, error) {
+	var result struct {
+		Tools      []json.RawMessage `json:"tools"`
+		NextCursor json.RawMessage   `json:"nextCursor"`
+	}
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return toolPage{}, &BadAnswerError{Why: "tools/list brought no list of tools"}
+	}
+	var page toolPage
+	_ = json.Unmarshal(result.NextCursor, &page.cursor)
+	if len(result.Tools) > maxListTools {
+		result.Tools, page.cut = result.Tools[:maxListTools], true
+	}
+	for _, entry := range result.Tools {
+		var t struct {
+			Name        string          `json:"name"`
+			InputSchema json.RawMessage `json:"inputSchema"`
+		}
+		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || cleanString(t.Name) != t.Name {
+			continue
+		}
+		if string(t.InputSchema) == "null" {
+			t.InputSchema = nil
+		}
+		page.tools = append(page.tools, Tool{Name: t.Name, InputSchema: t.InputSchema, schema: &inputSchema{}})
+	}
+	return page, nil
+}
+
+// toolList gathers pages within the bounds.
+type toolList struct {
+	tools []Tool
+	bytes int
+	cut   bool
+}
+
+// add reports whether there is room for more.
+func (l *toolList) add(page toolPage) bool {
+	l.cut = l.cut || page.cut
+	for _, t := range page.tools {
+		if len(l.tools) >= maxListTools || l.bytes+len(t.InputSchema) > maxListBytes {
+			l.cut = true
+			return false
+		}
+		if len(t.InputSchema) > maxSchemaBytes {
+			t.InputSchema = nil
+			t.schema = &inputSchema{tooLarge: true}
+		}
+		if slices.ContainsFunc(l.tools, func(known Tool) bool { return known.Name == t.Name }) {
+			continue
+		}
+		t.InputSchema = slices.Clone(t.InputSchema) // not a slice of the whole answer
+		l.bytes += len(t.InputSchema)
+		l.tools = append(l.tools, t)
+	}
+	return true
+}
+
+// inherit keeps the compiled schemas of an earlier list for the tools that did not change, and reports whether any did.
+func (l *toolList) inherit(old []Tool) (changed bool) {
+	changed = len(old) != len(l.tools)
+	for i, t := range l.tools {
+		j := slices.IndexFunc(old, func(o Tool) bool { return o.Name == t.Name })
+		if j < 0 || string(old[j].InputSchema) != string(t.InputSchema) || old[j].schema.tooLarge != t.schema.tooLarge {
+			changed = true
+			continue
+		}
+		l.tools[i].schema = old[j].schema
+	}
+	return changed
+}

@@ -1,0 +1,94 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestReadTools(t *testing.T) {
+	t.Parallel()
+	page, err := readTools(json.RawMessage(`{"tools":[{"name":"a","inputSchema":{"type":"object","anyOf":[{}],"x-own":1}},7,{"name":""},
+		{"name":"b\u0000"},{"inputSchema":{}},{"name":"c"},{"name":"d","inputSchema":null}],"nextCursor":"n"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page.cursor != "n" || len(page.tools) != 3 || page.tools[0].Name != "a" || page.tools[1].Name != "c" || page.tools[2].InputSchema != nil {
+		t.Fatalf("got %+v", page)
+	}
+	if got := string(page.tools[0].InputSchema); got != `{"type":"object","anyOf":[{}],"x-own":1}` {
+		t.Errorf("schema not as sent: %s", got)
+	}
+	for _, bad := range []string{`null1`, `[]`, `{"tools":7}`} {
+		if _, err := readTools(json.RawMessage(bad)); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+func TestToolListBounds(t *testing.T) {
+	t.Parallel()
+	var l toolList
+	big := strings.Repeat(" ", maxSchemaBytes-2)
+	for i := 0; ; i++ {
+		raw := fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{%s}}],"nextCursor":"x"}`, i, big)
+		page, err := readTools(json.RawMessage(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !l.add(page) {
+			break
+		}
+	}
+	if !l.cut || l.bytes > maxListBytes || len(l.tools) != maxListBytes/maxSchemaBytes {
+		t.Errorf("kept %d tools, %d bytes, cut %v", len(l.tools), l.bytes, l.cut)
+	}
+
+	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"` + strings.Repeat("x", maxSchemaBytes) + `"}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = toolList{}
+	l.add(huge)
+	if _, err := Fit(l.tools[0], map[string]any{}); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("Fit on a schema that was too long: %v", err)
+	}
+}
+
+func TestFindAndAliases(t *testing.T) {
+	t.Parallel()
+	tools := []Tool{{Name: "receiveFeedback"}, {Name: "agent_receiveFeedback"}, {Name: "other"}}
+	got, ok := Find(tools, "agent.receiveFeedback", Aliases("agent.receiveFeedback"))
+	if !ok || got.Name != "agent_receiveFeedback" {
+		t.Errorf("got %q, %v", got.Name, ok)
+	}
+	if _, ok := Find(tools, "agent.receiveResponse", Aliases("agent.receiveResponse")); ok {
+		t.Error("found a tool that is not there")
+	}
+	if Aliases("other") != nil || Aliases("agent.") != nil {
+		t.Error("a foreign name has aliases")
+	}
+}
+
+func FuzzTools(f *testing.F) {
+	f.Add([]byte(`{"tools":[{"name":"a","inputSchema":{"type":"object","properties":{"value":{"type":"number"}},"additionalProperties":false}}],"nextCursor":"n"}`))
+	f.Add([]byte(`{"tools":[{"name":"a","inputSchema":{"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"}]}}}}]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		page, err := readTools(raw)
+		if err != nil {
+			return
+		}
+		var l toolList
+		l.add(page)
+		for _, tool := range l.tools {
+			args := map[string]any{"value": "5", "score": json.Number("1"), "n": nil, "file": json.RawMessage(`{"a":[1,2]}`)}
+			out, err := Fit(tool, args)
+			if err == nil {
+				if _, err := json.Marshal(out); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package netguard
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"code.dny.dev/ssrf"
+)
+
+// Config says which destinations are allowed beyond public https.
+type Config struct {
+	// AllowNetworks (HERALD_ALLOW_NETWORKS) are let through although they are
+	// not public, on any port and also over plain http. Empty: none.
+	AllowNetworks []netip.Prefix
+
+	// DenyNetworks are refused although they are public: the operator's own
+	// public addresses. AllowNetworks wins over it. Metadata services in public
+	// ranges are refused without being listed.
+	DenyNetworks []netip.Prefix
+
+	// AllowHTTP (HERALD_ALLOW_HTTP) lets plain http reach every address that
+	// https may reach. Default false: anyone on the path could read and change
+	// what is sent.
+	AllowHTTP bool
+
+	// Ports that may be connected outside AllowNetworks. Default 80, 443, 8443.
+	Ports []uint16
+
+	// RootCAs replaces the system's certificate authorities. Default nil.
+	RootCAs *x509.CertPool
+
+	// Resolver replaces the system's name resolution. Default nil.
+	Resolver *net.Resolver
+}
+
+// metadataPrefixes hold cloud metadata services that live in public ranges, so
+// that no special-purpose registry names them: Azure's wire server.
+var metadataPrefixes = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32")}
+
+// Guard checks and dials strangers' addresses. It is safe for concurrent use.
+type Guard struct {
+	guardian  *ssrf.Guardian
+	allow     []netip.Prefix
+	allowHTTP bool
+	ports     []uint16
+	roots     *x509.CertPool
+	resolver  *net.Resolver
+}
+
+// New checks the configuration and returns a guard.
+func New(cfg Config) (*Guard, error) {
+	g := &Guard{
+		allowHTTP: cfg.AllowHTTP,
+		ports:     slices.Clone(cfg.Ports),
+		roots:     cfg.RootCAs,
+		resolver:  cfg.Resolver,
+	}
+	if len(g.ports) == 0 {
+		g.ports = []uint16{80, 443, 8443}
+	}
+	var err error
+	if g.allow, err = prefixes("allowed", cfg.AllowNetworks); err != nil {
+		return nil, err
+	}
+	deny, err := prefixes("denied", cfg.DenyNetworks)
+	if err != nil {
+		return nil, err
+	}
+	allow4, allow6 := byFamily(g.allow)
+	deny4, deny6 := byFamily(append(deny, metadataPrefixes...))
+	g.guardian = ssrf.New(
+		ssrf.WithAnyPort(), // the port rule has an exception, see check
+		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),
+		ssrf.WithDeniedV4Prefixes(deny4...), ssrf.WithDeniedV6Prefixes(deny6...),
+	)
+	return g, nil
+}
+
+func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
+	out := make([]netip.Prefix, 0, len(in))
+	for _, p := range in {
+		if !p.IsValid() {
+			return nil, fmt.Errorf("netguard: an %s network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8", what)
+		}
+		if p.Addr().Is4In6() {
+			return nil, fmt.Errorf("netguard: %s network %s is an IPv4 network in IPv6 spelling; write it as IPv4", what, p)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+func byFamily(in []netip.Prefix) (v4, v6 []netip.Prefix) {
+	for _, p := range in {
+		if p.Addr().Is4() {
+			v4 = append(v4, p)
+		} else {
+			v6 = append(v6, p)
+		}
+	}
+	return v4, v6
+}
+
+// CheckURL refuses what can be refused without resolving a name: another
+// scheme than https (and http where it could be allowed), user information, no
+// host, a port that is none, and literal addresses that would be blocked. A nil
+// answer is not a promise: the address is checked again when it is connected.
+// Errors: *RefusedURLError, *BlockedError.
+func (g *Guard) CheckURL(u *url.URL) error {
+	if u == nil {
+		return &RefusedURLError{Why: "there is no URL"}
+	}
+	host := u.Hostname()
+	scheme := strings.ToLower(u.Scheme)
+	switch {
+	case scheme != "https" && scheme != "http":
+		return &RefusedURLError{Host: host, Why: fmt.Sprintf("its scheme is %.20q, only https is dialled", scheme)}
+	case host == "":
+		return &RefusedURLError{Why: "it names no host"}
+	case u.User != nil:
+		return &RefusedURLError{Host: host, Why: "it carries user information"}
+	}
+	port := uint16(443)
+	if scheme == "http" {
+		port = 80
+	}
+	if p := u.Port(); p != "" {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return &RefusedURLError{Host: host, Why: "its port is not a number from 1 to 65535"}
+		}
+		port = uint16(n)
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil { // a name
+		if scheme == "http" && !g.allowHTTP && len(g.allow) == 0 {
+			return refusedHTTP(host)
+		}
+		return nil
+	}
+	return g.check(scheme, host, netip.AddrPortFrom(addr, port))
+}
+
+func refusedHTTP(host string) error {
+	return &RefusedURLError{Host: host, Why: "plain http is not allowed to public addresses (HERALD_ALLOW_HTTP)"}
+}
+
+// check is the whole rule for one address.
+func (g *Guard) check(scheme, host string, ap netip.AddrPort) error {
+	addr := ap.Addr().Unmap()
+	blocked := func(why string) error {
+		return &BlockedError{Host: host, Address: ap.String(), Why: why}
+	}
+	if addr.Zone() != "" {
+		return blocked("it is an address with a zone")
+	}
+	if err := g.guardian.SafeAddr(addr); err != nil {
+		return blocked("it is not a public address; list its network in HERALD_ALLOW_NETWORKS if it is meant")
+	}
+	if slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return nil
+	}
+	if !slices.Contains(g.ports, ap.Port()) {
+		return blocked(fmt.Sprintf("port %d is not among the allowed ports %d", ap.Port(), g.ports))
+	}
+	if scheme == "http" && !g.allowHTTP {
+		return refusedHTTP(host)
+	}
+	return nil
+}
+
+// dial connects to address, given as host:port, checking every address that
+// the host's name resolves to. It fails with *BlockedError or *RefusedURLError
+// only when no address of the host was allowed; when one was allowed and did
+// not answer, that is an ordinary failure which may pass.
+func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeout time.Duration) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, &RefusedURLError{Why: "its address has no port"}
+	}
+	// The dialer tries addresses in parallel and may return before the last
+	// attempt has ended, hence the lock.
+	var (
+		mu       sync.Mutex
+		refusal  error
+		admitted bool
+	)
+	d := net.Dialer{
+		Timeout:  timeout,
+		Resolver: g.resolver,
+		Control: func(network, address string, raw syscall.RawConn) error {
+			err := g.control(scheme, host, network, address, raw)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				admitted = true
+			} else if refusal == nil {
+				refusal = err
+			}
+			return err
+		},
+	}
+	conn, err := d.DialContext(ctx, network, address)
+	if err == nil {
+		return conn, nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if refusal == nil {
+		return nil, err
+	}
+	if !admitted {
+		return nil, refusal
+	}
+	var b *BlockedError
+	var r *RefusedURLError
+	if errors.As(err, &b) || errors.As(err, &r) {
+		return nil, fmt.Errorf("none of the allowed addresses of %s answered", host)
+	}
+	return nil, err
+}
+
+// control is what net.Dialer.Control runs for each address before connecting.
+func (g *Guard) control(scheme, host, network, address string, raw syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return &BlockedError{Host: host, Address: address, Why: "it is not an IP address and port"}
+	}
+	if err := g.check(scheme, host, ap); err != nil {
+		return err
+	}
+	// The library's own verdict on network kind and address, on exactly what
+	// the dialer is about to connect.
+	if err := g.guardian.Safe(network, address, raw); err != nil {
+		return &BlockedError{Host: host, Address: address, Why: "it is not a public address"}
+	}
+	return nil
+}

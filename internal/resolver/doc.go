@@ -1,0 +1,17 @@
+// Package resolver finds an agent's MCP endpoint: tokenURI on chain, the
+// registration document it names, the entry in that document.
+//
+// Invariants:
+//   - The document is a stranger's. The resolver dials nothing itself: bytes
+//     come through internal/ipfs, and an endpoint is only handed on, to be
+//     dialled through netguard by whoever calls it.
+//   - A command is never taken from a document unless the operator listed
+//     exactly it with all its arguments.
+//   - "There is nothing to call" (SkipError) is a result like any other, cheap
+//     and cached, for it is the commonest one; what could not be found out is an
+//     error of the chain or of the content and is not cached.
+//   - An entry of the cache serves no agent whose epoch was raised since.
+//
+// What lives elsewhere: the shapes of documents (erc8004), which bytes a URI
+// names (ipfs), policy on binding and on credentials (delivery).
+package resolver

@@ -1,0 +1,47 @@
+package resolver
+
+import "fmt"
+
+// Reasons of a SkipError: statuses of a delivery (DESIGN §4).
+const (
+	NoURI         = "no_uri"          // tokenURI is empty
+	NoDocument    = "no_document"     // tokenURI names nothing that can be a registration
+	NoMCPEndpoint = "no_mcp_endpoint" // the document lists no MCP server
+	AgentInactive = "agent_inactive"  // the document says "active": false
+	AgentNotFound = "agent_not_found" // the registry knows no such agent
+)
+
+// SkipError says that there is nothing to deliver to. Trying again cannot help
+// until the agent changes its registration.
+type SkipError struct {
+	Reason string // one of the constants above
+	Err    error  // what was wrong; nil when the reason says it all
+}
+
+func (e *SkipError) Error() string {
+	text := map[string]string{
+		NoURI:         "the agent has no tokenURI",
+		NoDocument:    "the agent has no registration document",
+		NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
+		AgentInactive: "the agent's registration says that it is inactive",
+		AgentNotFound: "the registry knows no such agent",
+	}[e.Reason]
+	if e.Err != nil {
+		return fmt.Sprintf("%s: %v", text, e.Err)
+	}
+	return text
+}
+
+func (e *SkipError) Unwrap() error { return e.Err }
+
+// TransportRefusedError says that the agent lists MCP entries and none of them
+// may be called.
+type TransportRefusedError struct {
+	From      string // of the best entry: "services[2]"
+	Transport string // of the best entry
+	Why       string // a sentence
+}
+
+func (e *TransportRefusedError) Error() string {
+	return fmt.Sprintf("the agent's MCP entry %s is refused: %s", e.From, e.Why)
+}

@@ -1,0 +1,332 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// Chain reads tokenURI (ERC-721 Metadata) of an agent's identity token. That
+// the agent does not exist is an error for which errors.As finds
+// interface{ NoSuchAgent() bool } returning true; every other error is passed
+// on to the resolver's caller.
+type Chain interface {
+	TokenURI(ctx context.Context, chainID uint64, registry common.Address, id *big.Int) (string, error)
+}
+
+// Fetcher brings a document; *ipfs.Fetcher is one. Its errors are that
+// package's.
+type Fetcher interface {
+	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
+}
+
+// Config of a Resolver. Zero values take the defaults.
+type Config struct {
+	Chain   Chain   // required
+	Fetcher Fetcher // required
+
+	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may
+	// name, each with all its arguments. Default none.
+	StdioCommands [][]string
+
+	// Limit bounds the registration document, in bytes. Default 1 MiB.
+	Limit int64
+	// Timeout bounds one resolving, chain and document together. Default 30 s.
+	Timeout time.Duration
+
+	// MutableTTL is how long an endpoint from a document is believed that its
+	// server may change (https, http, ar, ipns). Default 5 min.
+	MutableTTL time.Duration
+	// PinnedTTL is the same for documents that cannot change (cid, data): only
+	// tokenURI can, and that raises the epoch when somebody watches the chain.
+	// Default 1 h.
+	PinnedTTL time.Duration
+	// NegativeTTL is how long "nothing to deliver to" is believed. Default 1 min.
+	NegativeTTL time.Duration
+	// CacheEntries bounds the agents remembered. Default 10,000.
+	CacheEntries int
+
+	Now func() time.Time // default: time.Now
+}
+
+// Agent is whom to resolve.
+type Agent struct {
+	ChainID  uint64
+	Registry common.Address // the identity registry
+	ID       *big.Int
+	// Epoch is the agent's current one; a raised epoch resolves anew.
+	Epoch int64
+}
+
+// key is the agent's place in the cache.
+func (a Agent) key() string {
+	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
+}
+
+// Step is one step of the way, for time lines.
+type Step struct {
+	What   string // "tokenURI", "document", "endpoint"; "cache" stands for all three
+	Source string // where it came from, for people; no secrets
+	Took   time.Duration
+}
+
+// Target is where an agent takes calls. Everything in it but Bound is the
+// document's author's word.
+type Target struct {
+	Transport    string // "http" or "stdio"
+	URL          string // for http
+	Command      string // for stdio: exactly as the operator listed it
+	Args         []string
+	ProtocolHint string // MCP protocol revision the author named, "" when none
+	TokenHeader  string // header that the agent wants its token in, "" when not said
+	AuthType     string // authentication.type: "bearer", …
+
+	DocumentURI    string // without query and user information; "data:" for one that is on chain
+	DocumentSource string // cid, ipns, data, https, http, ar
+	From           string // where in the document: "services[2]"
+	// Bound: the document's registrations[] names this agent.
+	Bound bool
+
+	Took  time.Duration // of this Resolve
+	Steps []Step
+}
+
+// Resolver resolves agents. It is safe for concurrent use.
+type Resolver struct {
+	cfg   Config
+	cache *cache
+
+	// Resolving runs on a context of the resolver's own: one caller's leaving
+	// does not take the result from the others.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	flights singleflight.Group
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+}
+
+// New checks the configuration and returns a resolver. No network is touched.
+func New(cfg Config) (*Resolver, error) {
+	if cfg.Chain == nil || cfg.Fetcher == nil {
+		return nil, errors.New("resolver: a chain reader and a fetcher are needed")
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		def   time.Duration
+		name  string
+	}{
+		{&cfg.Timeout, 30 * time.Second, "Timeout"},
+		{&cfg.MutableTTL, 5 * time.Minute, "MutableTTL"},
+		{&cfg.PinnedTTL, time.Hour, "PinnedTTL"},
+		{&cfg.NegativeTTL, time.Minute, "NegativeTTL"},
+	} {
+		if *d.value < 0 {
+			return nil, fmt.Errorf("resolver: %s is negative", d.name)
+		}
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+	}
+	if cfg.Limit < 0 || cfg.Limit > erc8004.MaxRegistrationBytes {
+		return nil, fmt.Errorf("resolver: Limit is outside of 1 to %d bytes", erc8004.MaxRegistrationBytes)
+	}
+	if cfg.Limit == 0 {
+		cfg.Limit = erc8004.MaxRegistrationBytes
+	}
+	if cfg.CacheEntries <= 0 {
+		cfg.CacheEntries = 10_000
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r, nil
+}
+
+// Close ends what is being resolved and waits for it.
+func (r *Resolver) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.cancel()
+	r.running.Wait()
+}
+
+// ErrClosed is what Resolve returns once the resolver was closed.
+var ErrClosed = errors.New("the resolver is closed")
+
+// Resolve finds the agent's MCP endpoint, from the cache when it can.
+//
+// Errors: *SkipError, *TransportRefusedError; wrapped: the chain's own,
+// *ipfs.UnavailableError, *ipfs.NotFoundError, *netguard.BlockedError,
+// *netguard.RefusedURLError; ErrClosed; ctx's own when the caller left.
+func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
+	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
+		return Target{}, errors.New("resolver: the agent's id is not a uint256")
+	}
+	start := r.cfg.Now()
+	key := a.key()
+	if o, made, ok := r.cache.get(key, a.Epoch, start); ok {
+		t := o.target.clone()
+		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second))}}
+		t.Took = 0
+		return t, o.err
+	}
+	result := r.flights.DoChan(key+"@"+strconv.FormatInt(a.Epoch, 10), func() (any, error) {
+		if !r.enter() {
+			return outcome{err: ErrClosed}, nil
+		}
+		defer r.running.Done()
+		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
+		defer cancel()
+		t, err := r.resolve(ctx, a)
+		o := outcome{target: t, err: err}
+		if ttl := r.ttl(o); ttl > 0 {
+			now := r.cfg.Now()
+			r.cache.put(&entry{key: key, epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
+		}
+		return o, nil
+	})
+	select {
+	case res := <-result:
+		o := res.Val.(outcome) // the flight's own error is never set
+		t := o.target.clone()
+		t.Took = r.cfg.Now().Sub(start)
+		return t, o.err
+	case <-ctx.Done():
+		return Target{}, fmt.Errorf("resolving agent %s: %w", key, context.Cause(ctx))
+	}
+}
+
+func (r *Resolver) enter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.running.Add(1)
+	return true
+}
+
+// clone keeps callers from sharing slices with the cache.
+func (t Target) clone() Target {
+	t.Args, t.Steps = slices.Clone(t.Args), slices.Clone(t.Steps)
+	return t
+}
+
+// ttl is how long an outcome may be believed; 0 for what may be over at once.
+func (r *Resolver) ttl(o outcome) time.Duration {
+	var (
+		skip    *SkipError
+		refused *TransportRefusedError
+		blocked *netguard.BlockedError
+		badURL  *netguard.RefusedURLError
+	)
+	switch {
+	case o.err == nil && (o.target.DocumentSource == ipfs.SourceCID || o.target.DocumentSource == ipfs.SourceData):
+		return r.cfg.PinnedTTL
+	case o.err == nil:
+		return r.cfg.MutableTTL
+	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &blocked), errors.As(o.err, &badURL):
+		return r.cfg.NegativeTTL
+	}
+	return 0
+}
+
+// resolve goes the whole way. On an error the target holds the steps so far.
+func (r *Resolver) resolve(ctx context.Context, a Agent) (Target, error) {
+	var t Target
+	began := r.cfg.Now()
+	step := func(what, source string) {
+		now := r.cfg.Now()
+		t.Steps = append(t.Steps, Step{What: what, Source: source, Took: now.Sub(began)})
+		began = now
+	}
+
+	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
+	step("tokenURI", "chain "+strconv.FormatUint(a.ChainID, 10))
+	var missing interface{ NoSuchAgent() bool }
+	switch {
+	case errors.As(err, &missing) && missing.NoSuchAgent():
+		return t, &SkipError{Reason: AgentNotFound, Err: err}
+	case err != nil:
+		return t, fmt.Errorf("reading tokenURI of agent %s: %w", a.key(), err)
+	case isBlank(uri):
+		return t, &SkipError{Reason: NoURI}
+	}
+
+	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit)
+	if err != nil {
+		step("document", "not had")
+		return t, documentError(err)
+	}
+	t.DocumentURI, t.DocumentSource = withoutQuery(doc.URI), doc.Source
+	source := doc.Source
+	if doc.From != "" {
+		source += " from " + doc.From
+	}
+	step("document", source)
+
+	reg, err := erc8004.ParseRegistration(doc.Bytes)
+	if err != nil {
+		return t, &SkipError{Reason: NoDocument, Err: err}
+	}
+	t.Bound = reg.Names(a.ChainID, a.Registry, a.ID)
+	if reg.Inactive() {
+		return t, &SkipError{Reason: AgentInactive}
+	}
+	e, err := choose(reg.MCP(), a.ID, r.cfg.StdioCommands)
+	if err != nil {
+		return t, err
+	}
+	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
+	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = protocolHint(e.Version), e.TokenHeader, e.AuthType, e.From
+	step("endpoint", e.From)
+	return t, nil
+}
+
+// documentError tells "there is no document" from "it could not be had".
+func documentError(err error) error {
+	var (
+		none    *ipfs.NoDocumentError
+		invalid *ipfs.InvalidError
+		large   *ipfs.TooLargeError
+		absent  *ipfs.NotFoundError
+	)
+	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) && absent.Proven {
+		return &SkipError{Reason: NoDocument, Err: err}
+	}
+	return fmt.Errorf("registration document: %w", err)
+}
+
+// isBlank tells a tokenURI of nothing but white space and control characters.
+func isBlank(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.IsControl(r) })
+}
+
+// withoutQuery is a document's URI as people may see it.
+func withoutQuery(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Opaque != "" {
+		return s
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}

@@ -1,0 +1,445 @@
+package resolver_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"go.uber.org/goleak"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/resolver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var registry = common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
+
+// registryReader is a chain whose registry is a map.
+type registryReader struct {
+	mu    sync.Mutex
+	uris  map[string]string
+	err   error
+	hold  chan struct{} // when set, TokenURI waits for it
+	reads int
+}
+
+type noSuchAgent struct{ error }
+
+func (noSuchAgent) NoSuchAgent() bool { return true }
+
+var errAway = errors.New("the node is away")
+
+func (r *registryReader) TokenURI(ctx context.Context, _ uint64, _ common.Address, id *big.Int) (string, error) {
+	r.mu.Lock()
+	r.reads++
+	uri, ok := r.uris[id.String()]
+	err, hold := r.err, r.hold
+	r.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	if !ok {
+		return "", fmt.Errorf("calling tokenURI: %w", noSuchAgent{errors.New("no such token")})
+	}
+	return uri, nil
+}
+
+func (r *registryReader) set(id, uri string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.uris[id] = uri
+}
+
+func (r *registryReader) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reads
+}
+
+// world is a resolver over a real fetcher, a real gateway and a web server.
+type world struct {
+	*resolver.Resolver
+	chain   *registryReader
+	gateway *ipfstest.Gateway
+	web     string
+	mu      sync.Mutex
+	now     time.Time
+}
+
+func (w *world) pass(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func agent(id int64, epoch int64) resolver.Agent {
+	return resolver.Agent{ChainID: 8453, Registry: registry, ID: big.NewInt(id), Epoch: epoch}
+}
+
+func newWorld(t *testing.T, cfg resolver.Config) *world {
+	t.Helper()
+	w := &world{chain: &registryReader{uris: map[string]string{}}, gateway: ipfstest.New(), now: time.Unix(1_800_000_000, 0)}
+	gw := httptest.NewServer(w.gateway.Handler())
+	t.Cleanup(gw.Close)
+	web := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/agent.json":
+			_, _ = io.WriteString(rw, document(`"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`))
+		case "/page":
+			_, _ = io.WriteString(rw, "<!doctype html><title>Hello</title>")
+		case "/busy":
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			http.NotFound(rw, r)
+		}
+	}))
+	t.Cleanup(web.Close)
+	w.web = web.URL
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := ipfs.New(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, f, w.clock
+	if w.Resolver, err = resolver.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+// document is a registration with the given members.
+func document(members string) string {
+	return `{"type":"https://eips.ethereum.org/EIPS/eip-8004#registration-v1","name":"a",` + members + `}`
+}
+
+func data(doc string) string {
+	return "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(doc))
+}
+
+// reason names an error for tables.
+func reason(err error) string {
+	var skip *resolver.SkipError
+	var refused *resolver.TransportRefusedError
+	var blocked *netguard.BlockedError
+	var badURL *netguard.RefusedURLError
+	var away *ipfs.UnavailableError
+	var absent *ipfs.NotFoundError
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, &skip):
+		return skip.Reason
+	case errors.As(err, &refused):
+		return "transport_refused"
+	case errors.As(err, &blocked), errors.As(err, &badURL):
+		return "address_blocked"
+	case errors.As(err, &away):
+		return "unavailable"
+	case errors.As(err, &absent):
+		return "not found"
+	}
+	return err.Error()
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent", "--stdio"}}})
+	mcp := `"services":[{"name":"web","endpoint":"https://a.example"},{"name":"mcp","endpoint":"HTTPS://a.example/{agentId}/mcp ","version":"2025-06-18"}]`
+	dir, err := w.gateway.AddDirectory(map[string][]byte{"agent.json": []byte(document(mcp))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := w.gateway.AddFile([]byte(document(mcp)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, err := ipfstest.New().AddFile([]byte("elsewhere"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := `"registrations":[{"agentId":"7","agentRegistry":"eip155:8453:` + strings.ToLower(registry.Hex()) + `"}],` + mcp
+	const seven = "https://a.example/7/mcp"
+	for name, c := range map[string]struct {
+		uri    string
+		want   string // reason
+		target string // URL or command
+		source string
+		bound  bool
+	}{
+		"ipfs":               {"ipfs://" + file.String(), "ok", seven, "cid", false},
+		"ipfs directory":     {"ipfs://" + dir.String() + "/agent.json", "ok", seven, "cid", false},
+		"data":               {data(document(mcp)), "ok", seven, "data", false},
+		"inline":             {document(mcp), "ok", seven, "data", false},
+		"http":               {w.web + "/agent.json?key=secret", "ok", "https://a.example/mcp", "http", false},
+		"bound":              {data(document(bound)), "ok", seven, "data", true},
+		"endpoints":          {data(document(`"endpoints":[{"type":"MCP","url":"https://b.example"}]`)), "ok", "https://b.example", "data", false},
+		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "https://c.example", "data", false},
+		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "https://d.example", "data", false},
+		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
+		"sse, then command":  {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
+		"other command":      {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"sh","args":["-c","id"]}}`)), "transport_refused", "", "", false},
+		"one more argument":  {data(document(`"capabilities":{"mcp":{"command":"agent","args":["--stdio","-v"]}}`)), "transport_refused", "", "", false},
+		"ws":                 {data(document(`"services":[{"name":"MCP","endpoint":"ws://a.example"}]`)), "transport_refused", "", "", false},
+		"no scheme":          {data(document(`"services":[{"name":"MCP","endpoint":"a.example/mcp"}]`)), "transport_refused", "", "", false},
+		"user information":   {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/mcp"}]`)), "transport_refused", "", "", false},
+		"inactive":           {data(document(`"active":false,` + mcp)), resolver.AgentInactive, "", "", false},
+		"no entry":           {data(document(`"services":[{"name":"A2A","endpoint":"https://a.example"}]`)), resolver.NoMCPEndpoint, "", "", false},
+		"empty object":       {"{}", resolver.NoMCPEndpoint, "", "", false},
+		"empty":              {"", resolver.NoURI, "", "", false},
+		"blank":              {" \n\x00", resolver.NoURI, "", "", false},
+		"text":               {"my agent", resolver.NoDocument, "", "", false},
+		"address":            {registry.Hex(), resolver.NoDocument, "", "", false},
+		"broken base64":      {"data:;base64,!", resolver.NoDocument, "", "", false},
+		"no JSON":            {"data:,hello", resolver.NoDocument, "", "", false},
+		"array":              {"data:,[]", resolver.NoDocument, "", "", false},
+		"HTML":               {w.web + "/page", resolver.NoDocument, "", "", false},
+		"too large":          {"data:,{" + strings.Repeat(" ", 2<<20) + "}", resolver.NoDocument, "", "", false},
+		"directory":          {"ipfs://" + dir.String(), resolver.NoDocument, "", "", false},
+		"no such file":       {"ipfs://" + dir.String() + "/x", resolver.NoDocument, "", "", false},
+		"lost":               {"ipfs://" + lost.String(), "not found", "", "", false},
+		"404":                {w.web + "/missing", "not found", "", "", false},
+		"busy":               {w.web + "/busy", "unavailable", "", "", false},
+		"inward":             {"https://127.0.0.2/agent.json", "address_blocked", "", "", false},
+		"plain http outside": {"http://1.1.1.1/agent.json", "address_blocked", "", "", false},
+	} {
+		w.chain.set("7", c.uri)
+		for turn := range 2 { // the second from the cache, where it may
+			got, err := w.Resolve(t.Context(), agent(7, 0))
+			if reason(err) != c.want {
+				t.Errorf("%s, turn %d: %s (%v), want %s", name, turn, reason(err), err, c.want)
+			}
+			if strings.Contains(got.DocumentURI, "secret") || err != nil && len(err.Error()) > 800 {
+				t.Errorf("%s: %q, %v", name, got.DocumentURI, err)
+			}
+			if len(got.Steps) == 0 {
+				t.Errorf("%s, turn %d: no steps", name, turn)
+			}
+			if err == nil && (got.URL+got.Command != c.target || got.DocumentSource != c.source || got.Bound != c.bound) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+		w.pass(24 * time.Hour)
+	}
+	if _, err := w.Resolve(t.Context(), agent(8, 0)); reason(err) != resolver.AgentNotFound {
+		t.Errorf("no such agent: %v", err)
+	}
+	if _, err := w.Resolve(t.Context(), resolver.Agent{}); err == nil {
+		t.Error("an agent without id was resolved")
+	}
+}
+
+func TestTargetTellsTheWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"https://a.example","version":"1.0.0"}],
+		"capabilities":{"mcp":{"url":"https://b.example","authentication":{"type":"bearer","tokenHeader":"X-Key"}}}`)))
+	got, err := w.Resolve(t.Context(), agent(7, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := resolver.Target{Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]",
+		Steps: []resolver.Step{{What: "tokenURI", Source: "chain 8453"}, {What: "document", Source: "data"}, {What: "endpoint", Source: "services[0]"}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	w.pass(12 * time.Second)
+	got, err = w.Resolve(t.Context(), agent(7, 0))
+	if want := []resolver.Step{{What: "cache", Source: "resolved 12s ago"}}; err != nil || !reflect.DeepEqual(got.Steps, want) {
+		t.Errorf("%+v, %v", got.Steps, err)
+	}
+}
+
+func TestCache(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, PinnedTTL: time.Hour, NegativeTTL: time.Second, CacheEntries: 2})
+	to := func(endpoint string) string {
+		return data(document(`"services":[{"name":"MCP","endpoint":"https://` + endpoint + `"}]`))
+	}
+	resolve := func(id, epoch int64) resolver.Target {
+		t.Helper()
+		got, err := w.Resolve(t.Context(), agent(id, epoch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	reads := func(want int, what string) {
+		t.Helper()
+		if got := w.chain.count(); got != want {
+			t.Errorf("%s: the chain was read %d times, want %d", what, got, want)
+		}
+	}
+	w.chain.set("1", to("a.example"))
+	resolve(1, 0)
+	resolve(1, 0)
+	reads(1, "twice the same")
+
+	w.chain.set("1", to("b.example"))
+	if got := resolve(1, 1); got.URL != "https://b.example" {
+		t.Errorf("after a raised epoch: %s", got.URL)
+	}
+	if got := resolve(1, 0); got.URL != "https://b.example" {
+		t.Errorf("a claim with an older epoch got %s", got.URL)
+	}
+	reads(2, "raised epoch")
+	w.pass(59 * time.Minute)
+	resolve(1, 1)
+	reads(2, "pinned document, 59 min")
+	w.pass(2 * time.Minute)
+	resolve(1, 1)
+	reads(3, "pinned document, 61 min")
+
+	w.chain.set("2", w.web+"/agent.json")
+	resolve(2, 0)
+	w.pass(61 * time.Second)
+	resolve(2, 0)
+	reads(5, "mutable document")
+
+	// Nothing to deliver to is remembered, for a shorter time.
+	for range 3 {
+		if _, err := w.Resolve(t.Context(), agent(3, 0)); reason(err) != resolver.AgentNotFound {
+			t.Fatal(err)
+		}
+	}
+	reads(6, "negative")
+	w.pass(2 * time.Second)
+	_, _ = w.Resolve(t.Context(), agent(3, 0))
+	reads(7, "negative, later")
+	// Two agents fit, the one used longest ago is gone.
+	resolve(2, 0)
+	reads(7, "still there")
+	resolve(1, 1)
+	reads(8, "dropped")
+
+	// A failure of the chain is not.
+	w.chain.mu.Lock()
+	w.chain.err = errAway
+	w.chain.mu.Unlock()
+	for range 2 {
+		if _, err := w.Resolve(t.Context(), agent(9, 0)); !errors.Is(err, errAway) {
+			t.Fatal(err)
+		}
+	}
+	reads(10, "chain away")
+}
+
+func TestSharedFlight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.chain.set("1", data(document(`"services":[{"name":"MCP","endpoint":"https://a.example"}]`)))
+	hold := make(chan struct{})
+	w.chain.hold = hold
+	first, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	var all sync.WaitGroup
+	all.Go(func() {
+		_, err := w.Resolve(first, agent(1, 0))
+		gone <- err
+	})
+	waitFor(t, func() bool { return w.chain.count() == 1 })
+	results := make(chan error, 8)
+	for range cap(results) {
+		all.Go(func() {
+			_, err := w.Resolve(t.Context(), agent(1, 0))
+			results <- err
+		})
+	}
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first caller got %v", err)
+	}
+	close(hold)
+	all.Wait()
+	for range cap(results) {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := w.chain.count(); n != 1 {
+		t.Errorf("the chain was read %d times", n)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.chain.hold = make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Resolve(context.Background(), agent(1, 0))
+		done <- err
+	}()
+	waitFor(t, func() bool { return w.chain.count() == 1 })
+	w.Close()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("a running resolve: %v", err)
+	}
+	if _, err := w.Resolve(context.Background(), agent(2, 0)); !errors.Is(err, resolver.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestRefusedConfig(t *testing.T) {
+	t.Parallel()
+	ok := resolver.Config{Chain: &registryReader{}, Fetcher: &ipfs.Fetcher{}}
+	for name, change := range map[string]func(*resolver.Config){
+		"no chain":     func(c *resolver.Config) { c.Chain = nil },
+		"no fetcher":   func(c *resolver.Config) { c.Fetcher = nil },
+		"negative":     func(c *resolver.Config) { c.MutableTTL = -1 },
+		"large limits": func(c *resolver.Config) { c.Limit = 1 << 30 },
+	} {
+		cfg := ok
+		change(&cfg)
+		if _, err := resolver.New(cfg); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// waitFor polls until ok says so.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("what was waited for did not happen")
+		}
+	}
+}
