@@ -1,0 +1,66 @@
+package chain
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Block tags of JSON-RPC.
+const (
+	latest    = "latest"
+	finalized = "finalized"
+)
+
+// block is what is read of a block.
+type block struct {
+	Number hexutil.Uint64 `json:"number"`
+	Hash   common.Hash    `json:"hash"`
+	Time   hexutil.Uint64 `json:"timestamp"`
+}
+
+// receipt is what is read of a receipt. go-ethereum's own type refuses those of several chains.
+type receipt struct {
+	BlockHash   common.Hash     `json:"blockHash"`
+	BlockNumber hexutil.Uint64  `json:"blockNumber"`
+	Status      *hexutil.Uint64 `json:"status"` // 1 or 0; missing before Byzantium
+	Logs        []types.Log     `json:"logs"`
+}
+
+func (r *receipt) failed() bool { return r.Status != nil && *r.Status == 0 }
+
+var errNoBlock = errors.New("the node does not have the block")
+
+// blockAt reads a block by number or tag; nil if the node has none.
+func (c *Client) blockAt(ctx context.Context, at string) (*block, error) {
+	var b *block
+	err := c.call(ctx, "reading block "+at, &b, "eth_getBlockByNumber", at, false)
+	return b, err
+}
+
+func (c *Client) head(ctx context.Context) (block, error) {
+	b, err := c.blockAt(ctx, latest)
+	if err != nil {
+		return block{}, err
+	}
+	if b == nil {
+		return block{}, c.unavailable("reading the head", errNoBlock)
+	}
+	return *b, nil
+}
+
+// finalized reads the finalized block; nil if the node names none. Some say so with null, some with an error.
+func (c *Client) finalized(ctx context.Context) (*block, error) {
+	b, err := c.blockAt(ctx, finalized)
+	var answered *rpcError
+	if errors.As(err, &answered) {
+		c.log.Debug("the node names no finalized block", "chain", c.chainID, "error", answered)
+		return nil, nil
+	}
+	return b, err
+}
+
+func number(n uint64) string { return hexutil.EncodeUint64(n) }

@@ -1,0 +1,253 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// Verify says how sure an event must be before it is delivered (HERALD_VERIFY_EVENT).
+type Verify string
+
+// The ways to verify.
+const (
+	VerifyOff       Verify = "off"       // believe the job
+	VerifyReceipt   Verify = "receipt"   // in a canonical block with enough confirmations
+	VerifyFinalized Verify = "finalized" // in a finalized block, whatever the confirmations
+)
+
+// Standing is what the chain says about the event of a job.
+type Standing struct {
+	// Found is false when the chain says that there is no such event. It stays true while the answer may still come: the
+	// transaction waits, or the node has not reached job.BlockNumber yet.
+	Found bool
+	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no such
+	// transaction was mined. Set only when Found is false.
+	Disagrees string
+	// Confirmed says that the event is deep enough.
+	Confirmed bool
+	// ConfirmedIn is how many blocks are missing, at least; 0 when Confirmed.
+	ConfirmedIn uint64
+	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry tells.
+	Revoked bool
+	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if unknown.
+	BlockNumber uint64
+	BlockHash   common.Hash
+}
+
+func contradicts(field string) Standing { return Standing{Disagrees: field} }
+
+// Check asks the chain about a job's event. With a transactionHash it compares the log in the receipt with the job's whole content
+// and the block with the canonical chain. Without one it can compare only what the registry stores: not endpoint, feedbackURI,
+// feedbackHash or responseURI. AgentUpdated and a FeedbackRevoked for the reason "reorg" have no event to find and are confirmed.
+//
+// Errors are *UnavailableError and *WrongChainError.
+func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, error) {
+	switch v {
+	case VerifyOff:
+		return Standing{Found: true, Confirmed: true}, nil
+	case VerifyReceipt, VerifyFinalized:
+	default:
+		return Standing{}, fmt.Errorf("chain: %q is no way to verify; off, receipt and finalized are", v)
+	}
+	if j.ChainID != c.chainID {
+		return Standing{}, fmt.Errorf("chain: a job of chain %d for the client of chain %d", j.ChainID, c.chainID)
+	}
+	if j.Kind == job.KindAgentUpdated || j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
+		return Standing{Found: true, Confirmed: true}, nil
+	}
+	if field, err := c.foreignIdentity(ctx, j); err != nil || field != "" {
+		return contradicts(field), err
+	}
+	if j.TransactionHash == (common.Hash{}) {
+		return c.checkStored(ctx, j, v)
+	}
+	return c.checkLog(ctx, j, v)
+}
+
+// emitter is the registry whose event a job is about, and the field that names it.
+func emitter(j job.Job) (common.Address, string) {
+	if j.Kind == job.KindValidationResponse {
+		return j.ValidationRegistry, "validationRegistry"
+	}
+	return j.ReputationRegistry, "reputationRegistry"
+}
+
+// maxIdentities bounds what foreignIdentity remembers; jobs may name any registry.
+const maxIdentities = 64
+
+// foreignIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine event
+// must not be taken to an agent of the same number in somebody else's registry. One that does not tell is believed.
+func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, err error) {
+	registry, _ := emitter(j)
+	c.mu.Lock()
+	identity, known := c.identities[registry]
+	c.mu.Unlock()
+	if !known {
+		ret, err := c.view(ctx, "reading getIdentityRegistry", registry, erc8004.PackGetIdentityRegistry())
+		var reverted *revert
+		switch {
+		case errors.As(err, &reverted):
+			return "", nil
+		case err != nil:
+			return "", err
+		}
+		if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
+			return "", c.unavailable("reading getIdentityRegistry", err)
+		}
+		c.mu.Lock()
+		if len(c.identities) >= maxIdentities {
+			clear(c.identities)
+		}
+		c.identities[registry] = identity
+		c.mu.Unlock()
+	}
+	if identity != j.IdentityRegistry {
+		return "identityRegistry", nil
+	}
+	return "", nil
+}
+
+// checkLog looks for the event in the receipt of its transaction.
+func (c *Client) checkLog(ctx context.Context, j job.Job, v Verify) (Standing, error) {
+	var r *receipt
+	var head *block
+	var stored hexutil.Bytes
+	const op = "reading the event's receipt"
+	elems := []rpc.BatchElem{
+		{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &r},
+		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+	}
+	if j.Kind == job.KindNewFeedback {
+		call, err := erc8004.PackReadFeedback(j.AgentID, j.ClientAddress, j.FeedbackIndex)
+		if err != nil {
+			return contradicts("agentId"), nil
+		}
+		elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: callArgs(j.ReputationRegistry, call, latest), Result: &stored})
+	}
+	if err := c.batch(ctx, op, elems); err != nil {
+		return Standing{}, err
+	}
+	for _, e := range elems[:2] {
+		if e.Error != nil {
+			return Standing{}, c.unavailable(op, e.Error)
+		}
+	}
+	switch {
+	case head == nil:
+		return Standing{}, c.unavailable("reading the head", errNoBlock)
+	case r == nil:
+		return c.unmined(ctx, j, uint64(head.Number))
+	}
+
+	s, err := c.compare(j, r)
+	if err != nil || !s.Found {
+		return s, err
+	}
+	if j.Kind == job.KindNewFeedback {
+		// A revert or another shape only means that the registry does not tell.
+		answer := elems[len(elems)-1]
+		if _, isRevert := revertData(answer.Error); answer.Error != nil && !isRevert {
+			return Standing{}, c.unavailable("reading the feedback", answer.Error)
+		}
+		if f, err := erc8004.UnpackReadFeedback(stored); answer.Error == nil && err == nil {
+			s.Revoked = f.Revoked
+		}
+	}
+	return c.depth(ctx, s, v, uint64(head.Number))
+}
+
+// unmined tells a transaction that may still come from one that does not exist.
+func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
+	if head < j.BlockNumber {
+		return Standing{Found: true, ConfirmedIn: j.BlockNumber - head + c.confirmations}, nil
+	}
+	var tx *struct {
+		Hash common.Hash `json:"hash"`
+	}
+	if err := c.call(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash", j.TransactionHash); err != nil {
+		return Standing{}, err
+	}
+	if tx == nil {
+		return contradicts("transactionHash"), nil
+	}
+	return Standing{Found: true, ConfirmedIn: c.confirmations + 1}, nil
+}
+
+// compare finds the job's event among the logs of a receipt.
+func (c *Client) compare(j job.Job, r *receipt) (Standing, error) {
+	if r.failed() {
+		return contradicts("transactionHash"), nil
+	}
+	sameBlock := j.BlockHash == r.BlockHash
+	if sameBlock && j.BlockNumber != 0 && j.BlockNumber != uint64(r.BlockNumber) {
+		return contradicts("blockNumber"), nil
+	}
+	// If no log fits, the one that the job meant says best why: the log at its index, else one of the right kind.
+	why := "transactionHash"
+	if j.LogIndex != nil {
+		why = "logIndex"
+	}
+	for i := range r.Logs {
+		l := r.Logs[i]
+		at := j.LogIndex != nil && l.Index == *j.LogIndex
+		// Log indexes count through the block. In another block than the job's, the event has another one.
+		if j.LogIndex != nil && !at && (sameBlock || j.BlockHash == (common.Hash{})) {
+			continue
+		}
+		e, err := erc8004.Decode(l)
+		if err != nil {
+			continue
+		}
+		field := differs(j, e)
+		if field == "" {
+			return Standing{Found: true, BlockNumber: uint64(r.BlockNumber), BlockHash: r.BlockHash}, nil
+		}
+		if at || field != "type" {
+			why = field
+		}
+	}
+	return contradicts(why), nil
+}
+
+// depth adds to an event that was found how sure it is.
+func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
+	canonical, err := c.blockAt(ctx, number(s.BlockNumber))
+	if err != nil {
+		return Standing{}, err
+	}
+	if canonical == nil || canonical.Hash != s.BlockHash {
+		// The receipt and the chain come from two sides of a reorg, or from two nodes behind one address.
+		s.ConfirmedIn = c.confirmations + 1
+		return s, nil
+	}
+	reached, need := uint64(0), c.confirmations
+	switch {
+	case v == VerifyFinalized:
+		need = 0
+		final, err := c.finalized(ctx)
+		if err != nil {
+			return Standing{}, err
+		}
+		if final != nil {
+			reached = uint64(final.Number)
+		}
+	case head > s.BlockNumber:
+		reached = head
+	default:
+		reached = s.BlockNumber // the receipt is newer than the head in the same batch
+	}
+	if want := s.BlockNumber + need; reached < want {
+		s.ConfirmedIn = want - reached
+	} else {
+		s.Confirmed = true
+	}
+	return s, nil
+}

@@ -1,0 +1,312 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// maxAnswer bounds one answer of the node over HTTP. A receipt or a range of logs is far below.
+const maxAnswer = 64 << 20
+
+// Config says which node to ask.
+type Config struct {
+	// ChainID is what the node must serve.
+	ChainID uint64
+	// URL is the node's address: http, https, ws or wss.
+	URL secret.Secret
+	// Timeout of one question, dialling included. Default 10 s.
+	Timeout time.Duration
+	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is enough.
+	Confirmations uint64
+	// Logger, default slog.Default().
+	Logger *slog.Logger
+}
+
+// Client asks one node about one chain. It is safe for concurrent use.
+type Client struct {
+	chainID       uint64
+	url           secret.Secret
+	timeout       time.Duration
+	confirmations uint64
+	log           *slog.Logger
+	transport     *http.Transport
+
+	dialing chan struct{} // holds one token: who has it may dial
+
+	mu         sync.Mutex
+	node       *rpc.Client // nil until the node's chain id was seen
+	closed     bool
+	identities map[common.Address]common.Address // what getIdentityRegistry answered
+}
+
+var errClosed = errors.New("the client is closed")
+
+// New makes a client. It does not touch the network: the node may be away now and come later.
+func New(cfg Config) (*Client, error) {
+	if cfg.ChainID == 0 {
+		return nil, errors.New("chain: the chain id is 0")
+	}
+	u, err := url.Parse(cfg.URL.Reveal())
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" && u.Scheme != "wss" {
+		return nil, fmt.Errorf("RPC_URL_%d is no http, https, ws or wss address", cfg.ChainID)
+	}
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("chain %d: the timeout %s is negative", cfg.ChainID, cfg.Timeout)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Client{
+		chainID: cfg.ChainID, url: cfg.URL, timeout: cfg.Timeout, confirmations: cfg.Confirmations, log: cfg.Logger,
+		transport: &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
+			MaxIdleConnsPerHost:   16,
+			IdleConnTimeout:       90 * time.Second,
+			TLSHandshakeTimeout:   cfg.Timeout,
+			ResponseHeaderTimeout: cfg.Timeout,
+			ForceAttemptHTTP2:     true,
+		},
+		dialing:    make(chan struct{}, 1),
+		identities: make(map[common.Address]common.Address),
+	}, nil
+}
+
+// ChainID returns the id of the chain.
+func (c *Client) ChainID() uint64 { return c.chainID }
+
+// Ping asks the node for its chain id. The error is an *UnavailableError or a *WrongChainError.
+func (c *Client) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	node, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return c.identify(ctx, node)
+}
+
+// Close ends the connections. Later calls fail.
+func (c *Client) Close() {
+	c.mu.Lock()
+	node := c.node
+	c.node, c.closed = nil, true
+	c.mu.Unlock()
+	if node != nil {
+		node.Close()
+	}
+	c.transport.CloseIdleConnections()
+}
+
+// connect returns the connection, making it if there is none; one caller at a time does, the others wait for it.
+func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
+	if node, err := c.connected(); node != nil || err != nil {
+		return node, err
+	}
+	select {
+	case c.dialing <- struct{}{}:
+		defer func() { <-c.dialing }()
+	case <-ctx.Done():
+		return nil, c.unavailable("connecting", ctx.Err())
+	}
+	if node, err := c.connected(); node != nil || err != nil {
+		return node, err
+	}
+	node, err := rpc.DialOptions(ctx, c.url.Reveal(), rpc.WithHTTPClient(&http.Client{
+		Transport:     boundedTransport{c.transport},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}))
+	if err != nil {
+		return nil, c.unavailable("connecting", err)
+	}
+	if err := c.identify(ctx, node); err != nil {
+		node.Close()
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		node.Close()
+		return nil, c.unavailable("connecting", errClosed)
+	}
+	c.node = node
+	return node, nil
+}
+
+func (c *Client) connected() (*rpc.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.unavailable("connecting", errClosed)
+	}
+	return c.node, nil
+}
+
+func (c *Client) identify(ctx context.Context, node *rpc.Client) error {
+	var id hexutil.Big
+	if err := node.CallContext(ctx, &id, "eth_chainId"); err != nil {
+		return c.unavailable("asking for the chain id", err)
+	}
+	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != c.chainID {
+		return &WrongChainError{Want: c.chainID, Got: got.Uint64()}
+	}
+	return nil
+}
+
+func (c *Client) unavailable(op string, err error) error {
+	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err)}
+}
+
+// batch asks several things in one request. Errors of single elements stay in them.
+func (c *Client) batch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	node, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := node.BatchCallContext(ctx, elems); err != nil {
+		return c.unavailable(op, err)
+	}
+	return nil
+}
+
+// call asks one thing.
+func (c *Client) call(ctx context.Context, op string, result any, method string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	node, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := node.CallContext(ctx, result, method, args...); err != nil {
+		return c.unavailable(op, err)
+	}
+	return nil
+}
+
+// callArgs are the parameters of eth_call. `data` is the name that every node knows.
+func callArgs(to common.Address, data []byte, block string) []any {
+	return []any{map[string]any{"to": to, "data": hexutil.Bytes(data)}, block}
+}
+
+// revert is what a contract answered instead of a result.
+type revert struct{ data []byte }
+
+func (r *revert) Error() string {
+	return fmt.Sprintf("the contract reverted with %d bytes", len(r.data))
+}
+
+// view calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
+func (c *Client) view(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	node, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ret hexutil.Bytes
+	err = node.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
+	return c.viewed(op, to, ret, err)
+}
+
+// viewed interprets the outcome of an eth_call.
+func (c *Client) viewed(op string, to common.Address, ret hexutil.Bytes, err error) ([]byte, error) {
+	if err != nil {
+		if data, ok := revertData(err); ok {
+			return nil, &revert{data}
+		}
+		return nil, c.unavailable(op, err)
+	}
+	if len(ret) == 0 {
+		return nil, c.unavailable(op, &NoContractError{ChainID: c.chainID, Address: to})
+	}
+	return ret, nil
+}
+
+// TokenURI reads an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
+func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
+	gone := &NoSuchAgentError{ChainID: c.chainID, Registry: identity, AgentID: agentID}
+	call, err := erc8004.PackTokenURI(agentID)
+	if err != nil {
+		return "", gone // no registry has an id that is no uint256
+	}
+	const op = "reading tokenURI"
+	ret, err := c.view(ctx, op, identity, call)
+	var reverted *revert
+	switch {
+	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.data):
+		return "", gone
+	case errors.As(err, &reverted):
+		return "", c.ownerless(ctx, op, gone, reverted)
+	case err != nil:
+		return "", err
+	}
+	uri, err := erc8004.UnpackTokenURI(ret)
+	if err != nil {
+		return "", c.unavailable(op, err)
+	}
+	return uri, nil
+}
+
+// ownerless finds out what a revert without the known error means: if ownerOf reverts as well, there is no such agent.
+func (c *Client) ownerless(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
+	call, err := erc8004.PackOwnerOf(gone.AgentID)
+	if err != nil {
+		return gone
+	}
+	_, err = c.view(ctx, "reading ownerOf", gone.Registry, call)
+	var also *revert
+	switch {
+	case errors.As(err, &also):
+		return gone
+	case err != nil:
+		return err
+	}
+	return c.unavailable(op, reverted)
+}
+
+// boundedTransport ends an answer that is too large.
+type boundedTransport struct{ next http.RoundTripper }
+
+func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = &boundedBody{body: resp.Body, left: maxAnswer}
+	return resp, nil
+}
+
+type boundedBody struct {
+	body io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
+	}
+	n, err := b.body.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func (b *boundedBody) Close() error { return b.body.Close() }

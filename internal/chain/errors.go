@@ -1,0 +1,120 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// UnavailableError says that a node could not be asked or did not answer properly. Trying again later may help.
+type UnavailableError struct {
+	ChainID uint64
+	Op      string // what was being asked
+	Err     error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("chain %d: %s: %v", e.ChainID, e.Op, e.Err)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// WrongChainError says that the node behind RPC_URL_<chain> serves another chain.
+type WrongChainError struct {
+	Want, Got uint64
+}
+
+func (e *WrongChainError) Error() string {
+	return fmt.Sprintf("the node that RPC_URL_%d names serves chain %d: set the variable to a node of chain %d", e.Want, e.Got, e.Want)
+}
+
+// NoSuchAgentError says that the identity registry does not know an agent.
+type NoSuchAgentError struct {
+	ChainID  uint64
+	Registry common.Address
+	AgentID  *big.Int
+}
+
+func (e *NoSuchAgentError) Error() string {
+	return fmt.Sprintf("the identity registry %s on chain %d has no agent %s", e.Registry, e.ChainID, e.AgentID)
+}
+
+// NoSuchAgent tells packages that do not know this one what the error means.
+func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
+
+// NoContractError says that an address has no code, so whatever was asked of it has no answer. It comes inside of an
+// *UnavailableError: a wrong setting can be mended, and events are not to be lost to one.
+type NoContractError struct {
+	ChainID uint64
+	Address common.Address
+}
+
+func (e *NoContractError) Error() string {
+	return fmt.Sprintf("there is no contract at %s on chain %d: check the registry addresses of this chain", e.Address, e.ChainID)
+}
+
+// statusError is an answer with an HTTP status of failure. The body is left out: gateways put keys into it.
+type statusError struct{ status string }
+
+func (e *statusError) Error() string { return "the node answered " + e.status }
+
+// rpcError is a JSON-RPC error. The message is the node's, bounded.
+type rpcError struct {
+	code    int
+	message string
+}
+
+func (e *rpcError) Error() string {
+	return fmt.Sprintf("the node answered error %d: %s", e.code, e.message)
+}
+
+const maxMessage = 300
+
+// clean returns an error that can be shown: without the node's URL, which net/http puts into every error, and bounded. What
+// errors.Is can find of context and net errors stays.
+func clean(err error) error {
+	var httpErr rpc.HTTPError
+	var urlErr *url.Error
+	var code rpc.Error
+	switch {
+	case errors.As(err, &httpErr):
+		return &statusError{httpErr.Status}
+	case errors.As(err, &urlErr):
+		return clean(urlErr.Err)
+	case errors.As(err, &code):
+		return &rpcError{code.ErrorCode(), strings.ToValidUTF8(truncate(code.Error(), maxMessage), "\ufffd")}
+	}
+	return err
+}
+
+func truncate(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + "…"
+	}
+	return s
+}
+
+// revertData returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node. Nodes
+// differ in how they say it: code 3 with the data in hex, other codes with the same, or the word "Reverted" before it.
+func revertData(err error) ([]byte, bool) {
+	var code rpc.Error
+	if !errors.As(err, &code) {
+		return nil, false
+	}
+	var data rpc.DataError
+	if errors.As(err, &data) {
+		if text, ok := data.ErrorData().(string); ok {
+			if b, err := hexutil.Decode(strings.TrimPrefix(text, "Reverted ")); err == nil && (len(b) == 0 || len(b) >= 4) {
+				return b, true
+			}
+		}
+	}
+	const executionReverted = 3
+	return nil, code.ErrorCode() == executionReverted
+}

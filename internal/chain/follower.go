@@ -1,0 +1,317 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// FollowConfig says what a Follower reads and who takes it.
+type FollowConfig struct {
+	// Deployment names the registries. Zero addresses are left out; at least one is needed.
+	Deployment erc8004.Deployment
+	// Kinds of events. Default: all that become jobs.
+	Kinds []erc8004.Kind
+	// From is the first block to read.
+	From uint64
+	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
+	Poll time.Duration
+	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node refuses.
+	Range uint64
+	// Limits are passed to job.Parse.
+	Limits job.Limits
+	// Handle takes a job. The same one comes again after a reorg or a failure, so it must be idempotent by key. An error ends
+	// Follow.
+	Handle func(context.Context, job.Job) error
+	// Refused takes a log that has a known topic but makes no job, with the reason. Default: it is logged. An error ends Follow.
+	Refused func(context.Context, types.Log, error) error
+}
+
+// Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It asks
+// with eth_getLogs over any transport, so nothing is lost when a subscription would have been.
+type Follower struct {
+	client *Client
+	cfg    FollowConfig
+	filter logFilter
+	log    *slog.Logger
+
+	next  uint64   // first block that was not handed over
+	width uint64   // blocks to ask for at once
+	done  []anchor // ends of the ranges handed over, oldest first
+}
+
+// anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
+type anchor struct {
+	number uint64
+	hash   common.Hash
+}
+
+// maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the oldest.
+const maxAnchors = 256
+
+// logFilter is the parameter of eth_getLogs.
+type logFilter struct {
+	Address   []common.Address `json:"address"`
+	Topics    [][]common.Hash  `json:"topics"`
+	FromBlock hexutil.Uint64   `json:"fromBlock"`
+	ToBlock   hexutil.Uint64   `json:"toBlock"`
+}
+
+// errMoved says that the chain changed while a range was being read.
+var errMoved = errors.New("the chain reorganised while it was read")
+
+// NewFollower makes a follower; Follow runs it.
+func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
+	if cfg.Handle == nil {
+		return nil, errors.New("chain: the follower has nobody to hand jobs to")
+	}
+	if cfg.Poll < 0 || cfg.Range > 10_000 {
+		return nil, errors.New("chain: the follower's Poll is negative or its Range over 10000 blocks")
+	}
+	if cfg.Poll == 0 {
+		cfg.Poll = 2 * time.Second
+	}
+	if cfg.Range == 0 {
+		cfg.Range = 1000
+	}
+	if len(cfg.Kinds) == 0 {
+		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended, erc8004.ValidationResponse,
+			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataUpdate, erc8004.Transfer}
+	}
+	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From, width: cfg.Range}
+	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
+		if a != (common.Address{}) {
+			f.filter.Address = append(f.filter.Address, a)
+		}
+	}
+	if len(f.filter.Address) == 0 {
+		return nil, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", c.chainID, c.chainID, c.chainID)
+	}
+	f.filter.Topics = [][]common.Hash{erc8004.Topics(cfg.Kinds...)}
+	if cfg.Refused == nil {
+		f.cfg.Refused = func(_ context.Context, l types.Log, err error) error {
+			f.log.Warn("a log makes no job", "transaction", l.TxHash, "log", l.Index, "block", l.BlockNumber, "error", err)
+			return nil
+		}
+	}
+	return f, nil
+}
+
+// Follow runs until ctx ends or Handle or Refused fails, and returns that error. While the node is away it waits and says so.
+func (f *Follower) Follow(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		more, err := f.step(ctx)
+		var handed *handError
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &handed):
+			return handed.err
+		case errors.Is(err, errMoved):
+			f.log.Info("the chain reorganised while it was read, reading again")
+		case err != nil:
+			if !away {
+				f.log.Warn("waiting for the node", "error", err)
+			}
+			away = true
+		case away:
+			f.log.Info("the node answers again")
+			away = false
+		}
+		if more {
+			timer.Reset(0)
+		} else {
+			timer.Reset(f.cfg.Poll)
+		}
+	}
+}
+
+// handError carries an error of Handle or Refused through step.
+type handError struct{ err error }
+
+func (e *handError) Error() string { return e.err.Error() }
+
+// step reads one range. more says that the head was not reached.
+func (f *Follower) step(ctx context.Context) (more bool, err error) {
+	head, err := f.client.head(ctx)
+	if err != nil {
+		return false, err
+	}
+	if n := len(f.done); n > 0 && uint64(head.Number) < f.done[n-1].number {
+		return false, nil // a node that lags, or a reorg that is not complete: the hashes will tell
+	}
+	if err := f.rewind(ctx); err != nil {
+		return false, err
+	}
+	if uint64(head.Number) < f.next {
+		return false, nil
+	}
+	end := &head
+	if last := f.next + f.width - 1; last < uint64(head.Number) {
+		if end, err = f.client.blockAt(ctx, number(last)); err != nil {
+			return false, err
+		}
+		if end == nil {
+			return false, errMoved
+		}
+	}
+	logs, err := f.logs(ctx, *end)
+	if err != nil {
+		return f.narrow(err)
+	}
+	times, err := f.times(ctx, logs)
+	if err != nil {
+		return false, err
+	}
+	if err := f.hand(ctx, logs, times); err != nil {
+		return false, err
+	}
+	f.done = append(f.done, anchor{uint64(end.Number), end.Hash})
+	if len(f.done) > maxAnchors {
+		f.done = f.done[len(f.done)-maxAnchors:]
+	}
+	f.next = uint64(end.Number) + 1
+	f.width = min(f.width*2, f.cfg.Range)
+	return uint64(end.Number) < uint64(head.Number), nil
+}
+
+// rewind goes back to the newest block handed over that is still canonical.
+func (f *Follower) rewind(ctx context.Context) error {
+	for len(f.done) > 0 {
+		last := f.done[len(f.done)-1]
+		b, err := f.client.blockAt(ctx, number(last.number))
+		if err != nil {
+			return err
+		}
+		switch {
+		case b == nil:
+			return f.client.unavailable("looking for a reorg", errNoBlock)
+		case b.Hash == last.hash:
+			return nil
+		}
+		f.done = f.done[:len(f.done)-1]
+		f.next = f.cfg.From
+		if len(f.done) > 0 {
+			f.next = f.done[len(f.done)-1].number + 1
+		}
+		f.log.Info("a block was replaced, reading again", "block", last.number, "from", f.next)
+	}
+	return nil
+}
+
+// logs reads the logs from the next block to end. The same request asks for end again: behind one address may be several nodes,
+// and one that lags would answer with the logs that it has, which are fewer.
+func (f *Follower) logs(ctx context.Context, end block) ([]types.Log, error) {
+	filter := f.filter
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
+	var logs []types.Log
+	var again *block
+	elems := []rpc.BatchElem{
+		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
+		{Method: "eth_getBlockByNumber", Args: []any{end.Number, false}, Result: &again},
+	}
+	op := fmt.Sprintf("reading the logs of blocks %d to %d", f.next, uint64(end.Number))
+	if err := f.client.batch(ctx, op, elems); err != nil {
+		return nil, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return nil, f.client.unavailable(op, e.Error)
+		}
+	}
+	if again == nil || again.Hash != end.Hash {
+		return nil, errMoved
+	}
+	return logs, nil
+}
+
+// narrow asks for fewer blocks next time when the node, rather than the way to it, refused. Nodes bound ranges and answers
+// in different ways and words.
+func (f *Follower) narrow(err error) (more bool, _ error) {
+	var refused *rpcError
+	var status *statusError
+	if f.width > 1 && (errors.As(err, &refused) || errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded)) {
+		f.width = max(f.width/2, 1)
+	}
+	return false, err
+}
+
+// times reads the time of every block that the logs name, where the node does not give it with the log.
+func (f *Follower) times(ctx context.Context, logs []types.Log) (map[common.Hash]uint64, error) {
+	times := make(map[common.Hash]uint64)
+	var elems []rpc.BatchElem
+	for _, l := range logs {
+		if l.BlockTimestamp != 0 {
+			times[l.BlockHash] = l.BlockTimestamp
+		}
+		if _, known := times[l.BlockHash]; known {
+			continue
+		}
+		times[l.BlockHash] = 0
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false}, Result: new(*block)})
+	}
+	const op, atOnce = "reading the times of blocks", 50
+	for len(elems) > 0 {
+		part := elems[:min(atOnce, len(elems))]
+		elems = elems[len(part):]
+		if err := f.client.batch(ctx, op, part); err != nil {
+			return nil, err
+		}
+		for _, e := range part {
+			if e.Error != nil {
+				return nil, f.client.unavailable(op, e.Error)
+			}
+			b, _ := e.Result.(**block)
+			if b == nil || *b == nil {
+				return nil, errMoved
+			}
+			times[(*b).Hash] = uint64((*b).Time)
+		}
+	}
+	return times, nil
+}
+
+// hand passes the logs on in the chain's order.
+func (f *Follower) hand(ctx context.Context, logs []types.Log, times map[common.Hash]uint64) error {
+	for _, l := range logs {
+		if l.Removed {
+			continue
+		}
+		j, err := f.job(l, times[l.BlockHash])
+		if err == nil {
+			err = f.cfg.Handle(ctx, j)
+		} else {
+			err = f.cfg.Refused(ctx, l, err)
+		}
+		if err != nil {
+			return &handError{err}
+		}
+	}
+	return nil
+}
+
+func (f *Follower) job(l types.Log, blockTime uint64) (job.Job, error) {
+	e, err := erc8004.Decode(l)
+	if err != nil {
+		return job.Job{}, err
+	}
+	return Job(e, f.client.chainID, f.cfg.Deployment, blockTime, f.cfg.Limits)
+}

@@ -1,0 +1,199 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// follow runs a follower and returns its jobs. It ends with the test, or by the returned function.
+func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
+	w.t.Helper()
+	jobs = make(chan job.Job, 100)
+	cfg.Deployment, cfg.Poll = w.net.Deployment(), 5*time.Millisecond
+	if cfg.Handle == nil {
+		cfg.Handle = func(_ context.Context, j job.Job) error { jobs <- j; return nil }
+	}
+	f, err := w.client.NewFollower(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			w.t.Errorf("Follow ended with %v", err)
+		}
+	}
+	w.t.Cleanup(stop)
+	return jobs, stop
+}
+
+func (w *world) next(jobs chan job.Job) job.Job {
+	w.t.Helper()
+	select {
+	case j := <-jobs:
+		return j
+	case <-w.ctx.Done():
+		w.t.Fatal("the follower handed nothing over")
+		return job.Job{}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	w := newWorld(t, 0)
+	first := w.feedback()
+	w.mine(5)
+	jobs, _ := w.follow(FollowConfig{Range: 2})
+	updated := w.next(jobs)
+	if updated.Kind != job.KindAgentUpdated || updated.AgentID.Sign() != 0 || updated.IdentityRegistry != w.net.Deployment().Identity {
+		t.Errorf("%+v", updated)
+	}
+	for updated.Kind == job.KindAgentUpdated { // Transfer, MetadataUpdate, Registered
+		updated = w.next(jobs)
+	}
+	if got := updated; got.Key() != first.Key() || got.Timestamp == 0 || got.Timestamp != first.Timestamp || len(got.Sanitized) != 2 {
+		t.Errorf("got  %+v\nwant %+v", got, first)
+	}
+	// What comes while it follows, several in one block, in order.
+	for range 3 {
+		if _, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation, devnet.Feedback{AgentID: w.agent, Tag1: "later"}.Calldata()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mine(1)
+	for want := uint64(2); want <= 4; want++ {
+		j := w.next(jobs)
+		if j.FeedbackIndex != want || j.Tag1 != "later" {
+			t.Errorf("index %d, want %d", j.FeedbackIndex, want)
+		}
+		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
+			t.Errorf("a followed job is not found: %+v", got)
+		}
+	}
+	revoked := w.job2(w.net.RevokeFeedback(w.ctx, w.rater, w.agent, 2))(erc8004.FeedbackRevoked)
+	if got := w.next(jobs); got.Key() != revoked.Key() || got.Kind != job.KindFeedbackRevoked || got.Reason != job.RevokedByClient {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFollowReorg(t *testing.T) {
+	w := newWorld(t, 0)
+	jobs, _ := w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}})
+	first := w.feedback()
+	if got := w.next(jobs); got.Key() != first.Key() {
+		t.Errorf("%+v", got)
+	}
+	if err := w.net.Reorg(w.ctx, 1, true); err != nil {
+		t.Fatal(err)
+	}
+	again := w.next(jobs)
+	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
+		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
+	}
+	// The one that is lost never happened; its index is used again with another content.
+	lost := w.feedback()
+	if got := w.next(jobs); got.Key() != lost.Key() {
+		t.Errorf("%+v", got)
+	}
+	if err := w.net.Reorg(w.ctx, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	other := w.job2(func() (*types.Receipt, error) {
+		_, r, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Tag1: "other"})
+		return r, err
+	}())(erc8004.NewFeedback)
+	if got := w.next(jobs); got.Key() != lost.Key() || got.Tag1 != "other" || got.TransactionHash != other.TransactionHash {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFollowRefusedAndHandleErrors(t *testing.T) {
+	w := newWorld(t, 0)
+	w.feedback()
+	stop := errors.New("stop")
+	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+		Handle: func(context.Context, job.Job) error { return stop }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Follow(w.ctx); !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+	// A job over the size limit is refused and the rest goes on.
+	if _, _, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, job.MaxBytes))}); err != nil {
+		t.Fatal(err)
+	}
+	last := w.feedback()
+	refused := make(chan error, 10)
+	jobs, _ := w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Refused: func(_ context.Context, _ types.Log, err error) error { refused <- err; return nil }})
+	w.next(jobs)
+	if got := w.next(jobs); got.Key() != last.Key() {
+		t.Errorf("%+v", got)
+	}
+	var refusal *job.Refusal
+	if err := <-refused; !errors.As(err, &refusal) {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+func TestFollowWaitsForTheNode(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, Config{ChainID: 1, URL: secret.New("http://127.0.0.1:1"), Timeout: time.Second})
+	ctx, cancel := context.WithCancel(t.Context())
+	warned := make(chan struct{}, 1)
+	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
+	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond,
+		Handle: func(context.Context, job.Job) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	<-warned
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// signal tells that something was logged.
+type signal struct{ c chan struct{} }
+
+func (s signal) Write(p []byte) (int, error) {
+	select {
+	case s.c <- struct{}{}:
+	default:
+	}
+	return io.Discard.Write(p)
+}
+
+func TestNewFollowerRefuses(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, Config{ChainID: 1, URL: secret.New("http://127.0.0.1:1")})
+	handle := func(context.Context, job.Job) error { return nil }
+	d := erc8004.Deployment{Reputation: common.Address{1}}
+	for _, cfg := range []FollowConfig{{Deployment: d}, {Handle: handle}, {Deployment: d, Handle: handle, Range: 10_001}, {Deployment: d, Handle: handle, Poll: -1}} {
+		if _, err := c.NewFollower(cfg); err == nil {
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package devnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Commit mines a block with what waits and returns its hash.
+func (n *Net) Commit() (common.Hash, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return common.Hash{}, errClosed
+	}
+	return n.commit(), nil
+}
+
+func (n *Net) commit() common.Hash {
+	clear(n.pending)
+	return n.backend.Commit()
+}
+
+// Reorg replaces the newest depth blocks by depth+1 others. With keep their transactions are mined again, in the first of the
+// new blocks; else they never happened.
+func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return errClosed
+	}
+	head, err := n.client.BlockNumber(ctx)
+	if err != nil {
+		return fmt.Errorf("devnet: reading the head: %w", err)
+	}
+	if depth == 0 || depth > head {
+		return fmt.Errorf("devnet: a reorg of %d blocks; the chain has %d", depth, head)
+	}
+	parent, err := n.client.HeaderByNumber(ctx, new(big.Int).SetUint64(head-depth))
+	if err != nil {
+		return fmt.Errorf("devnet: reading block %d: %w", head-depth, err)
+	}
+	if err := n.backend.Fork(parent.Hash()); err != nil {
+		return fmt.Errorf("devnet: going back to block %d: %w", head-depth, err)
+	}
+	if !keep {
+		n.backend.Rollback()
+	}
+	for range depth + 1 {
+		n.commit()
+	}
+	return nil
+}
+
+// Submit signs and sends a transaction and leaves it waiting for the next block. A call that would revert is not sent; the error
+// is the node's, with the revert data.
+func (n *Net) Submit(ctx context.Context, from Account, to common.Address, data []byte) (common.Hash, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.submit(ctx, from, &to, data)
+}
+
+func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data []byte) (common.Hash, error) {
+	if n.closed {
+		return common.Hash{}, errClosed
+	}
+	gas, err := n.client.EstimateGas(ctx, ethereum.CallMsg{From: from.Address, To: to, Data: data})
+	if err != nil {
+		return common.Hash{}, fmt.Errorf("trying the call: %w", err)
+	}
+	nonce, err := n.client.NonceAt(ctx, from.Address, nil)
+	if err != nil {
+		return common.Hash{}, fmt.Errorf("reading the nonce: %w", err)
+	}
+	tx, err := types.SignNewTx(from.key, types.LatestSignerForChainID(n.chainID), &types.DynamicFeeTx{
+		ChainID: n.chainID, Nonce: nonce + n.pending[from.Address], To: to, Data: data,
+		// Another transaction of the same block may make this one dearer than it was on its own.
+		Gas: gas + gas/2 + 50_000, GasTipCap: big.NewInt(1e9), GasFeeCap: big.NewInt(100e9),
+	})
+	if err != nil {
+		return common.Hash{}, fmt.Errorf("signing: %w", err)
+	}
+	if err := n.client.SendTransaction(ctx, tx); err != nil {
+		return common.Hash{}, fmt.Errorf("sending: %w", err)
+	}
+	n.pending[from.Address]++
+	return tx.Hash(), nil
+}
+
+// Receipt returns the receipt of a mined transaction; ctx bounds the wait for it.
+func (n *Net) Receipt(ctx context.Context, tx common.Hash) (*types.Receipt, error) {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		receipt, err := n.client.TransactionReceipt(ctx, tx)
+		if err == nil || !errors.Is(err, ethereum.NotFound) {
+			return receipt, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the receipt of %s: %w", tx, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// transact sends a transaction, mines a block and returns the receipt.
+func (n *Net) transact(ctx context.Context, from Account, to *common.Address, data []byte) (*types.Receipt, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	tx, err := n.submit(ctx, from, to, data)
+	if err != nil {
+		return nil, err
+	}
+	n.commit()
+	receipt, err := n.Receipt(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if receipt.Status != types.ReceiptStatusSuccessful {
+		return nil, fmt.Errorf("transaction %s reverted in its block", tx)
+	}
+	return receipt, nil
+}

@@ -1,0 +1,235 @@
+package devnet
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/eth/ethconfig"
+	"github.com/ethereum/go-ethereum/ethclient/simulated"
+	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/params"
+
+	"github.com/agentherald/herald/internal/devnet/registry"
+	"github.com/agentherald/herald/internal/erc8004"
+)
+
+// DefaultChainID is the chain id that development chains use by convention.
+const DefaultChainID = 31337
+
+// Config says what chain to start. The zero value is good.
+type Config struct {
+	// ChainID, default 31337.
+	ChainID uint64
+	// Interval is the time between empty blocks. Default 0: a block is mined only by Commit and the helpers, which is what
+	// tests want. Each block's time is at least a second after its parent's, so below a second the chain's clock runs ahead.
+	Interval time.Duration
+	// Accounts is the number of accounts with 1,000,000 ether each. Default 10.
+	Accounts int
+}
+
+// Account is a funded account.
+type Account struct {
+	Address common.Address
+	key     *ecdsa.PrivateKey
+}
+
+// Net is a running chain.
+type Net struct {
+	chainID    *big.Int
+	endpoint   string // host:port of HTTP and WebSocket
+	accounts   []Account
+	deployment erc8004.Deployment
+
+	mu      sync.Mutex // everything that changes the chain
+	backend *simulated.Backend
+	client  simulated.Client
+	pending map[common.Address]uint64 // transactions that wait for a block, by sender
+	closed  bool
+
+	stop   chan struct{}
+	miner  sync.WaitGroup
+	unmade error // of the first block that the ticker did not make
+}
+
+var errClosed = errors.New("the development chain is closed")
+
+// Start starts a chain and deploys the registries. ctx bounds the start only; Close ends the chain.
+func Start(ctx context.Context, cfg Config) (*Net, error) {
+	if cfg.ChainID == 0 {
+		cfg.ChainID = DefaultChainID
+	}
+	if cfg.Accounts == 0 {
+		cfg.Accounts = 10
+	}
+	if cfg.Accounts < 0 || cfg.Accounts > 1000 {
+		return nil, fmt.Errorf("devnet: %d accounts; 1 to 1000 can be made", cfg.Accounts)
+	}
+	if cfg.Interval < 0 {
+		return nil, fmt.Errorf("devnet: interval %s; it cannot be negative", cfg.Interval)
+	}
+	n := &Net{chainID: new(big.Int).SetUint64(cfg.ChainID), pending: make(map[common.Address]uint64), stop: make(chan struct{})}
+	alloc := types.GenesisAlloc{}
+	funds := new(big.Int).Mul(big.NewInt(1e6), big.NewInt(params.Ether))
+	// One account more deploys, so that the registries' addresses do not depend on what the others do.
+	for i := range cfg.Accounts + 1 {
+		key, err := crypto.ToECDSA(crypto.Keccak256(fmt.Appendf(nil, "herald devnet account %d", i)))
+		if err != nil {
+			return nil, fmt.Errorf("devnet: making account %d: %w", i, err)
+		}
+		a := Account{Address: crypto.PubkeyToAddress(key.PublicKey), key: key}
+		n.accounts = append(n.accounts, a)
+		alloc[a.Address] = types.Account{Balance: funds}
+	}
+	if err := n.launch(alloc); err != nil {
+		return nil, fmt.Errorf("devnet: starting the node: %w", err)
+	}
+	if err := n.deploy(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("devnet: deploying the registries: %w", err), n.Close())
+	}
+	if cfg.Interval > 0 {
+		n.miner.Go(func() { n.mine(cfg.Interval) })
+	}
+	return n, nil
+}
+
+// launch starts the node on a free port. The node takes a port number and tells none, so the number is found first; should
+// somebody take it in between, another is tried.
+func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
+	for range 5 {
+		var port int
+		if port, err = freePort(); err != nil {
+			return err
+		}
+		if err = n.launchOn(port, alloc); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
+	defer func() {
+		// NewBackend has no other way to say that the port is taken.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("on port %d: %v", port, r)
+		}
+	}()
+	n.backend = simulated.NewBackend(alloc, func(nodeConf *node.Config, ethConf *ethconfig.Config) {
+		nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
+		nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
+		nodeConf.IPCPath = ""
+		chain := *ethConf.Genesis.Config
+		chain.ChainID = n.chainID
+		chain.BogotaTime = nil // not live anywhere, and it prices storage differently
+		ethConf.Genesis.Config = &chain
+		// The defaults are those of a node that keeps a mainnet.
+		ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
+	})
+	n.client, n.endpoint = n.backend.Client(), fmt.Sprintf("127.0.0.1:%d", port)
+	return nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+func (n *Net) deploy(ctx context.Context) error {
+	deployer := n.accounts[len(n.accounts)-1]
+	n.accounts = n.accounts[:len(n.accounts)-1]
+	create := func(bytecode string) (common.Address, error) {
+		receipt, err := n.transact(ctx, deployer, nil, common.FromHex(bytecode))
+		if err != nil {
+			return common.Address{}, err
+		}
+		return receipt.ContractAddress, nil
+	}
+	var err error
+	if n.deployment.Identity, err = create(registry.IdentityRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("identity registry: %w", err)
+	}
+	if n.deployment.Reputation, err = create(registry.ReputationRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("reputation registry: %w", err)
+	}
+	if n.deployment.Validation, err = create(registry.ValidationRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("validation registry: %w", err)
+	}
+	for _, call := range []struct {
+		to   common.Address
+		data []byte
+	}{
+		{n.deployment.Identity, registry.NewIdentityRegistry().PackInitialize()},
+		{n.deployment.Reputation, registry.NewReputationRegistry().PackInitialize(n.deployment.Identity)},
+		{n.deployment.Validation, registry.NewValidationRegistry().PackInitialize(n.deployment.Identity)},
+	} {
+		if _, err := n.transact(ctx, deployer, &call.to, call.data); err != nil {
+			return fmt.Errorf("initialising %s: %w", call.to, err)
+		}
+	}
+	return nil
+}
+
+func (n *Net) mine(interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.stop:
+			return
+		case <-ticker.C:
+			if _, err := n.Commit(); err != nil {
+				n.mu.Lock()
+				n.unmade = err
+				n.mu.Unlock()
+				return
+			}
+		}
+	}
+}
+
+// Close stops the miner and the node. The chain is gone afterwards. A second Close does nothing.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	close(n.stop)
+	n.mu.Unlock()
+	n.miner.Wait()
+	if err := errors.Join(n.unmade, n.backend.Close()); err != nil && !errors.Is(err, errClosed) {
+		return fmt.Errorf("devnet: closing: %w", err)
+	}
+	return nil
+}
+
+// ChainID returns the chain's id.
+func (n *Net) ChainID() uint64 { return n.chainID.Uint64() }
+
+// URL returns the JSON-RPC address over HTTP.
+func (n *Net) URL() string { return "http://" + n.endpoint }
+
+// WebSocketURL returns the JSON-RPC address over WebSocket, which also has subscriptions.
+func (n *Net) WebSocketURL() string { return "ws://" + n.endpoint }
+
+// Deployment returns the registries' addresses.
+func (n *Net) Deployment() erc8004.Deployment { return n.deployment }
+
+// Account returns account i; it panics if there are fewer.
+func (n *Net) Account(i int) Account { return n.accounts[i] }
+
+// Client returns a client of the node that needs no network. It ends with Close.
+func (n *Net) Client() simulated.Client { return n.client }

@@ -1,0 +1,163 @@
+package erc8004
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// PackTokenURI encodes tokenURI(uint256), the ERC-721 getter that holds what the ERC calls agentURI.
+func PackTokenURI(agentID *big.Int) ([]byte, error) {
+	return pack([4]byte{0xc8, 0x7b, 0x56, 0xdd}, agentID)
+}
+
+// UnpackTokenURI decodes the string that tokenURI returned, unchanged.
+func UnpackTokenURI(ret []byte) (string, error) {
+	w := newWords(ret)
+	s := w.string(0, "tokenURI")
+	return s, w.failure()
+}
+
+// PackOwnerOf encodes ownerOf(uint256).
+func PackOwnerOf(agentID *big.Int) ([]byte, error) {
+	return pack([4]byte{0x63, 0x52, 0x21, 0x1e}, agentID)
+}
+
+// UnpackOwnerOf decodes the owner.
+func UnpackOwnerOf(ret []byte) (common.Address, error) { return unpackAddress(ret, "ownerOf") }
+
+// PackGetIdentityRegistry encodes getIdentityRegistry() of a reputation or validation registry.
+func PackGetIdentityRegistry() []byte { return []byte{0xbc, 0x4d, 0x86, 0x1b} }
+
+// UnpackGetIdentityRegistry decodes the registry's address.
+func UnpackGetIdentityRegistry(ret []byte) (common.Address, error) {
+	return unpackAddress(ret, "getIdentityRegistry")
+}
+
+// PackGetLastIndex encodes getLastIndex(uint256,address).
+func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
+	return pack([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, addressWord(client))
+}
+
+// UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
+func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackUint64(ret, "getLastIndex") }
+
+// PackGetResponseCount encodes getResponseCount(uint256,address,uint64,address[]) for one responder.
+func PackGetResponseCount(agentID *big.Int, client common.Address, feedbackIndex uint64, responder common.Address) ([]byte, error) {
+	return pack([4]byte{0x6e, 0x04, 0xca, 0xcd}, agentID, addressWord(client), uintWord(feedbackIndex),
+		uintWord(4*wordSize), uintWord(1), addressWord(responder))
+}
+
+// UnpackGetResponseCount decodes the number of responses.
+func UnpackGetResponseCount(ret []byte) (uint64, error) { return unpackUint64(ret, "getResponseCount") }
+
+// PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
+func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
+	return pack([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, addressWord(client), uintWord(feedbackIndex))
+}
+
+// StoredFeedback is what a registry keeps of a feedback. The endpoint, the URI and the hash are in the log only.
+type StoredFeedback struct {
+	Value         *big.Int
+	ValueDecimals uint8
+	LegacyScore   bool // a registry of 2025: Value is the score
+	Tag1, Tag2    string
+	Revoked       bool
+}
+
+// UnpackReadFeedback decodes all three forms that readFeedback had: (int128,uint8,string,string,bool) of today, the score
+// with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. They are told apart by where their first
+// string lies.
+func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
+	var f StoredFeedback
+	w := newWords(ret)
+	score := func() {
+		f.Value, f.LegacyScore = new(big.Int).SetUint64(uint64(w.uint8(0, "score"))), true
+	}
+	second := newWords(ret).uint64(1, "")
+	switch {
+	case len(ret) == 4*wordSize:
+		score()
+		f.Tag1, f.Tag2, f.Revoked = w.tag32(1, "tag1"), w.tag32(2, "tag2"), w.bool(3, "isRevoked")
+	case second == 4*wordSize:
+		score()
+		f.Tag1, f.Tag2, f.Revoked = w.string(1, "tag1"), w.string(2, "tag2"), w.bool(3, "isRevoked")
+	default:
+		f.Value, f.ValueDecimals = w.int256(0, "value"), w.uint8(1, "valueDecimals")
+		f.Tag1, f.Tag2, f.Revoked = w.string(2, "tag1"), w.string(3, "tag2"), w.bool(4, "isRevoked")
+	}
+	if err := w.failure(); err != nil {
+		return StoredFeedback{}, fmt.Errorf("decoding the answer of readFeedback: %w", err)
+	}
+	return f, nil
+}
+
+// PackGetValidationStatus encodes getValidationStatus(bytes32).
+func PackGetValidationStatus(requestHash common.Hash) []byte {
+	return append([]byte{0xff, 0x2f, 0xeb, 0xfc}, requestHash[:]...)
+}
+
+// ValidationStatus is the newest response to a validation request.
+type ValidationStatus struct {
+	Validator    common.Address
+	AgentID      *big.Int
+	Response     uint8
+	ResponseHash common.Hash
+	Tag          string
+	LastUpdate   *big.Int // seconds since 1970
+}
+
+// UnpackGetValidationStatus decodes the current form, (address,uint256,uint8,bytes32,string,uint256).
+func UnpackGetValidationStatus(ret []byte) (ValidationStatus, error) {
+	w := newWords(ret)
+	s := ValidationStatus{
+		Validator: w.address(0, "validatorAddress"), AgentID: w.uint256(1, "agentId"), Response: w.uint8(2, "response"),
+		ResponseHash: w.hash(3, "responseHash"), Tag: w.string(4, "tag"), LastUpdate: w.uint256(5, "lastUpdate"),
+	}
+	if err := w.failure(); err != nil {
+		return ValidationStatus{}, fmt.Errorf("decoding the answer of getValidationStatus: %w", err)
+	}
+	return s, nil
+}
+
+// IsNonexistentToken says whether revert data is ERC721NonexistentToken(uint256) of ERC-6093, which is how a registry says
+// that there is no such agent.
+func IsNonexistentToken(revert []byte) bool {
+	return len(revert) == 4+wordSize && [4]byte(revert) == [4]byte{0x7e, 0x27, 0x32, 0x89}
+}
+
+func uintWord(v uint64) [wordSize]byte {
+	var word [wordSize]byte
+	binary.BigEndian.PutUint64(word[wordSize-8:], v)
+	return word
+}
+
+func addressWord(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
+
+// pack encodes a call whose first parameter is an agent id. An id that is no uint256 is refused.
+func pack(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
+	if id == nil || id.Sign() < 0 || id.BitLen() > 256 {
+		return nil, fmt.Errorf("agent id: %w", errRange)
+	}
+	out := make([]byte, 4+wordSize, 4+wordSize*(1+len(rest)))
+	copy(out, selector[:])
+	id.FillBytes(out[4:])
+	for _, word := range rest {
+		out = append(out, word[:]...)
+	}
+	return out, nil
+}
+
+func unpackAddress(ret []byte, name string) (common.Address, error) {
+	w := newWords(ret)
+	a := w.address(0, name)
+	return a, w.failure()
+}
+
+func unpackUint64(ret []byte, name string) (uint64, error) {
+	w := newWords(ret)
+	v := w.uint64(0, name)
+	return v, w.failure()
+}

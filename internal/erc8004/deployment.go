@@ -1,0 +1,104 @@
+package erc8004
+
+import "github.com/ethereum/go-ethereum/common"
+
+// Deployment holds the addresses of one set of registries on one chain. A zero address means that there is none.
+type Deployment struct {
+	Identity   common.Address
+	Reputation common.Address
+	Validation common.Address
+}
+
+// Known returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts list them. They
+// have the same addresses on every mainnet, and others that are the same on every testnet.
+func Known(chainID uint64) (Deployment, bool) {
+	switch chainID {
+	case 1, // Ethereum
+		10,         // OP Mainnet
+		56,         // BNB Smart Chain
+		100,        // Gnosis
+		137,        // Polygon
+		143,        // Monad
+		196,        // X Layer
+		295,        // Hedera
+		360,        // Shape
+		1088,       // Metis
+		1868,       // Soneium
+		2345,       // GOAT
+		2741,       // Abstract
+		4326,       // MegaETH
+		5000,       // Mantle
+		8453,       // Base
+		42161,      // Arbitrum One
+		42220,      // Celo
+		43114,      // Avalanche
+		59144,      // Linea
+		167000,     // Taiko
+		534352,     // Scroll
+		1187947933: // SKALE Base
+		return Deployment{
+			Identity:   common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"),
+			Reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
+			Validation: common.HexToAddress("0x8004Cc8439f36fd5F9F049D9fF86523Df6dAAB58"),
+		}, true
+	case 97, // BNB Smart Chain testnet
+		296,       // Hedera testnet
+		1946,      // Soneium Minato
+		1952,      // X Layer testnet
+		5003,      // Mantle Sepolia
+		6343,      // MegaETH testnet
+		10143,     // Monad testnet
+		10200,     // Gnosis Chiado
+		11011,     // Shape Sepolia
+		11124,     // Abstract testnet
+		43113,     // Avalanche Fuji
+		48816,     // GOAT testnet
+		59141,     // Linea Sepolia
+		59902,     // Metis Sepolia
+		80002,     // Polygon Amoy
+		84532,     // Base Sepolia
+		167013,    // Taiko Hoodi
+		421614,    // Arbitrum Sepolia
+		534351,    // Scroll Sepolia
+		5042002,   // Arc testnet
+		11142220,  // Celo Sepolia
+		11155111,  // Ethereum Sepolia
+		11155420,  // OP Sepolia
+		324705682: // SKALE Base Sepolia
+		return Deployment{
+			Identity:   common.HexToAddress("0x8004A818BFB912233c491871b3d84c89A494BD9e"),
+			Reputation: common.HexToAddress("0x8004B663056A597Dffe9eCcC1965A193B7388713"),
+			Validation: common.HexToAddress("0x8004Cb1BF31DAf7788923b405b754f57acEB4272"),
+		}, true
+	}
+	return Deployment{}, false
+}
+
+// Legacy returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI (`uint8 score`,
+// `bytes32` tags). They are never a default: a job has to name them.
+func Legacy(chainID uint64) (Deployment, bool) {
+	of := func(identity, reputation, validation string) (Deployment, bool) {
+		return Deployment{
+			Identity:   common.HexToAddress(identity),
+			Reputation: common.HexToAddress(reputation),
+			Validation: common.HexToAddress(validation),
+		}, true
+	}
+	switch chainID {
+	case 11155111: // Ethereum Sepolia
+		return of("0x8004a6090Cd10A7288092483047B097295Fb8847", "0x8004B8FD1A363aa02fDC07635C0c5F94f6Af5B7E", "0x8004CB39f29c09145F24Ad9dDe2A108C1A2cdfC5")
+	case 84532: // Base Sepolia
+		return of("0x8004AA63c570c570eBF15376c0dB199918BFe9Fb", "0x8004bd8daB57f14Ed299135749a5CB5c42d341BF", "0x8004C269D0A5647E51E121FeB226200ECE932d55")
+	case 59141: // Linea Sepolia
+		return of("0x8004aa7C931bCE1233973a0C6A667f73F66282e7", "0x8004bd8483b99310df121c46ED8858616b2Bba02", "0x8004c44d1EFdd699B2A26e781eF7F77c56A9a4EB")
+	case 80002: // Polygon Amoy
+		return of("0x8004ad19E14B9e0654f73353e8a0B600D46C2898", "0x8004B12F4C2B42d00c46479e859C92e39044C930", "0x8004C11C213ff7BaD36489bcBDF947ba5eee289B")
+	case 296: // Hedera testnet
+		return of("0x4c74ebd72921d537159ed2053f46c12a7d8e5923", "0xc565edcba77e3abeade40bfd6cf6bf583b3293e0", "0x18df085d85c586e9241e0cd121ca422f571c2da6")
+	case 998: // HyperEVM testnet
+		return of("0x8004A9560C0edce880cbD24Ba19646470851C986", "0x8004b490779A65D3290a31fD96471122050dF671", "0x8004C86198fdB8d8169c0405D510EC86cc7B0551")
+	case 324705682: // SKALE Base Sepolia
+		return of("0x4fa7900596c9830664406d3796952c59ec4133d9", "0x9b9d23a47697691ef1016906d1f8ddfc009e6a69", "0x34ae1196b1609e01ebc90b75c802b2ea87203f13")
+	}
+	return Deployment{}, false
+}

@@ -1,0 +1,144 @@
+package erc8004
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Kind says what an event is about, whatever its form was.
+type Kind string
+
+// The kinds of events that Decode knows. UriUpdated of 2025 is URIUpdated here.
+const (
+	NewFeedback         Kind = "NewFeedback"
+	FeedbackRevoked     Kind = "FeedbackRevoked"
+	ResponseAppended    Kind = "ResponseAppended"
+	ValidationRequest   Kind = "ValidationRequest"
+	ValidationResponse  Kind = "ValidationResponse"
+	Registered          Kind = "Registered"
+	URIUpdated          Kind = "URIUpdated"
+	MetadataSet         Kind = "MetadataSet"
+	MetadataUpdate      Kind = "MetadataUpdate"      // ERC-4906
+	BatchMetadataUpdate Kind = "BatchMetadataUpdate" // ERC-4906
+	Transfer            Kind = "Transfer"            // ERC-721
+)
+
+// Event is one log in normal form. Which fields have a meaning follows from Kind. Strings are the chain's bytes, unchanged:
+// they may hold NUL, invalid UTF-8 and anything else, at most MaxData bytes.
+type Event struct {
+	Kind Kind
+	// Variant is the day from which the contracts or the text of the ERC had this form, "2026-01-23" for the current
+	// NewFeedback. It is there for people; nothing depends on it.
+	Variant string
+
+	Address     common.Address // the contract that emitted it
+	BlockNumber uint64
+	BlockHash   common.Hash
+	TxHash      common.Hash
+	LogIndex    uint // within the block
+	Removed     bool // the node says that a reorg took it back
+
+	AgentID *big.Int // never nil; the first of a BatchMetadataUpdate
+	LastID  *big.Int // BatchMetadataUpdate: the last one
+
+	Client        common.Address // NewFeedback, FeedbackRevoked, ResponseAppended
+	FeedbackIndex uint64         // 0: this form of NewFeedback has none, see HasIndex
+	HasIndex      bool
+	Value         *big.Int // NewFeedback; |Value| < 2^255, the registry allows 1e38
+	ValueDecimals uint8
+	LegacyScore   bool // Value came as `uint8 score`
+	Tag1, Tag2    string
+	Tag1Lost      bool // only Tag1Hash is known: the form indexed tag1 without repeating it
+	Tag1Hash      common.Hash
+	Endpoint      string
+	FeedbackURI   string
+	FeedbackHash  common.Hash
+
+	Responder    common.Address // ResponseAppended
+	ResponseURI  string         // ResponseAppended, ValidationResponse
+	ResponseHash common.Hash    // zero also where the form has none
+
+	Validator   common.Address // ValidationRequest, ValidationResponse
+	RequestURI  string
+	RequestHash common.Hash
+	Response    uint8 // 0..100 by the contract, 0..255 by its type
+	Tag         string
+
+	URI           string         // Registered, URIUpdated
+	Account       common.Address // Registered: the owner; URIUpdated: who did it
+	From, To      common.Address // Transfer
+	MetadataKey   string         // MetadataSet
+	MetadataValue []byte
+}
+
+// NotKnownError says that a log is none of the events of ERC-8004. It is no fault of the log.
+type NotKnownError struct {
+	Topic common.Hash // zero: the log has no topics
+}
+
+func (e *NotKnownError) Error() string {
+	if e.Topic == (common.Hash{}) {
+		return "the log is anonymous, not an event of ERC-8004"
+	}
+	return fmt.Sprintf("topic %s is not an event of ERC-8004", e.Topic)
+}
+
+// MalformedError says that a log claims to be a known event but its topics or data do not decode.
+type MalformedError struct {
+	Signature string
+	Err       error
+}
+
+func (e *MalformedError) Error() string { return fmt.Sprintf("decoding %s: %v", e.Signature, e.Err) }
+func (e *MalformedError) Unwrap() error { return e.Err }
+
+var errTopics = errors.New("the number of indexed parameters differs")
+
+// Decode turns a log into an event. Errors are *NotKnownError and *MalformedError. It says nothing about who emitted the
+// log: many contracts have the same ABI, so the caller compares Address with the registry it means.
+func Decode(l types.Log) (Event, error) {
+	if len(l.Topics) == 0 {
+		return Event{}, &NotKnownError{}
+	}
+	f, ok := formOf(l.Topics[0])
+	if !ok {
+		return Event{}, &NotKnownError{Topic: l.Topics[0]}
+	}
+	e := Event{
+		Kind: f.kind, Variant: f.since,
+		Address: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash, TxHash: l.TxHash, LogIndex: l.Index, Removed: l.Removed,
+	}
+	if len(l.Topics) != f.topics {
+		return Event{}, &MalformedError{Signature: f.signature, Err: errTopics}
+	}
+	// The indexed parameters are read by the same rules as head words.
+	indexed := newWords(nil)
+	for _, t := range l.Topics[1:] {
+		indexed.data = append(indexed.data, t[:]...)
+	}
+	data := newWords(l.Data)
+	f.read(&e, indexed, data)
+	if err := errors.Join(indexed.failure(), data.failure()); err != nil {
+		return Event{}, &MalformedError{Signature: f.signature, Err: err}
+	}
+	return e, nil
+}
+
+// Topics returns the first topics of everything that Decode knows; with kinds, of those kinds only.
+func Topics(kinds ...Kind) []common.Hash {
+	var out []common.Hash
+	for _, f := range forms() {
+		wanted := len(kinds) == 0
+		for _, k := range kinds {
+			wanted = wanted || k == f.kind
+		}
+		if wanted {
+			out = append(out, f.topic)
+		}
+	}
+	return out
+}

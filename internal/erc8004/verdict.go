@@ -1,0 +1,36 @@
+package erc8004
+
+import (
+	"crypto/sha256"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// Verdict is what a submitter's hash says about the bytes of a file.
+type Verdict string
+
+// The verdicts. All but raw, not_given and mismatch name what else writers hash in practice.
+const (
+	Raw      Verdict = "raw"       // keccak256 of the exact bytes, as the ERC says
+	JCS      Verdict = "jcs"       // keccak256 of the RFC 8785 form
+	Agent0TS Verdict = "agent0_ts" // of agent0-ts: does not commit to nested members that the top level lacks
+	Agent0Py Verdict = "agent0_py" // of agent0-py: json.dumps(sort_keys=True)
+	Compact  Verdict = "compact"   // of JSON.stringify in the file's own order
+	SHA256   Verdict = "sha256"    // SHA-256 of the exact bytes
+	NotGiven Verdict = "not_given" // the hash is zero, which never means "of an empty file"
+	Mismatch Verdict = "mismatch"
+)
+
+// VerifyHash compares a file with the feedbackHash or responseHash of its event.
+func VerifyHash(content []byte, want common.Hash) Verdict {
+	switch {
+	case want == (common.Hash{}):
+		return NotGiven
+	case crypto.Keccak256Hash(content) == want:
+		return Raw
+	case sha256.Sum256(content) == want:
+		return SHA256
+	}
+	return canonicalVerdict(content, want)
+}

@@ -1,0 +1,79 @@
+package erc8004
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+const prettyFile = `{
+  "agentRegistry": "eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432",
+  "agentId": 42,
+  "clientAddress": "eip155:8453:0x1111111111111111111111111111111111111111",
+  "createdAt": "2026-11-21T12:00:00Z",
+  "value": 9977,
+  "valueDecimals": 2,
+  "tag1": "uptime",
+  "mcp": {
+    "tool": "get_price"
+  },
+  "text": "café"
+}`
+
+func TestVerifyHashVectors(t *testing.T) {
+	t.Parallel()
+	if len(prettyFile) != 330 {
+		t.Fatalf("the file has %d bytes, the vectors are of one with 330", len(prettyFile))
+	}
+	for hash, want := range map[string]Verdict{
+		"0xf740395540c4f958a62b2c6f1ad65de3e0bb36c01056ca2f03caa55ae5dba1e8": Raw,
+		"0x40108495905043df8e84b0cbbe35980a471717123487386e1a43f0dd765abbb0": Compact,
+		"0x45e3a8f463bdc34c030b7f5bd01fc06b66d77acf9341698635c9c4de08f4449f": Agent0Py,
+		"0xe151ecd6a0ccefa6163d034957a0e6adf5b28efc9d58820934448fff1decffd9": Agent0TS,
+		"0xdc1e062bb28387d8037e04f7051740de2312e3b1275787c9eb4c00e427f46b25": JCS,
+		"0xd5d0e1aa033e09e86e414301765175e62cf3f140d238b7f3866f3091b7d33c9a": SHA256,
+		"0x00": NotGiven,
+		"0x01": Mismatch,
+	} {
+		if got := VerifyHash([]byte(prettyFile), common.HexToHash(hash)); got != want {
+			t.Errorf("%s: %s, want %s", hash, got, want)
+		}
+	}
+	empty := common.HexToHash("0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470")
+	if got := VerifyHash(nil, empty); got != Raw {
+		t.Errorf("the empty file: %s", got)
+	}
+	if got := VerifyHash([]byte("no JSON"), common.Hash{1}); got != Mismatch {
+		t.Errorf("no JSON: %s", got)
+	}
+	if got := VerifyHash([]byte(strings.Repeat("[", 1<<20)), common.Hash{1}); got != Mismatch {
+		t.Errorf("deep: %s", got)
+	}
+}
+
+// The expected texts were printed by Node 20 and Python 3.
+func TestCanonicalForms(t *testing.T) {
+	t.Parallel()
+	const doc = `{"b":[1.0,1e21,1e-7,-0,0.1,123456789012345678901234567890,1E400,5e-324,1e16,1e-5],"10":"\u007f\u2028\/\b\u0001","2":{"b":true,"x":null},"\ud83d\ude00":1,"\ufb33":2,"a":"\"\\"}`
+	for want, verdict := range map[string]Verdict{
+		`{"2":{"b":true,"x":null},"10":"` + "\x7f\u2028" + `/\b\u0001","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,null,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2,"a":"\"\\"}`:                  Compact,
+		`{"10":"` + "\x7f\u2028" + `/\b\u0001","2":{"b":true},"a":"\"\\","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,null,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2}`:                           Agent0TS,
+		`{"10": "\u007f\u2028/\b\u0001", "2": {"b": true, "x": null}, "a": "\"\\", "b": [1.0, 1e+21, 1e-07, 0, 0.1, 123456789012345678901234567890, Infinity, 5e-324, 1e+16, 1e-05], "\ufb33": 2, "\ud83d\ude00": 1}`: Agent0Py,
+	} {
+		if got := VerifyHash([]byte(doc), crypto.Keccak256Hash([]byte(want))); got != verdict {
+			t.Errorf("%s: %s, want %s", want, got, verdict)
+		}
+	}
+}
+
+func FuzzVerifyHash(f *testing.F) {
+	f.Add([]byte(prettyFile))
+	f.Add([]byte(`[1e400,{"\ud800":-0.0}]`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if got := VerifyHash(content, common.Hash{1}); got != Mismatch {
+			t.Fatalf("%s", got)
+		}
+	})
+}
