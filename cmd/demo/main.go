@@ -1,0 +1,151 @@
+// Command demo shows the whole way of an on-chain feedback on one machine: a chain with the ERC-8004 registries, an IPFS
+// gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing behind.
+//
+// It tells five stories with a time line each, then a table, and stays up for a look around. --once leaves with 0 when all
+// five ended as told, else 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/alecthomas/kong"
+)
+
+// patience is how long the five stories may take; the longest waits 15 s for a Retry-After.
+const patience = 90 * time.Second
+
+type command struct {
+	Once   bool   `help:"Leave when the five stories have ended: 0 when all ended as told, else 1."`
+	Agent  string `help:"The example agent's binary. Default: agent, beside this program." type:"path"`
+	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
+}
+
+func main() {
+	var c command
+	kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	err := c.run(ctx, os.Stdout)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func (c *command) run(ctx context.Context, out io.Writer) (err error) {
+	tl := newTimeline(out)
+	defer tl.close()
+	tl.say("Herald: five on-chain feedbacks on their way to their agents. One process tree, nothing installed.\n")
+	w, err := newWorld(ctx, c.agentBinary(), tl)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	data, err := dataFolder()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
+	cfg, err := config.Load(w.environment(data, listenable(c.Listen)))
+	if err != nil {
+		return err
+	}
+	return c.tell(ctx, cfg, w, tl)
+}
+
+// tell runs the worker and the stories beside it; whichever ends first ends the other.
+func (c *command) tell(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	running := make(chan *service.Worker, 1)
+	served := make(chan error, 1)
+	go func() {
+		err := service.Run(ctx, cfg, service.Options{Logger: tl.logger(), Trace: tl.step, Running: func(s *service.Worker) { running <- s }})
+		cancel(errors.New("the worker ended")) // nobody is left to tell of
+		served <- err
+	}()
+	var told error
+	select {
+	case worker := <-running:
+		told = c.stories(ctx, worker, w, tl)
+	case err := <-served:
+		return err
+	}
+	if told == nil && !c.Once {
+		tl.say("\nStays up until Ctrl-C. A new feedback on the chain takes the same way.")
+		<-ctx.Done()
+	}
+	w.unfollow()
+	cancel(context.Canceled)
+	return errors.Join(told, <-served)
+}
+
+func (c *command) stories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
+	tl.follow(worker)
+	tl.fact("web UI", "http://"+worker.Addr+"/monitor/")
+	tl.fact("look inside", fmt.Sprintf("HERALD_DATA=%s %s delivery list", w.data, beside("worker")))
+	if err := w.followChain(ctx, worker, tl); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stories, err := w.mine(ctx, tl)
+	if err != nil {
+		return err
+	}
+	return tl.await(ctx, stories, "http://"+worker.Addr+"/monitor/")
+}
+
+func (c *command) agentBinary() string {
+	if c.Agent != "" {
+		return c.Agent
+	}
+	return beside("agent")
+}
+
+// beside is the path of a program built next to this one.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+// dataFolder is where the embedded services of this run live; another user's server must be able to pass through.
+func dataFolder() (string, error) {
+	dir, err := os.MkdirTemp("", "herald-demo-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for the demo's data: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		err = os.Chmod(dir, 0o711)
+	}
+	return dir, err
+}
+
+// listenable is the address, or a free port of its host when it is taken.
+func listenable(address string) string {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		_ = l.Close()
+		return address
+	}
+	host, _, splitErr := net.SplitHostPort(address)
+	if splitErr != nil {
+		return address
+	}
+	return net.JoinHostPort(host, "0")
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// timeline tells what happens, in the order in which it is heard. Nobody who reports waits for the terminal.
+type timeline struct {
+	events chan func()
+	done   chan struct{}
+	out    io.Writer
+
+	mu      sync.Mutex
+	worker  *service.Worker
+	began   time.Time
+	numbers map[string]int // agent id → story
+	ids     map[int]uuid.UUID
+	later   map[uuid.UUID]int // delivery → story, also of feedback that came after the five
+	next    int
+}
+
+func newTimeline(out io.Writer) *timeline {
+	t := &timeline{events: make(chan func(), 1024), done: make(chan struct{}), out: out, began: time.Now(),
+		numbers: map[string]int{}, ids: map[int]uuid.UUID{}, later: map[uuid.UUID]int{}}
+	go func() {
+		defer close(t.done)
+		for event := range t.events {
+			event()
+		}
+	}()
+	return t
+}
+
+// close waits until everything is told. Nothing may be reported after it.
+func (t *timeline) close() {
+	close(t.events)
+	<-t.done
+}
+
+func (t *timeline) say(text string) { t.events <- func() { fmt.Fprintln(t.out, text) } }
+
+func (t *timeline) fact(name, text string) { t.say(fmt.Sprintf("  %-12s %s", name, text)) }
+
+// line is one step of a story.
+func (t *timeline) line(number int, what, text string) {
+	at := time.Since(t.began)
+	t.say(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, printable(text)))
+}
+
+func (t *timeline) follow(w *service.Worker) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.worker = w
+}
+
+// begin announces the stories and starts the clock.
+func (t *timeline) begin(stories []story) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.say("")
+	for i, s := range stories {
+		t.numbers[s.agent.String()] = i + 1
+		t.say(fmt.Sprintf("[%d] agent %s: %s", i+1, s.agent, s.title))
+	}
+	t.next = len(stories)
+	t.say("")
+	t.began = time.Now()
+}
+
+// number finds the story of a job; later feedback gets the next number.
+func (t *timeline) number(j job.Job) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := j.ID()
+	if n, ok := t.later[id]; ok {
+		return n
+	}
+	n, ok := t.numbers[j.AgentID.String()]
+	if _, taken := t.ids[n]; !ok || taken {
+		t.next++
+		n = t.next
+	}
+	t.ids[n], t.later[id] = id, n
+	return n
+}
+
+func (t *timeline) mined(j job.Job) {
+	t.line(t.number(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber, j.TransactionHash.Hex()[:18]+"…"))
+}
+
+func (t *timeline) accepted(j job.Job, a store.Acceptance) {
+	t.line(t.number(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
+}
+
+// words are the steps as a reader meets them; the others are not told.
+var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
+
+// step hears of the pipeline's steps.
+func (t *timeline) step(s delivery.Step) {
+	word, told := words[s.Name]
+	if !told {
+		return
+	}
+	t.mu.Lock()
+	number, known := t.later[s.DeliveryID]
+	worker := t.worker
+	t.mu.Unlock()
+	if !known {
+		return
+	}
+	if s.Name == "record" && worker != nil {
+		t.recorded(number, worker.Store, s)
+		return
+	}
+	t.line(number, word, fmt.Sprintf("%s  (%s)", s.Detail, s.Took.Round(100*time.Microsecond)))
+}
+
+// recorded looks the row up off the delivery's path: the trace must not wait for it.
+func (t *timeline) recorded(number int, st *store.Store, s delivery.Step) {
+	at := time.Since(t.began)
+	t.events <- func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		text := s.Detail
+		if d, err := st.Delivery(ctx, s.DeliveryID); err == nil {
+			text = strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
+			if d.Status == store.Waiting && d.NextAttemptAt != nil {
+				text += fmt.Sprintf(", again in %s", time.Until(*d.NextAttemptAt).Round(100*time.Millisecond))
+			}
+		}
+		fmt.Fprintf(t.out, "[%d] %7.3fs  %-9s %s (attempt %d)\n", number, at.Seconds(), "recorded", text, s.Attempt)
+	}
+}
+
+// await waits until all stories have ended, prints the table and says whether they ended as told.
+func (t *timeline) await(ctx context.Context, stories []story, webUI string) error {
+	ended := make([]store.Delivery, len(stories))
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for !t.look(ctx, stories, ended) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the stories did not end within %s", patience)
+		case <-ticker.C:
+		}
+	}
+	wrong := 0
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\n\tstory\tended\tattempts\tfile\ttook\tas told")
+	for i, s := range stories {
+		d, mark := ended[i], "yes"
+		if d.Status != s.status || d.Reason != s.reason || d.Attempts != s.attempts {
+			wrong++
+			mark = fmt.Sprintf("no: expected %s %s after %d", s.status, s.reason, s.attempts)
+		}
+		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+d.Reason), d.Attempts,
+			strings.TrimSpace(d.FileVerification+" "+d.FileSource), d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)
+	}
+	_ = w.Flush()
+	t.say(b.String())
+	t.say("The web UI shows the same from the queue's side: " + webUI)
+	if wrong > 0 {
+		return fmt.Errorf("%d of %d stories did not end as told", wrong, len(stories))
+	}
+	return nil
+}
+
+func (t *timeline) look(ctx context.Context, stories []story, ended []store.Delivery) bool {
+	for i := range stories {
+		t.mu.Lock()
+		id, known := t.ids[i+1]
+		st := t.worker.Store
+		t.mu.Unlock()
+		if !known {
+			return false
+		}
+		d, err := st.Delivery(ctx, id)
+		if err != nil || !d.Status.Final() {
+			return false
+		}
+		ended[i] = d
+	}
+	return true
+}
+
+// logger shows what the services say when they start, and every warning; the deliveries are told by the time line.
+func (t *timeline) logger() *slog.Logger { return slog.New(&quiet{t: t}) }
+
+type quiet struct {
+	t     *timeline
+	attrs []slog.Attr
+}
+
+func (h *quiet) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+func (h *quiet) Handle(_ context.Context, r slog.Record) error {
+	name, text, service := strings.Cut(r.Message, ": ")
+	if r.Level < slog.LevelWarn && !service {
+		return nil
+	}
+	if r.Level >= slog.LevelWarn {
+		name, text = "warning", r.Message
+	}
+	add := func(a slog.Attr) bool { text += fmt.Sprintf(" %s=%v", a.Key, a.Value); return true }
+	for _, a := range h.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	h.t.fact(name, printable(text))
+	return nil
+}
+
+func (h *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &quiet{t: h.t, attrs: append(append([]slog.Attr(nil), h.attrs...), attrs...)}
+}
+
+func (h *quiet) WithGroup(string) slog.Handler { return h }
+
+// printable keeps strangers' text from driving the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return '·'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/service"
+)
+
+// world is everything around the worker: chain, content, agents.
+type world struct {
+	net     *devnet.Net
+	gateway *ipfstest.Gateway
+	ipfsURL string
+	agent   string // the example agent's binary
+	httpURL string // of the HTTP agent
+	flaky   *flaky
+	data    string
+
+	servers    []*http.Server
+	child      *exec.Cmd
+	background sync.WaitGroup // servers and the agent's reader
+
+	following sync.WaitGroup
+	stop      context.CancelFunc
+}
+
+func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err error) {
+	w := &world{agent: agent, gateway: ipfstest.New()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	if w.net, err = devnet.Start(ctx, devnet.Config{Interval: time.Second}); err != nil {
+		return nil, err
+	}
+	tl.fact("chain", fmt.Sprintf("%d at %s, in this process, a block each second", w.net.ChainID(), w.net.URL()))
+	d := w.net.Deployment()
+	tl.fact("registries", fmt.Sprintf("identity %s, reputation %s", d.Identity, d.Reputation))
+	if w.ipfsURL, err = w.serve(w.gateway.Handler()); err != nil {
+		return nil, err
+	}
+	tl.fact("ipfs", w.ipfsURL+", in this process; what it answers is verified against the CID")
+	if w.httpURL, err = w.startAgent(ctx); err != nil {
+		return nil, err
+	}
+	w.flaky = newFlaky(w.httpURL)
+	flakyURL, err := w.serve(w.flaky)
+	if err != nil {
+		return nil, err
+	}
+	w.flaky.url = flakyURL + "/mcp"
+	tl.fact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid, w.flaky.url))
+	return w, nil
+}
+
+// environment is what an operator would set.
+func (w *world) environment(data, listen string) []string {
+	w.data = data
+	d, id := w.net.Deployment(), w.net.ChainID()
+	commands, _ := json.Marshal([][]string{{w.agent}}) // strings always encode
+	env := []string{
+		"HERALD_DATA=" + data, "HERALD_LISTEN=" + listen, "HERALD_STDIO_COMMANDS=" + string(commands),
+		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + w.ipfsURL,
+		fmt.Sprintf("RPC_URL_%d=%s", id, w.net.URL()),
+		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity), fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation),
+		fmt.Sprintf("VALIDATION_REGISTRY_%d=%s", id, d.Validation),
+	}
+	if cache := os.Getenv("HERALD_CACHE"); cache != "" {
+		env = append(env, "HERALD_CACHE="+cache)
+	}
+	return env
+}
+
+// serve puts a handler on a free port of loopback.
+func (w *world) serve(h http.Handler) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	w.servers = append(w.servers, s)
+	w.background.Go(func() { _ = s.Serve(l) }) // ends with close
+	return "http://" + l.Addr().String(), nil
+}
+
+// startAgent starts the example agent over HTTP and learns its address from its first line.
+func (w *world) startAgent(ctx context.Context) (string, error) {
+	w.child = exec.Command(w.agent, "-http", "127.0.0.1:0")
+	w.child.SysProcAttr = ownGroup()
+	stderr, err := w.child.StderrPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := w.child.Start(); err != nil {
+		w.child = nil
+		return "", fmt.Errorf("start the example agent (make build makes it): %w", err)
+	}
+	address := make(chan string, 1)
+	w.background.Go(func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			if url, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
+				address <- url
+			}
+		}
+	})
+	select {
+	case url := <-address:
+		return url, nil
+	case <-time.After(10 * time.Second):
+		return "", errors.New("the example agent did not say where it listens")
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// followChain hands the registries' events to the worker's intake, as an indexer would, until ctx ends or unfollow.
+func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *timeline) error {
+	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()), Logger: tl.logger()})
+	if err != nil {
+		return err
+	}
+	f, err := client.NewFollower(chain.FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+		Poll: 200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
+		Handle: func(ctx context.Context, j job.Job) error {
+			tl.mined(j)
+			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})
+			if err == nil {
+				tl.accepted(j, got[0])
+			}
+			return err
+		}})
+	if err != nil {
+		client.Close()
+		return err
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	w.following.Go(func() {
+		defer client.Close()
+		if err := f.Follow(ctx); err != nil && ctx.Err() == nil {
+			tl.say("the chain's follower ended: " + err.Error())
+		}
+	})
+	return nil
+}
+
+// unfollow stops the follower; the worker must still be there, or its last event would find a closed door.
+func (w *world) unfollow() {
+	if w.stop != nil {
+		w.stop()
+	}
+	w.following.Wait()
+}
+
+func (w *world) close() error {
+	var errs []error
+	w.unfollow()
+	for _, s := range w.servers {
+		errs = append(errs, s.Close())
+	}
+	if w.child != nil {
+		_ = syscall.Kill(-w.child.Process.Pid, syscall.SIGTERM)
+		_ = w.child.Wait() // its pipe's reader ends with it
+	}
+	w.background.Wait()
+	if w.net != nil {
+		errs = append(errs, w.net.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+)
+
+const (
+	progressAfter = time.Second // a short input needs no bar
+	progressEvery = 200 * time.Millisecond
+	barWidth      = 30
+)
+
+// progress draws a bar on a terminal's stderr while a long input is read; elsewhere it does nothing.
+type progress struct {
+	w       *os.File // nil: not a terminal
+	size    int64    // bytes of input, 0: not known
+	began   time.Time
+	drawn   time.Time
+	bytes   atomic.Int64
+	visible bool
+}
+
+func newProgress(w *os.File, size int64) *progress {
+	p := &progress{size: size, began: time.Now()}
+	if w != nil && term.IsTerminal(int(w.Fd())) {
+		p.w = w
+	}
+	return p
+}
+
+// read notes how far the input has been read; safe beside show.
+func (p *progress) read(offset int64) { p.bytes.Store(offset) }
+
+func (p *progress) show(t tally) {
+	now := time.Now()
+	if p.w == nil || now.Sub(p.began) < progressAfter || now.Sub(p.drawn) < progressEvery {
+		return
+	}
+	p.drawn, p.visible = now, true
+	lines := t.accepted + t.known + t.refreshed + t.conflicts + t.refused
+	rate := float64(lines) / now.Sub(p.began).Seconds()
+	if p.size <= 0 {
+		fmt.Fprintf(p.w, "\r\x1b[K%d lines, %.0f/s", lines, rate)
+		return
+	}
+	share := min(float64(p.bytes.Load())/float64(p.size), 1)
+	full := int(share * barWidth)
+	fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %3.0f %%  %d lines, %.0f/s, %d refused", strings.Repeat("=", full),
+		strings.Repeat(" ", barWidth-full), 100*share, lines, rate, t.refused+t.conflicts)
+}
+
+// end takes the bar away.
+func (p *progress) end() {
+	if p.visible {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+type deliveryCmd struct {
+	List deliveryListCmd `cmd:"" help:"List deliveries, newest first."`
+	Show deliveryShowCmd `cmd:"" help:"Show one delivery with its job, attempts and answers."`
+}
+
+type deliveryListCmd struct {
+	Agent  string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Status string `help:"Only in this status." enum:",queued,running,waiting,held,delivered,skipped,rejected,dead,cancelled" default:""`
+	Reason string `help:"Only with this reason."`
+	Cursor int64  `help:"Continue before this cursor, as the end of the previous page tells."`
+	Limit  int    `help:"Rows." default:"50"`
+	JSON   bool   `name:"json" help:"As JSON."`
+}
+
+func (c *deliveryListCmd) Run(a *app) error {
+	f := store.Filter{Status: store.Status(c.Status), Reason: c.Reason, Before: c.Cursor, Limit: c.Limit}
+	if c.Agent != "" {
+		chainID, agentID, err := parseAgent(c.Agent)
+		if err != nil {
+			return err
+		}
+		f.ChainID, f.AgentID = &chainID, agentID
+	}
+	st, err := a.store()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	list, err := st.Deliveries(a.ctx, f)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if list == nil {
+			list = []store.Delivery{}
+		}
+		return writeJSON(a, list)
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tKIND\tAGENT\tSTATUS\tREASON\tATTEMPTS\tACCEPTED\tENDPOINT")
+	for _, d := range list {
+		fmt.Fprintf(w, "%s\t%s\t%d:%s\t%s\t%s\t%d\t%s\t%s\n", d.ID, d.Kind, d.ChainID, d.AgentID, d.Status, orDash(d.Reason),
+			d.Attempts, d.CreatedAt.UTC().Format(time.DateTime), orDash(d.Endpoint))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(list) == c.Limit {
+		fmt.Fprintf(a.out, "more: --cursor %d\n", list[len(list)-1].Seq)
+	}
+	return nil
+}
+
+// parseAgent reads CHAIN:AGENT.
+func parseAgent(s string) (chainID uint64, agentID string, err error) {
+	chain, agent, ok := strings.Cut(s, ":")
+	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
+	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
+		return 0, "", &misuseError{fmt.Sprintf("%q is not CHAIN:AGENT, as in 8453:42", s)}
+	}
+	return chainID, agent, nil
+}
+
+type deliveryShowCmd struct {
+	ID   string `arg:"" help:"The delivery's id."`
+	JSON bool   `name:"json" help:"As JSON."`
+}
+
+func (c *deliveryShowCmd) Run(a *app) error {
+	id, err := uuid.Parse(c.ID)
+	if err != nil {
+		return &misuseError{fmt.Sprintf("%q is not a delivery id", c.ID)}
+	}
+	st, err := a.store()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	d, err := st.Delivery(a.ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("there is no delivery %s", id)
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(a, d)
+	}
+	return show(a, d)
+}
+
+// show writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
+func show(a *app, d store.Delivery) error {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, printable(value))
+		}
+	}
+	row("delivery", d.ID.String())
+	row("key", d.Key)
+	row("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
+	row("error", d.Error)
+	row("tool", d.ToolName)
+	row("endpoint", d.Endpoint)
+	row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
+	row("accepted", d.CreatedAt.UTC().Format(time.RFC3339))
+	if d.NextAttemptAt != nil {
+		row("next attempt", d.NextAttemptAt.UTC().Format(time.RFC3339))
+	}
+	if d.FinishedAt != nil {
+		row("finished", d.FinishedAt.UTC().Format(time.RFC3339))
+	}
+	row("job", string(d.Job))
+	row("result", string(d.Result))
+	for _, t := range d.History {
+		row(fmt.Sprintf("attempt %d", t.Number), attemptLine(t))
+		row("  sent", compact(t.Arguments))
+		row("  answered", compact(t.Response))
+	}
+	return w.Flush()
+}
+
+func attemptLine(t store.Attempt) string {
+	outcome := t.Outcome
+	if outcome == "" {
+		outcome = "not finished"
+	}
+	s := fmt.Sprintf("%s  %s at %s", t.StartedAt.UTC().Format(time.RFC3339), outcome, t.Stage)
+	if t.DurationMs != nil {
+		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
+	}
+	if t.Reason != "" {
+		s += "  " + t.Reason + ": " + t.Error
+	}
+	return s
+}
+
+// compact shortens JSON for one line of a terminal; --json has all of it.
+func compact(raw json.RawMessage) string {
+	const width = 300
+	if r := []rune(string(raw)); len(r) > width {
+		return string(r[:width]) + "… (--json shows all)"
+	}
+	return string(raw)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}
+
+// printable keeps strangers' text from driving the operator's terminal: control and direction characters become "·".
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return '·'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+)
+
+type doctorCmd struct {
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+// finding is one line of the doctor.
+type finding struct {
+	Check string `json:"check"`
+	OK    bool   `json:"ok"`
+	Text  string `json:"text"`
+}
+
+var errSick = errors.New("something is wrong, see above")
+
+// Run checks what the worker needs. It starts nothing and changes nothing.
+func (c *doctorCmd) Run(a *app) error {
+	d := &doctor{app: a}
+	d.add("configuration", nil, "every variable can be read and none contradicts another")
+	d.services()
+	d.chains()
+	sick := false
+	for _, f := range d.findings {
+		sick = sick || !f.OK
+		if !c.JSON {
+			mark := "ok  "
+			if !f.OK {
+				mark = "FAIL"
+			}
+			fmt.Fprintf(a.out, "%s  %-14s %s\n", mark, f.Check, printable(f.Text))
+		}
+	}
+	if c.JSON {
+		if err := writeJSON(a, d.findings); err != nil {
+			return err
+		}
+	}
+	if sick {
+		return errSick
+	}
+	return nil
+}
+
+type doctor struct {
+	*app
+	findings []finding
+}
+
+func (d *doctor) add(check string, err error, text string) {
+	if err != nil {
+		text = err.Error()
+	}
+	d.findings = append(d.findings, finding{check, err == nil, text})
+}
+
+func (d *doctor) within(do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(d.ctx, 5*time.Second)
+	defer cancel()
+	return do(ctx)
+}
+
+// services looks at Postgres and Redis: the configured ones, or those of the worker that runs here.
+func (d *doctor) services() {
+	database, redis := d.cfg.DatabaseURL, d.cfg.RedisURL
+	if database.IsZero() {
+		dir := service.DataDir(d.cfg)
+		run, err := embedded.ReadRunFile(dir)
+		var stale *embedded.StaleRunFileError
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.As(err, &stale):
+			d.add("embedded", nil, "no worker runs on "+dir+"; one would start Postgres and Redis of its own there")
+			return
+		case err != nil:
+			d.add("embedded", err, "")
+			return
+		}
+		d.add("embedded", nil, fmt.Sprintf("a worker (process %d) runs on %s", run.PID, dir))
+		database, redis = secret.New(run.DatabaseURL), secret.New(run.RedisURL)
+	}
+	d.postgres(database)
+	d.redis(redis, d.cfg.RedisURL.IsZero())
+	if !d.cfg.Keyset.IsZero() {
+		_, err := secret.Parse(d.cfg.Keyset)
+		d.add("keyset", err, "HERALD_KEYSET can be used")
+	}
+}
+
+func (d *doctor) postgres(url secret.Secret) {
+	st, err := store.Open(store.Config{URL: url, MaxConns: 2})
+	if err != nil {
+		d.add("postgres", err, "")
+		return
+	}
+	defer st.Close()
+	if err := d.within(st.Ping); err != nil {
+		d.add("postgres", err, "")
+		return
+	}
+	d.add("postgres", nil, "answers")
+	var pending int
+	err = d.within(func(ctx context.Context) error {
+		all, err := store.Migrations(ctx, url)
+		for _, m := range all {
+			if m.AppliedAt.IsZero() {
+				pending++
+			}
+		}
+		return err
+	})
+	if err == nil && pending > 0 {
+		err = fmt.Errorf("%d are pending: run `worker migrate`", pending)
+	}
+	d.add("migrations", err, "all applied")
+}
+
+func (d *doctor) redis(url secret.Secret, embeddedOne bool) {
+	q, err := queue.Open(queue.Config{URL: url, Logger: d.log})
+	if err != nil {
+		d.add("redis", err, "")
+		return
+	}
+	defer q.Close()
+	err = d.within(q.Ping)
+	if err == nil && !embeddedOne {
+		err = d.within(q.CheckServer)
+	}
+	d.add("redis", err, "answers")
+}
+
+func (d *doctor) chains() {
+	if len(d.cfg.Chains) == 0 {
+		d.add("chains", nil, "none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
+	}
+	for _, id := range slices.Sorted(maps.Keys(d.cfg.Chains)) {
+		c := d.cfg.Chains[id]
+		name := fmt.Sprintf("chain %d", id)
+		if c.RPCURL.IsZero() {
+			d.add(name, fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id), "")
+			continue
+		}
+		client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.log})
+		if err == nil {
+			err = d.within(client.Ping)
+			client.Close()
+		}
+		if err == nil && !c.Known {
+			err = fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
+		}
+		d.add(name, err, fmt.Sprintf("answers; identity registry %s, reputation registry %s", c.Registries.Identity, c.Registries.Reputation))
+	}
+}
+
+type embeddedCmd struct {
+	Fetch embeddedFetchCmd `cmd:"" help:"Fetch Postgres and Redis into the cache if this machine lacks them; the system is not changed."`
+}
+
+type embeddedFetchCmd struct{}
+
+func (c *embeddedFetchCmd) Run(a *app) error {
+	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
+}

@@ -1,0 +1,88 @@
+// Command worker delivers on-chain feedback to agents, and looks after what was delivered.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes (DESIGN §10).
+const (
+	exitFailed = 1
+	exitMisuse = 2
+)
+
+// commands is the whole command line. Settings come from the environment: `worker config` lists them.
+type commands struct {
+	Serve    serveCmd    `cmd:"" default:"withargs" help:"Take tasks and deliver (default)."`
+	Doctor   doctorCmd   `cmd:"" help:"Check everything the worker needs, one line each."`
+	Config   configCmd   `cmd:"" help:"Show every setting, its effective value and where it came from."`
+	Migrate  migrateCmd  `cmd:"" help:"Apply pending migrations, or list them."`
+	Keys     keysCmd     `cmd:"" help:"Keys that encrypt secrets at rest."`
+	Delivery deliveryCmd `cmd:"" help:"Look at deliveries."`
+	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
+}
+
+// app is what every command gets.
+type app struct {
+	ctx context.Context
+	cfg *config.Config
+	log *slog.Logger
+	out io.Writer
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+
+func run(args, environ []string, stdout, stderr io.Writer) int {
+	var c commands
+	exited := -1
+	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
+		kong.Description("Delivers ERC-8004 feedback to the agents it is about. Settings are environment variables: see `worker config`."),
+		kong.UsageOnError())
+	if err != nil {
+		fmt.Fprintln(stderr, "worker:", err)
+		return exitMisuse
+	}
+	k, err := parser.Parse(args)
+	if exited >= 0 {
+		return exited // --help
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "worker:", err)
+		return exitMisuse
+	}
+	cfg, err := config.Load(environ)
+	if err != nil {
+		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
+		return exitMisuse
+	}
+	// The first signal asks for an orderly stop, the second one is left to do what signals do.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	if err := k.Run(&app{ctx: ctx, cfg: cfg, log: log, out: stdout}); err != nil {
+		var misuse *misuseError
+		fmt.Fprintln(stderr, "worker:", err)
+		if errors.As(err, &misuse) {
+			return exitMisuse
+		}
+		return exitFailed
+	}
+	return 0
+}
+
+// misuseError is a command line that cannot be meant.
+type misuseError struct{ text string }
+
+func (e *misuseError) Error() string { return e.text }

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+)
+
+type serveCmd struct {
+	Ephemeral bool `help:"Embedded services keep nothing when the worker stops."`
+}
+
+func (c *serveCmd) Run(a *app) error {
+	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Logger: a.log})
+}
+
+type configCmd struct {
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+func (c *configCmd) Run(a *app) error {
+	settings := a.cfg.Settings()
+	if c.JSON {
+		return writeJSON(a, settings)
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, s := range settings {
+		value := s.Value
+		if value == "" {
+			value = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t(%s)\n", s.Name, value, s.Source)
+	}
+	return w.Flush()
+}
+
+type migrateCmd struct {
+	Apply  migrateApplyCmd  `cmd:"" default:"1" help:"Apply what is pending (default)."`
+	Status migrateStatusCmd `cmd:"" help:"List the migrations."`
+}
+
+type migrateApplyCmd struct{}
+
+func (c *migrateApplyCmd) Run(a *app) error {
+	db, err := a.database()
+	if err != nil {
+		return err
+	}
+	defer db.close()
+	done, err := store.Migrate(a.ctx, db.url)
+	for _, m := range done {
+		fmt.Fprintf(a.out, "applied %s\n", m.Name)
+	}
+	if err == nil && len(done) == 0 {
+		fmt.Fprintln(a.out, "nothing to apply")
+	}
+	return err
+}
+
+type migrateStatusCmd struct {
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+func (c *migrateStatusCmd) Run(a *app) error {
+	db, err := a.database()
+	if err != nil {
+		return err
+	}
+	defer db.close()
+	all, err := store.Migrations(a.ctx, db.url)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(a, all)
+	}
+	for _, m := range all {
+		when := "pending"
+		if !m.AppliedAt.IsZero() {
+			when = "applied " + m.AppliedAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
+	}
+	return nil
+}
+
+type keysCmd struct {
+	Init keysInitCmd `cmd:"" help:"Print a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
+}
+
+type keysInitCmd struct{}
+
+func (c *keysInitCmd) Run(a *app) error {
+	k, err := secret.Create()
+	if err != nil {
+		return err
+	}
+	if err := k.Write(a.out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out)
+	return err
+}
+
+func writeJSON(a *app, v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

@@ -1,0 +1,77 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+)
+
+// metaKey is where the agent finds what this delivery is (DESIGN §5).
+const metaKey = "io.agentherald/delivery"
+
+// call makes the one call of this attempt, if enough of the lease is left for it.
+func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
+	timeout := p.CallTimeout
+	if ms := a.job.Action.TimeoutMs; ms > 0 {
+		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
+	}
+	if err := p.secureLease(ctx, a, timeout); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	began := p.Now()
+	answer, err := p.Caller.Call(ctx, a.target, mcpcall.Request{Tool: a.tool.Name, Arguments: a.args, Meta: a.meta()})
+	p.Metrics.call(a.job.Action.ToolName, err == nil && !answer.IsError, p.Now().Sub(began))
+	if err != nil {
+		a.out.Called = retry.Reached(err)
+		return "", err
+	}
+	a.answer, a.out.Called = answer, true
+	a.out.Response, a.out.Protocol = answer.Raw, answer.Protocol
+	if answer.IsError {
+		return "", retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
+	}
+	a.out.Result = answer.Raw
+	return "answered: " + excerpt(answer.Text, 120), nil
+}
+
+// secureLease makes sure that the claim outlasts the call: extended when less than call and margin is left, and no call with
+// less than the call's own time.
+func (p *Pipeline) secureLease(ctx context.Context, a *attempt, timeout time.Duration) error {
+	left := a.leaseLeft(p.Now())
+	if left >= timeout+p.LeaseMargin {
+		return nil
+	}
+	began := p.Now()
+	err := p.Ledger.Extend(ctx, a.claim, p.Lease)
+	switch {
+	case err == nil:
+		a.began, a.lease = began, p.Lease
+		return nil
+	case left >= timeout && !isFenced(err):
+		return nil // Postgres is away, but what is left is ours
+	}
+	return fmt.Errorf("make sure of the lease before the call: %w", err)
+}
+
+// meta tells the agent which delivery this is, and carries a trace id of its own.
+func (a *attempt) meta() map[string]any {
+	about := map[string]any{"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": false}
+	if a.cleaned || len(a.job.Sanitized) > 0 {
+		about["sanitized"] = true
+	}
+	return map[string]any{metaKey: about, "traceparent": traceparent()}
+}
+
+// traceparent is a fresh W3C trace context: version 00, sampled.
+func traceparent() string {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-01"
+}

@@ -1,0 +1,61 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Lanes is Redis as the dispatcher needs it.
+type Lanes interface {
+	Enqueue(ctx context.Context, t queue.Task) error
+	Holds(t queue.Task) (bool, error)
+}
+
+// Dispatcher puts handed-out deliveries into Redis. What Redis cannot take stays handed out in Postgres, and the Sweeper
+// finds it: losing Redis costs time, never work.
+type Dispatcher struct {
+	lanes Lanes
+	log   *slog.Logger
+}
+
+// NewDispatcher needs the lanes.
+func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
+	if lanes == nil {
+		return nil, errors.New("delivery: a dispatcher needs lanes")
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Dispatcher{lanes, log}, nil
+}
+
+// Dispatch puts tasks into Redis and returns how many it took. It outlives the caller's context for a moment: the hand-out
+// is committed already.
+func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
+	if len(tasks) == 0 {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	for i, t := range tasks {
+		if err := d.lanes.Enqueue(ctx, laned(t)); err != nil {
+			d.log.Warn("Redis does not take tasks; they are handed out again when it does", "tasks", len(tasks)-i, "error", err)
+			return i
+		}
+	}
+	return len(tasks)
+}
+
+// laned gives a task its lane: later attempts do not stand in front of first ones.
+func laned(t store.Task) queue.Task {
+	lane := queue.First
+	if t.Attempts > 0 {
+		lane = queue.Retry
+	}
+	return queue.Task{DeliveryID: t.ID, N: t.N, Kind: t.Kind, Lane: lane, At: t.At}
+}

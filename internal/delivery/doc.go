@@ -1,0 +1,14 @@
+// Package delivery takes an accepted delivery to its agent and its outcome to the store.
+//
+// It reads like the way of a delivery: Pipeline.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
+// step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
+// Dispatcher (tasks into Redis), Sweeper (what Redis or a dead worker lost), Intake (jobs into the store).
+//
+// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), chains, content, MCP.
+//
+// Invariants:
+//   - Nothing is called without a claim, and not with less of its lease left than the call may take.
+//   - A delivery runs on a context that asynq cannot cancel; it ends with its deadline or with the process.
+//   - Recording is retried while the lease lasts: a result that is known should not be asked for again.
+//   - The agent's next deliveries are handed out by the transaction that records this one.
+package delivery

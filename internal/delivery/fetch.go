@@ -1,0 +1,85 @@
+package delivery
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// Hash policies: what a file that does not match its hash means (DESIGN §7).
+const (
+	HashStrict   = "strict"
+	HashRequire  = "require"
+	HashAnnotate = "annotate"
+)
+
+// Words of file_verification beside those of erc8004.Verdict.
+const (
+	unavailable = "unavailable"
+	notFetched  = "not_fetched"
+)
+
+// giveUpFetching is the attempt with which a feedback file that cannot be had is left out: feedback does not die of an
+// unpinned file. With the default schedule that is about three minutes after the first.
+const giveUpFetching = 6
+
+// fetch brings the feedback (or response) file and compares it with the hash on chain.
+func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
+	uri, hash := a.job.FeedbackURI, a.job.FeedbackHash
+	if a.job.Kind == job.KindResponseAppended || a.job.Kind == job.KindValidationResponse {
+		uri, hash = a.job.ResponseURI, a.job.ResponseHash
+	}
+	note := func(source, verification string) {
+		a.file.Source, a.file.Verification = source, verification
+		a.out.FileSource, a.out.FileVerification = source, verification
+	}
+	switch {
+	case uri == "":
+		note("", string(erc8004.NotGiven))
+		return "no file given", nil
+	case !a.job.Action.IncludeFileContent:
+		note("", notFetched)
+		return "not asked for", nil
+	}
+	doc, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit)
+	if err != nil {
+		return p.withoutFile(a, err, note)
+	}
+	verdict := erc8004.VerifyHash(doc.Bytes, hash)
+	note(doc.Source, string(verdict))
+	switch {
+	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
+		return "", retry.Fail(retry.HashMismatch, "the file's keccak256 is not the hash on chain")
+	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && (doc.Source == "https" || doc.Source == "http"):
+		return "", retry.Fail(retry.HashMismatch, "the file lies on https without a hash on chain, and HERALD_HASH_POLICY is require")
+	}
+	a.file.Content = content(doc)
+	return fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, verdict), nil
+}
+
+// withoutFile decides about a file that could not be had: some names lead nowhere at all, and those delay nobody.
+func (p *Pipeline) withoutFile(a *attempt, err error, note func(source, verification string)) (string, error) {
+	switch v := retry.Classify(err); {
+	case v.Reason == retry.NoDocument:
+		note("", unavailable)
+		return "left out: " + err.Error(), nil
+	case v.Reason == retry.ContentUnavailable && a.claim.Attempt >= giveUpFetching:
+		note("", unavailable)
+		return fmt.Sprintf("left out after %d attempts: %s", a.claim.Attempt, err), nil
+	}
+	return "", fmt.Errorf("feedback file: %w", err)
+}
+
+// content is the file as the agent receives it: JSON as it is, anything else wrapped.
+func content(doc ipfs.Document) json.RawMessage {
+	if json.Valid(doc.Bytes) {
+		return doc.Bytes
+	}
+	return mustJSON(map[string]string{"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})
+}

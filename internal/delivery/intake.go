@@ -1,0 +1,162 @@
+package delivery
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// AcceptLedger is the store as the intake needs it.
+type AcceptLedger interface {
+	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+}
+
+// Sealer encrypts a job's secret headers.
+type Sealer interface {
+	Seal(plain []byte, b secret.Binding) ([]byte, error)
+}
+
+// IntakeConfig makes an Intake.
+type IntakeConfig struct {
+	Ledger AcceptLedger
+	// Dispatcher puts what is accepted into Redis; nil leaves that to the worker's sweep (no Redis at hand).
+	Dispatcher *Dispatcher
+	Sealer     Sealer
+	Limits     job.Limits
+	Logger     *slog.Logger
+}
+
+// Intake turns jobs into committed rows. It is the same for the CLI, HTTP, Redis and the chain.
+type Intake struct{ IntakeConfig }
+
+// NewIntake checks the configuration.
+func NewIntake(cfg IntakeConfig) (*Intake, error) {
+	if cfg.Ledger == nil || cfg.Sealer == nil {
+		return nil, errors.New("delivery: an intake needs a ledger and a sealer")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Intake{cfg}, nil
+}
+
+// Refused is the verdict on a job that is not stored.
+const Refused store.Verdict = "refused"
+
+// Answer is what one job got.
+type Answer struct {
+	Verdict store.Verdict
+	ID      uuid.UUID
+	Key     string
+	Path    string // Refused: the field; Conflict: the event's field that differs
+	Problem string // Refused: what is wrong with it
+	Status  store.Status
+}
+
+// Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored. An
+// error means that none of them is known to be stored: submitting them again is harmless.
+func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
+	answers := make([]Answer, len(bodies))
+	intakes := make([]store.Intake, 0, len(bodies))
+	places := make([]int, 0, len(bodies))
+	for i, body := range bodies {
+		j, err := job.Parse(body, in.Limits)
+		var refusal *job.Refusal
+		if errors.As(err, &refusal) {
+			answers[i] = Answer{Verdict: Refused, Path: refusal.Path, Problem: refusal.Problem}
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
+		}
+		it, err := in.seal(j)
+		if err != nil {
+			return nil, err
+		}
+		intakes, places = append(intakes, it), append(places, i)
+	}
+	got, err := in.accept(ctx, intakes)
+	if err != nil {
+		return nil, err
+	}
+	for k, a := range got {
+		answers[places[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
+	}
+	return answers, nil
+}
+
+// SubmitJobs takes jobs that were made from events, not parsed.
+func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Acceptance, error) {
+	intakes := make([]store.Intake, len(jobs))
+	for i, j := range jobs {
+		var err error
+		if intakes[i], err = in.seal(j); err != nil {
+			return nil, err
+		}
+	}
+	return in.accept(ctx, intakes)
+}
+
+// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row.
+func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
+	answers, err := in.Submit(ctx, [][]byte{body})
+	if err != nil {
+		return "", err
+	}
+	a := answers[0]
+	if a.Verdict != Refused {
+		in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
+		return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
+	}
+	text := a.Problem
+	if a.Path != "" {
+		text = a.Path + ": " + a.Problem
+	}
+	sum := sha256.Sum256(body)
+	key := "invalid:" + hex.EncodeToString(sum[:])
+	if _, err := in.accept(ctx, []store.Intake{{Refused: text, Key: key, Job: job.Job{Kind: job.Kind(kind)}}}); err != nil {
+		return "", err
+	}
+	in.Logger.Info("job from Redis refused", "kind", kind, "key", key, "problem", text)
+	return "refused: " + text, nil
+}
+
+func (in *Intake) accept(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
+	got, tasks, err := in.Ledger.Accept(ctx, intakes)
+	if err != nil {
+		return nil, err
+	}
+	if in.Dispatcher != nil {
+		in.Dispatcher.Dispatch(ctx, tasks)
+	}
+	return got, nil
+}
+
+// seal encrypts the headers of an endpoint that the job names; nothing else of the job is secret.
+func (in *Intake) seal(j job.Job) (store.Intake, error) {
+	it := store.Intake{Job: j}
+	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
+		return it, nil
+	}
+	plain := make(map[string]string, len(j.Action.Endpoint.Headers))
+	for name, value := range j.Action.Endpoint.Headers {
+		plain[name] = value.Reveal()
+	}
+	b, err := json.Marshal(plain)
+	if err != nil {
+		return it, errors.New("encode the job's headers")
+	}
+	if it.SealedHeaders, err = in.Sealer.Seal(b, headerBinding(j, origin(j.Action.Endpoint.URL))); err != nil {
+		return it, fmt.Errorf("encrypt the job's headers: %w", err)
+	}
+	return it, nil
+}

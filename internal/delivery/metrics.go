@@ -1,0 +1,65 @@
+package delivery
+
+import (
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are what the pipeline counts (DESIGN §10). No agent, key or endpoint becomes a label.
+type Metrics struct {
+	calls      *prometheus.CounterVec
+	callTime   *prometheus.HistogramVec
+	deliveries *prometheus.CounterVec
+	latency    prometheus.Histogram
+}
+
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mcp_calls_total",
+			Help: "Calls of agents' tools by how they ended: success or failed."}, []string{"tool_name", "status"}),
+		callTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "mcp_call_duration_seconds",
+			Help:    "Time of one call of an agent's tool.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}, []string{"tool_name"}),
+		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_deliveries_total",
+			Help: "Outcomes recorded, final ones and waits, by kind, status and reason."}, []string{"kind", "status", "reason"}),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_delivery_latency_seconds",
+			Help:    "Time from acceptance to the agent's answer, for delivered ones.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}}),
+	}
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// call counts one call. A tool that an operator's list added is "other": names from jobs must not become labels.
+func (m *Metrics) call(tool string, ok bool, took time.Duration) {
+	if !strings.HasPrefix(tool, "agent.receive") || len(tool) > 40 {
+		tool = "other"
+	}
+	status := "success"
+	if !ok {
+		status = "failed"
+	}
+	m.calls.WithLabelValues(tool, status).Inc()
+	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
+}
+
+func (m *Metrics) recorded(a *attempt, age time.Duration) {
+	kind := string(a.job.Kind)
+	switch a.job.Kind {
+	case job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse:
+	default:
+		kind = "other"
+	}
+	m.deliveries.WithLabelValues(kind, string(a.out.Status), a.out.Reason).Inc()
+	if a.out.AgentOK {
+		m.latency.Observe(age.Seconds())
+	}
+}

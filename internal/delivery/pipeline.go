@@ -1,0 +1,219 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math/big"
+	"math/rand/v2"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// Ledger is the store as a delivery needs it.
+type Ledger interface {
+	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
+	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
+	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
+}
+
+// Chain is one chain as a delivery needs it.
+type Chain interface {
+	Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error)
+}
+
+// Resolver finds an agent's endpoint.
+type Resolver interface {
+	Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error)
+}
+
+// Fetcher brings content by URI.
+type Fetcher interface {
+	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
+}
+
+// Caller speaks MCP.
+type Caller interface {
+	Tools(ctx context.Context, e mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error)
+	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
+}
+
+// Opener decrypts a job's secret headers.
+type Opener interface {
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
+}
+
+// Config makes a Pipeline. Everything without a default is needed.
+type Config struct {
+	Ledger     Ledger
+	Chain      func(chainID uint64) (Chain, bool) // false: no RPC URL is configured for it
+	Resolver   Resolver
+	Fetcher    Fetcher
+	Caller     Caller
+	Opener     Opener
+	Dispatcher *Dispatcher
+	Schedule   retry.Schedule
+
+	Verify      chain.Verify  // default: receipt where the chain is configured
+	HashPolicy  string        // strict (default), require, annotate
+	CallTimeout time.Duration // longest call; a job may ask for less
+	Lease       time.Duration // at least CallTimeout + LeaseMargin
+	LeaseMargin time.Duration
+
+	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
+	FetchLimit int64
+
+	Metrics *Metrics
+	Logger  *slog.Logger
+	// Trace hears of every step as it ends; nil: nobody. It must not block.
+	Trace func(Step)
+	Now   func() time.Time // default time.Now
+}
+
+// Step is one part of an attempt that has ended, for people who watch.
+type Step struct {
+	DeliveryID uuid.UUID
+	Attempt    int
+	Name       string // claim check resolve fetch compose call record
+	Detail     string // a phrase: where from, how verified, what was answered
+	Took       time.Duration
+	At         time.Time
+}
+
+// Pipeline delivers. Safe for concurrent use.
+type Pipeline struct{ Config }
+
+// New checks the configuration.
+func New(cfg Config) (*Pipeline, error) {
+	switch {
+	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
+		cfg.Opener == nil || cfg.Dispatcher == nil || cfg.Metrics == nil:
+		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, dispatcher and metrics are needed")
+	case cfg.Schedule.Attempts() < 2:
+		return nil, errors.New("delivery: a retry schedule is needed")
+	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:
+		return nil, errors.New("delivery: the lease must be at least the call timeout plus the margin")
+	}
+	if cfg.HashPolicy == "" {
+		cfg.HashPolicy = HashStrict
+	}
+	if cfg.FetchLimit <= 0 {
+		cfg.FetchLimit = 2 << 20
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Pipeline{cfg}, nil
+}
+
+// Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not given
+// and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
+func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
+	a, err := p.claim(ctx, id, n)
+	if a == nil {
+		return Result{Refused: err == nil}, err
+	}
+	if err == nil {
+		err = p.attempt(ctx, a)
+	}
+	return p.record(ctx, a, err)
+}
+
+// attempt is one try, from the claimed row to the agent's answer.
+func (p *Pipeline) attempt(ctx context.Context, a *attempt) error {
+	for _, step := range []struct {
+		name string
+		run  func(context.Context, *attempt) (string, error)
+	}{
+		{"check", p.check},
+		{"resolve", p.resolve},
+		{"fetch", p.fetch},
+		{"compose", p.compose},
+		{"call", p.call},
+	} {
+		a.out.Stage = step.name
+		began := p.Now()
+		detail, err := step.run(ctx, a)
+		p.trace(a, step.name, detail, err, began)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attempt is what one try learns on its way.
+type attempt struct {
+	claim   *store.Claim
+	began   time.Time // this process' monotonic clock, before the claim was asked for
+	lease   time.Duration
+	job     job.Job
+	target  mcpcall.Endpoint
+	file    job.File
+	tool    mcpcall.Tool
+	args    map[string]any
+	cleaned bool // control characters were taken out of what the agent receives
+	own     bool // the credentials are the job's own
+	answer  mcpcall.Answer
+	out     store.Outcome
+}
+
+// leaseLeft is a lower bound of what is left of the lease, by this process' monotonic clock.
+func (a *attempt) leaseLeft(now time.Time) time.Duration { return a.lease - now.Sub(a.began) }
+
+// claim takes the row for this process; nil without error: refused.
+func (p *Pipeline) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
+	began := p.Now()
+	c, err := p.Ledger.Claim(ctx, id, n, p.Lease)
+	if c == nil {
+		return nil, err
+	}
+	a := &attempt{claim: c, began: began, lease: p.Lease, job: c.Job, out: store.Outcome{Stage: "claim"}}
+	p.trace(a, "claim", "", err, began)
+	return a, err
+}
+
+func (p *Pipeline) trace(a *attempt, name, detail string, err error, began time.Time) {
+	now := p.Now()
+	if err != nil {
+		detail = err.Error()
+	}
+	p.Logger.Debug("step", "delivery", a.claim.ID, "attempt", a.claim.Attempt, "step", name, "detail", detail, "took", now.Sub(began))
+	if p.Trace != nil {
+		p.Trace(Step{DeliveryID: a.claim.ID, Attempt: a.claim.Attempt, Name: name, Detail: detail, Took: now.Sub(began), At: now})
+	}
+}
+
+func (a *attempt) agent() resolver.Agent {
+	return resolver.Agent{ChainID: a.job.ChainID, Registry: a.job.IdentityRegistry, ID: new(big.Int).Set(a.job.AgentID), Epoch: a.claim.Epoch}
+}
+
+// headerBinding ties a job's secret headers to its delivery's key and to the origin they are for.
+func headerBinding(j job.Job, origin string) secret.Binding {
+	return secret.Binding{Purpose: "job.headers.v1", ChainID: j.ChainID, Registry: common.Address.Hex(j.IdentityRegistry),
+		AgentID: j.AgentID.String(), Origin: origin}
+}
+
+func random() float64 { return rand.Float64() }
+
+func mustJSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return b
+}

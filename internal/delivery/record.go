@@ -1,0 +1,140 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// redisWait is the longest wait that becomes a scheduled task, seen in the web UI; longer ones live in Postgres.
+const redisWait = 5 * time.Minute
+
+// Result is what Deliver did.
+type Result struct {
+	Refused bool // the claim was not given: an old task, another worker, or not due
+	Status  store.Status
+	Reason  retry.Reason
+	Text    string        // for people
+	Delay   time.Duration // Waiting
+}
+
+// record writes the outcome under the claim's fence, tells it in one line, and hands out what the store released.
+func (p *Pipeline) record(ctx context.Context, a *attempt, failure error) (Result, error) {
+	v := p.settle(a, failure)
+	began := p.Now()
+	rec, err := p.recordUntilLeaseEnds(ctx, a)
+	p.trace(a, "record", string(a.out.Status), err, began)
+	p.tell(a, v, rec, err)
+	if isFenced(err) {
+		return Result{Refused: true, Text: err.Error()}, nil
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	p.Metrics.recorded(a, rec.Age)
+	if rec.Task != nil {
+		rec.Next = append(rec.Next, *rec.Task)
+	}
+	p.Dispatcher.Dispatch(ctx, rec.Next)
+	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
+}
+
+// settle turns the failure (nil: delivered) into the outcome to record.
+func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
+	if failure == nil {
+		a.out.Status, a.out.AgentOK = store.Delivered, true
+		return retry.Verdict{}
+	}
+	v := retry.Classify(failure)
+	if v.Reason == retry.AuthRequired && a.own {
+		// No stored credential could mend what the job brought itself.
+		v.Reason, v.Ending, v.Free = retry.AuthFailed, retry.Reject, false
+	}
+	a.out.Reason, a.out.Error, a.out.Free = string(v.Reason), v.Text, v.Free
+	if v.AgentFault {
+		a.out.AgentError = v.Text
+	}
+	switch v.Ending {
+	case retry.Skip:
+		a.out.Status = store.Skipped
+	case retry.Reject:
+		a.out.Status = store.Rejected
+	case retry.Hold:
+		a.out.Status = store.Held
+	case retry.Wait:
+		delay, more := p.Schedule.Next(a.claim.Attempt, v, random())
+		a.out.Status, a.out.Delay, a.out.Task = store.Waiting, delay, delay <= redisWait
+		if !more {
+			a.out.Status, a.out.Delay, a.out.Task = store.Dead, 0, false
+		}
+	}
+	return v
+}
+
+// recordUntilLeaseEnds tries again while the lease lasts: what is known should not be asked for again.
+func (p *Pipeline) recordUntilLeaseEnds(ctx context.Context, a *attempt) (store.Recorded, error) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		rec, err := p.Ledger.Record(try, a.claim, a.out)
+		cancel()
+		if err == nil || isFenced(err) || a.leaseLeft(p.Now()) < pause {
+			return rec, err
+		}
+		p.Logger.Warn("outcome not recorded yet, trying again", "delivery", a.claim.ID, "status", a.out.Status, "error", err)
+		select {
+		case <-ctx.Done():
+			return rec, errors.Join(err, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// tell writes the one canonical line of an attempt. An agent that fails is information, not an error.
+func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err error) {
+	level := slog.LevelInfo
+	switch {
+	case isFenced(err):
+		level = slog.LevelWarn
+	case err != nil || v.Reason == retry.InternalError:
+		level = slog.LevelError
+	}
+	attrs := []slog.Attr{
+		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.job.Kind)),
+		slog.String("agent", fmt.Sprintf("%d:%s", a.job.ChainID, a.claim.Agent().ID)),
+		slog.Int("attempt", a.claim.Attempt), slog.String("status", string(a.out.Status)),
+		slog.String("stage", a.out.Stage), slog.Duration("took", p.Now().Sub(a.began).Round(time.Microsecond)),
+	}
+	for _, kv := range [][2]string{{"reason", string(v.Reason)}, {"tool", a.out.ToolName}, {"endpoint", a.out.Endpoint},
+		{"file", a.out.FileVerification}, {"fileSource", a.out.FileSource}, {"error", v.Text}} {
+		if kv[1] != "" {
+			attrs = append(attrs, slog.String(kv[0], kv[1]))
+		}
+	}
+	if a.out.Status == store.Waiting {
+		attrs = append(attrs, slog.Duration("again_in", a.out.Delay.Round(time.Millisecond)))
+	}
+	if a.out.Status.Final() && err == nil {
+		attrs = append(attrs, slog.Duration("age", rec.Age.Round(time.Millisecond)))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("not_recorded", err.Error()))
+	}
+	p.Logger.LogAttrs(context.Background(), level, "delivery attempted", attrs...)
+}
+
+func isFenced(err error) bool { return errors.Is(err, store.ErrFenced) }
+
+// excerpt is the beginning of an agent's words on one line.
+func excerpt(s string, limit int) string {
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
+	}
+	return s
+}

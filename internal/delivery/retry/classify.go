@@ -1,0 +1,209 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Failure is an outcome that a step of the pipeline decided itself, not an error of something below it.
+type Failure struct {
+	Reason Reason
+	Text   string        // a sentence for people, without secrets
+	Pause  time.Duration // length of a free wait
+}
+
+func (f *Failure) Error() string { return f.Text }
+
+// Fail ends or holds the attempt for a reason.
+func Fail(r Reason, text string) error { return &Failure{Reason: r, Text: text} }
+
+// Pause makes the delivery wait without costing an attempt.
+func Pause(r Reason, d time.Duration, text string) error {
+	return &Failure{Reason: r, Text: text, Pause: d}
+}
+
+// Reached tells whether a failed call may have reached the agent: some of it was written.
+func Reached(err error) bool {
+	var call *mcpcall.CallError
+	return errors.As(err, &call) && call.Written
+}
+
+// Classify maps any error of the pipeline to its verdict. Unknown errors are internal_error: they cost an attempt, and the
+// log line says so.
+func Classify(err error) Verdict {
+	v := Verdict{Text: err.Error()}
+	v.Reason = reasonOf(err, &v)
+	v.Ending = v.Reason.ending()
+	v.Free = v.Reason.free()
+	return v
+}
+
+func reasonOf(err error, v *Verdict) Reason {
+	if r, ok := ofGuard(err); ok { // what the guard refuses stays refused, whoever ran into it
+		v.AgentFault = true
+		return r
+	}
+	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofResolver, ofChain, ofMCP, ofContent, ofStore} {
+		if r, ok := of(err, v); ok {
+			return r
+		}
+	}
+	return InternalError
+}
+
+func ofGuard(err error) (Reason, bool) {
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	return AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
+}
+
+func ofPipeline(err error, v *Verdict) (Reason, bool) {
+	var f *Failure
+	if !errors.As(err, &f) {
+		return "", false
+	}
+	v.Pause = f.Pause
+	switch f.Reason {
+	case ToolNotFound, ToolError, SchemaMismatch, BadResponse:
+		v.AgentFault = true
+	}
+	return f.Reason, true
+}
+
+func ofResolver(err error, v *Verdict) (Reason, bool) {
+	var skip *resolver.SkipError
+	if errors.As(err, &skip) {
+		return Reason(skip.Reason), true
+	}
+	var refused *resolver.TransportRefusedError
+	if errors.As(err, &refused) {
+		v.AgentFault = true
+		return TransportRefused, true
+	}
+	return "", false
+}
+
+func ofChain(err error, _ *Verdict) (Reason, bool) {
+	var away *chain.UnavailableError
+	var wrong *chain.WrongChainError
+	var gone *chain.NoSuchAgentError
+	switch {
+	case errors.As(err, &gone):
+		return AgentNotFound, true
+	case errors.As(err, &away), errors.As(err, &wrong):
+		return ChainUnavailable, true
+	}
+	return "", false
+}
+
+func ofContent(err error, v *Verdict) (Reason, bool) {
+	var none *ipfs.NoDocumentError
+	var missing *ipfs.NotFoundError
+	var away *ipfs.UnavailableError
+	var large *ipfs.TooLargeError
+	var invalid *ipfs.InvalidError
+	switch {
+	case errors.As(err, &none):
+		return NoDocument, true
+	case errors.As(err, &large), errors.As(err, &invalid):
+		return NoDocument, true
+	case errors.As(err, &away):
+		v.RetryAfter = away.RetryAfter
+		return ContentUnavailable, true
+	case errors.As(err, &missing) && missing.Proven:
+		return NoDocument, true // a verified directory lacks the name: that will not change
+	case errors.As(err, &missing):
+		return ContentUnavailable, true
+	}
+	return "", false
+}
+
+func ofMCP(err error, v *Verdict) (Reason, bool) {
+	var refused *mcpcall.TransportRefusedError
+	var schema *mcpcall.SchemaError
+	var call *mcpcall.CallError
+	switch {
+	case errors.As(err, &refused):
+		v.AgentFault = true
+		return TransportRefused, true
+	case errors.As(err, &schema):
+		v.AgentFault = true
+		return SchemaMismatch, true
+	case errors.Is(err, mcpcall.ErrBusy):
+		v.Pause = time.Second
+		return AgentBusy, true
+	case errors.Is(err, mcpcall.ErrClosed):
+		return InternalError, true
+	case errors.As(err, &call):
+		v.AgentFault = true
+		v.RetryAfter = call.RetryAfter
+		return ofCall(call), true
+	}
+	return "", false
+}
+
+// ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody knows.
+func ofCall(call *mcpcall.CallError) Reason {
+	var input *mcpcall.InputRequiredError
+	var large *mcpcall.TooLargeError
+	var bad *mcpcall.BadAnswerError
+	switch s := call.Status; {
+	case s == http.StatusUnauthorized, s == http.StatusForbidden:
+		return AuthRequired
+	case s == http.StatusTooManyRequests:
+		return RateLimited
+	case s == http.StatusRequestTimeout, s >= 500:
+		return ServerError
+	case s >= 300:
+		return BadResponse // refused as it is; it will be the next time too
+	}
+	switch call.Code {
+	case codeInternal:
+		return ServerError
+	case codeInvalidParams, codeMethodNotFound, codeInvalidRequest:
+		return BadResponse
+	}
+	switch {
+	case errors.As(call.Err, &input):
+		if input.Later {
+			return RateLimited
+		}
+		return BadResponse
+	case call.Written:
+		return OutcomeUnknown
+	case call.Timeout, errors.Is(call.Err, context.DeadlineExceeded):
+		return Timeout
+	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
+		return BadResponse // the handshake or the listing, again and again
+	}
+	return ConnectFailed
+}
+
+// JSON-RPC 2.0 §5.1.
+const (
+	codeInvalidRequest = -32600
+	codeMethodNotFound = -32601
+	codeInvalidParams  = -32602
+	codeInternal       = -32603
+)
+
+func ofStore(err error, _ *Verdict) (Reason, bool) {
+	var cipher *secret.DecryptError
+	switch {
+	case errors.As(err, &cipher):
+		return AuthRequired, true // another keyset, or a moved row: storing the credential again mends it
+	case errors.Is(err, store.ErrUnreadableJob):
+		return InvalidJob, true
+	}
+	return "", false
+}

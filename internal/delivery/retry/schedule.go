@@ -1,0 +1,55 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	jitter        = 0.2              // every wait is spread by ±20 %, so that a crowd does not come back at once
+	maxRetryAfter = time.Hour        // an agent may not push a delivery further away than this
+	overload      = 60 * time.Second // least wait after 429
+)
+
+// Schedule is the attempts' budget: one more attempt than waits.
+type Schedule struct{ waits []time.Duration }
+
+// NewSchedule takes the wait after each failed attempt.
+func NewSchedule(waits []time.Duration) (Schedule, error) {
+	for i, w := range waits {
+		if w < 0 {
+			return Schedule{}, fmt.Errorf("retry: wait %d is negative", i+1)
+		}
+	}
+	if len(waits) == 0 {
+		return Schedule{}, errors.New("retry: a schedule needs at least one wait")
+	}
+	return Schedule{waits: waits}, nil
+}
+
+// Attempts is how many attempts a delivery has.
+func (s Schedule) Attempts() int { return len(s.waits) + 1 }
+
+// Next is how long to wait after attempt number attempt (1-based) failed as v says; false: no attempts are left. rnd is a
+// random number in [0, 1). A free wait has its own length and always has a next.
+//
+// wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after 429.
+func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
+	if v.Free {
+		return spread(v.Pause, rnd), true
+	}
+	if attempt > len(s.waits) {
+		return 0, false
+	}
+	d := spread(s.waits[max(attempt, 1)-1], rnd)
+	d = max(d, min(v.RetryAfter, maxRetryAfter))
+	if v.Reason == RateLimited {
+		d = max(d, overload)
+	}
+	return d, true
+}
+
+func spread(d time.Duration, rnd float64) time.Duration {
+	return time.Duration(float64(d) * (1 - jitter + 2*jitter*rnd))
+}

@@ -1,0 +1,141 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Backend is Postgres and Redis: somebody's, or our own.
+type Backend struct {
+	DatabaseURL secret.Secret
+	RedisURL    secret.Secret // zero: none at hand; rows wait for a worker
+
+	EmbeddedDatabase, EmbeddedRedis bool
+	DataDir                         string // empty without embedded services, and when they keep nothing
+
+	release []func(context.Context) error // in the order of starting
+}
+
+// BackendOptions say what is needed.
+type BackendOptions struct {
+	Ephemeral bool // embedded services keep nothing
+	Redis     bool // a queue is needed too
+	Logger    *slog.Logger
+}
+
+// OpenBackend reaches for the configured services and starts embedded ones for those without a URL, one log line each.
+func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *Backend, err error) {
+	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	needDB, needRedis := b.DatabaseURL.IsZero(), o.Redis && b.RedisURL.IsZero()
+	if !needDB && !needRedis {
+		o.Logger.Info("using DATABASE_URL and REDIS_URL")
+		return b, nil
+	}
+	if err := b.claimDataDir(cfg, o); err != nil {
+		return nil, err
+	}
+	if needDB {
+		if err := b.startPostgres(ctx, cfg, o); err != nil {
+			return nil, err
+		}
+	}
+	if needRedis {
+		if err := b.startRedis(ctx, cfg, o); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// DataDir is HERALD_DATA or its default.
+func DataDir(cfg *config.Config) string {
+	if cfg.DataDir != "" {
+		return cfg.DataDir
+	}
+	return embedded.DefaultDataDir()
+}
+
+func (b *Backend) claimDataDir(cfg *config.Config, o BackendOptions) error {
+	if o.Ephemeral {
+		return nil // the services make temporary folders of their own
+	}
+	if b.DataDir = DataDir(cfg); b.DataDir == "" {
+		return errors.New("this user has no home for the embedded services' data: set HERALD_DATA to a folder")
+	}
+	lock, err := embedded.LockDir(b.DataDir)
+	if err != nil {
+		return err
+	}
+	b.release = append(b.release, func(context.Context) error { return lock.Release() })
+	return nil
+}
+
+func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, o BackendOptions) error {
+	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: true, Ephemeral: o.Ephemeral, Logger: o.Logger})
+	if err != nil {
+		return fmt.Errorf("start embedded Postgres: %w", err)
+	}
+	b.release = append(b.release, pg.Stop)
+	b.DatabaseURL, b.EmbeddedDatabase = secret.New(pg.URL()), true
+	return nil
+}
+
+func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o BackendOptions) error {
+	rd, err := embedded.StartRedis(ctx, embedded.RedisConfig{
+		Dir: b.DataDir, CacheDir: cfg.CacheDir, Ephemeral: o.Ephemeral, Logger: o.Logger})
+	if err != nil {
+		return fmt.Errorf("start embedded Redis: %w", err)
+	}
+	b.release = append(b.release, rd.Stop)
+	b.RedisURL, b.EmbeddedRedis = secret.New(rd.URL()), true
+	return nil
+}
+
+// Close stops what was started, last first.
+func (b *Backend) Close(ctx context.Context) error {
+	var errs []error
+	for i := len(b.release) - 1; i >= 0; i-- {
+		errs = append(errs, b.release[i](ctx))
+	}
+	b.release = nil
+	return errors.Join(errs...)
+}
+
+// Keyset gives the configured keyset; with an embedded database one in the data folder, made at first.
+func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, error) {
+	if !cfg.Keyset.IsZero() {
+		k, err := secret.Parse(cfg.Keyset)
+		if err != nil {
+			return nil, fmt.Errorf("HERALD_KEYSET: %w", err)
+		}
+		return k, nil
+	}
+	if b.DataDir == "" {
+		if !b.EmbeddedDatabase {
+			return nil, errors.New("HERALD_KEYSET is not set although DATABASE_URL is: make a keyset with `worker keys init`")
+		}
+		return secret.Create() // ephemeral, like what it encrypts
+	}
+	path := filepath.Join(b.DataDir, "keyset")
+	k, made, err := secret.LoadOrCreateFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if made {
+		log.Info("made a keyset for secrets at rest", "file", path)
+	}
+	return k, nil
+}

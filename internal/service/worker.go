@@ -1,0 +1,352 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// stopMargin is what shutdown allows beyond the longest call: recording, and closing what is open.
+const stopMargin = 15 * time.Second
+
+// Options are what a command adds to the configuration.
+type Options struct {
+	Ephemeral bool
+	Logger    *slog.Logger
+	Trace     func(delivery.Step) // nil: nobody watches
+	Running   func(*Worker)       // called once tasks are taken
+}
+
+// Worker is a running service, as Options.Running sees it.
+type Worker struct {
+	Store  *store.Store
+	Intake *delivery.Intake
+	Addr   string // of the HTTP server
+}
+
+// Kinds are the deliveries a worker takes.
+var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse, job.KindAgentUpdated}
+
+// Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
+func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
+	ready := newReadiness()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.get, Logger: o.Logger,
+		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
+	if err != nil {
+		return err
+	}
+	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(), "web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
+	defer func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = web.Shutdown(stop)
+	}()
+
+	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Redis: true, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		err = errors.Join(err, backend.Close(stop))
+	}()
+	err = serve(ctx, cfg, o, backend, web, ready, reg)
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil // asked to stop while still starting
+	}
+	return err
+}
+
+func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness, reg *prometheus.Registry) error {
+	st, err := OpenStore(ctx, cfg, b, ready, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	q, err := openQueue(ctx, b, ready, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	monitor := q.Monitor(server.MonitorRoot)
+	defer monitor.Close()
+	web.Mount(monitor)
+
+	parts, err := assemble(cfg, b, st, q, reg, o)
+	if err != nil {
+		return err
+	}
+	defer parts.close()
+	awaitChains(ctx, parts.chainParts(), ready, o.Logger)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return parts.run(ctx, cfg, o, web, ready)
+}
+
+// OpenStore waits for Postgres and sees to its schema: an embedded database is migrated, somebody's own is not touched.
+func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, ready *readiness, log *slog.Logger) (*store.Store, error) {
+	if ready == nil {
+		ready = newReadiness()
+	}
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
+	if err != nil {
+		return nil, err
+	}
+	if err := await(ctx, part{"postgres", st.Ping}, ready, log); err != nil {
+		st.Close()
+		return nil, err
+	}
+	if err := schema(ctx, b, log); err != nil {
+		st.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func schema(ctx context.Context, b *Backend, log *slog.Logger) error {
+	if b.EmbeddedDatabase {
+		done, err := store.Migrate(ctx, b.DatabaseURL)
+		if len(done) > 0 {
+			log.Info("migrated the embedded database", "applied", len(done))
+		}
+		return err
+	}
+	all, err := store.Migrations(ctx, b.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	var pending []string
+	for _, m := range all {
+		if m.AppliedAt.IsZero() {
+			pending = append(pending, filepath.Base(m.Name))
+		}
+	}
+	if len(pending) > 0 {
+		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending), strings.Join(pending, ", "))
+	}
+	return nil
+}
+
+func openQueue(ctx context.Context, b *Backend, ready *readiness, log *slog.Logger) (*queue.Queue, error) {
+	q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	if err := await(ctx, part{"redis", q.Ping}, ready, log); err != nil {
+		q.Close()
+		return nil, err
+	}
+	if !b.EmbeddedRedis {
+		if err := q.CheckServer(ctx); err != nil {
+			q.Close()
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+// assembly is everything between the connections and the tasks.
+type assembly struct {
+	store   *store.Store
+	queue   *queue.Queue
+	chains  map[uint64]*chain.Client
+	fetcher *ipfs.Fetcher
+	resolve *resolver.Resolver
+	pool    *mcpcall.Pool
+	runner  *delivery.Runner
+	intake  *delivery.Intake
+	sweeper *delivery.Sweeper
+	backend *Backend
+}
+
+func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
+	a := &assembly{store: st, queue: q, backend: b, chains: map[uint64]*chain.Client{}}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	keys, err := b.Keyset(cfg, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	guard, err := netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP})
+	if err != nil {
+		return nil, err
+	}
+	for id, c := range cfg.Chains {
+		if c.RPCURL.IsZero() {
+			continue
+		}
+		if a.chains[id], err = chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: o.Logger}); err != nil {
+			return nil, err
+		}
+	}
+	if a.fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Guard: guard, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	return a, a.wire(cfg, keys, reg, o)
+}
+
+func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
+	var err error
+	if a.resolve, err = resolver.New(resolver.Config{Chain: chainReader{a.chains}, Fetcher: a.fetcher, StdioCommands: cfg.StdioCommands}); err != nil {
+		return err
+	}
+	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
+	if err != nil {
+		return err
+	}
+	schedule, err := retry.NewSchedule(cfg.RetrySchedule)
+	if err != nil {
+		return err
+	}
+	metrics, err := delivery.NewMetrics(reg)
+	if err != nil {
+		return err
+	}
+	pipeline, err := delivery.New(delivery.Config{
+		Ledger: a.store, Resolver: a.resolve, Fetcher: a.fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher, Schedule: schedule,
+		Chain: func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
+		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
+		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace})
+	if err != nil {
+		return err
+	}
+	a.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
+		Limits: JobLimits(cfg), Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	if a.runner, err = delivery.NewRunner(pipeline, a.intake, cfg.Concurrency); err != nil {
+		return err
+	}
+	ids := make([]uint64, 0, len(a.chains))
+	for id := range a.chains {
+		ids = append(ids, id)
+	}
+	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.store, Dispatcher: dispatcher, Chains: ids,
+		Attempts: schedule.Attempts(), Expiry: cfg.Expiry, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	return registerGauges(reg, a.store, a.queue, o.Logger)
+}
+
+// JobLimits are what a job may ask for.
+func JobLimits(cfg *config.Config) job.Limits {
+	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.Registries}
+}
+
+// run takes tasks until ctx ends, then stops in order: no more tasks, running ones end, background loops end.
+func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *server.Server, ready *readiness) error {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = string(k)
+	}
+	patience := cfg.CallTimeout + stopMargin
+	srv, err := a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names, ShutdownTimeout: patience})
+	if err != nil {
+		return err
+	}
+	if err := srv.Start(); err != nil {
+		return err
+	}
+	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { a.sweeper.Run(loops) })
+	wg.Go(func() {
+		watch(loops, append(a.chainParts(), part{"postgres", a.store.Ping}, part{"redis", a.queue.Ping}), ready)
+	})
+	defer func() { stopLoops(); wg.Wait() }()
+
+	forget, err := a.announce(web.Addr())
+	if err != nil {
+		srv.Shutdown()
+		return err
+	}
+	defer forget()
+	ready.set("start", "")
+	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(a.chains))
+	if o.Running != nil {
+		o.Running(&Worker{Store: a.store, Intake: a.intake, Addr: web.Addr()})
+	}
+
+	<-ctx.Done()
+	ready.set("stop", "the worker is shutting down")
+	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", a.runner.Running(), "at_most", patience)
+	srv.Shutdown()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopMargin)
+	defer cancel()
+	a.runner.Wait(last)
+	o.Logger.Info("stopped")
+	return nil
+}
+
+// announce writes run.json, by which other commands on this machine find the embedded services.
+func (a *assembly) announce(addr string) (forget func(), err error) {
+	if a.backend.DataDir == "" {
+		return func() {}, nil
+	}
+	f := embedded.RunFile{PID: os.Getpid(), DatabaseURL: a.backend.DatabaseURL.Reveal(), RedisURL: a.backend.RedisURL.Reveal(), Listen: addr}
+	if err := embedded.WriteRunFile(a.backend.DataDir, f); err != nil {
+		return nil, err
+	}
+	return func() { _ = embedded.RemoveRunFile(a.backend.DataDir) }, nil
+}
+
+func (a *assembly) chainParts() []part {
+	var parts []part
+	for id, c := range a.chains {
+		parts = append(parts, part{fmt.Sprintf("chain %d", id), c.Ping})
+	}
+	return parts
+}
+
+func (a *assembly) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if a.pool != nil {
+		_ = a.pool.Close(ctx)
+	}
+	if a.resolve != nil {
+		a.resolve.Close()
+	}
+	if a.fetcher != nil {
+		a.fetcher.Close()
+	}
+	for _, c := range a.chains {
+		c.Close()
+	}
+}
