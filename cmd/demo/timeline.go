@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -154,6 +155,9 @@ func (t *timeline) await(ctx context.Context, stories []story, webUI string) err
 	for !t.look(ctx, stories, ended) {
 		select {
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
 			return fmt.Errorf("the stories did not end within %s", patience)
 		case <-ticker.C:
 		}
