@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+// account is the user that a server runs as.
+type account struct {
+	uid, gid uint32
+	name     string // empty: no passwd entry
+	// mapped: the uid has no passwd entry, which Postgres insists on, so that the server runs in a user namespace where it
+	// is seen as mappedID.
+	mapped bool
+}
+
+// mappedID is nobody on every Linux system in use.
+const mappedID = 65534
+
+// AccountError means that no user was found that a server could run as.
+type AccountError struct{ Problem string }
+
+func (e *AccountError) Error() string { return e.Problem }
+
+func (a account) String() string {
+	if a.name == "" {
+		return fmt.Sprintf("uid %d", a.uid)
+	}
+	return a.name
+}
+
+// drops says whether the account is another one than this process's.
+func (a account) drops() bool { return int(a.uid) != os.Geteuid() }
+
+// own gives one file or folder to the account. Links are not followed.
+func (a account) own(path string) error {
+	if !a.drops() {
+		return nil
+	}
+	return os.Lchown(path, int(a.uid), int(a.gid))
+}
+
+// pickAccount chooses the user for Postgres. owner is the uid that owns an existing cluster, else -1: a cluster can only be
+// served by its owner. Root becomes SUDO_UID, else postgres, else nobody; anybody else stays who they are.
+func pickAccount(owner int) (account, error) {
+	self := os.Geteuid()
+	if self != 0 {
+		if owner >= 0 && owner != self {
+			return account{}, &AccountError{fmt.Sprintf("the embedded Postgres data belongs to uid %d and this process is uid %d: run as that user or choose another HERALD_DATA", owner, self)}
+		}
+		return knownOrMapped(self, os.Getegid())
+	}
+	if owner == 0 {
+		return account{}, &AccountError{"the embedded Postgres data belongs to root, and Postgres refuses to run as root: chown it to the user that made it, or choose another HERALD_DATA"}
+	}
+	if owner > 0 {
+		return knownOrMapped(owner, owner)
+	}
+	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && id > 0 {
+		if u, err := user.LookupId(strconv.Itoa(id)); err == nil {
+			return fromPasswd(u)
+		}
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil && u.Uid != "0" {
+			return fromPasswd(u)
+		}
+	}
+	return account{}, &AccountError{"Postgres refuses to run as root and there is no user postgres or nobody to run it as: run as an ordinary user or set DATABASE_URL"}
+}
+
+func fromPasswd(u *user.User) (account, error) {
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err1, err2); err != nil {
+		return account{}, fmt.Errorf("read the passwd entry of %s: %w", u.Username, err)
+	}
+	return account{uid: uint32(uid), gid: uint32(gid), name: u.Username}, nil
+}
+
+func knownOrMapped(uid, gid int) (account, error) {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return fromPasswd(u)
+	}
+	a := account{uid: uint32(uid), gid: uint32(gid)}
+	if namespaces {
+		if _, err := user.LookupId(strconv.Itoa(mappedID)); err == nil {
+			a.mapped = true
+			return a, nil
+		}
+	}
+	return account{}, a.unknown()
+}
+
+func (a account) unknown() error {
+	return &AccountError{fmt.Sprintf("uid %d has no passwd entry, which Postgres insists on, and a user namespace cannot be used instead: add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
+}
+
+// explain turns what starting a process as the account said into a sentence, where it was the account's fault.
+func (a account) explain(err error) error {
+	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) || errors.Is(err, syscall.EINVAL)
+	switch {
+	case refused && a.mapped:
+		return a.unknown()
+	case errors.Is(err, syscall.EPERM) && a.drops():
+		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
+	}
+	return err
+}

@@ -1,0 +1,232 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// stopTimeout bounds a stop whose context has no deadline of its own.
+	stopTimeout = 30 * time.Second
+	// forceTimeout is how long a server gets after the second, harder signal.
+	forceTimeout = 5 * time.Second
+	// tailSize is how much of what a server said is kept for the error when it fails.
+	tailSize = 4 << 10
+)
+
+// program is a server or a tool and how to run it.
+type program struct {
+	name    string // for logs: "postgres"
+	path    string
+	args    []string
+	libs    []string // folders for LD_LIBRARY_PATH
+	acct    account
+	onDeath syscall.Signal // what the kernel sends when this process dies
+	logger  *slog.Logger
+}
+
+func (p program) command(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.path, p.args...)
+	cmd.Dir = "/" // ours may be one that the account cannot enter
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
+	if len(p.libs) > 0 {
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(p.libs, ":"))
+	}
+	cmd.SysProcAttr = p.acct.attr(p.onDeath)
+	// A grandchild that keeps the pipe open must not hold Wait up.
+	cmd.WaitDelay = 2 * time.Second
+	return cmd
+}
+
+// run runs a tool to its end and returns what it printed, bounded. When ctx ends its whole process group is killed.
+func (p program) run(ctx context.Context) (string, error) {
+	out := &tail{}
+	err := onOwnThread(func() error {
+		cmd := p.command(ctx)
+		cmd.Stdout, cmd.Stderr = out, out
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		return cmd.Run()
+	})
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return out.String(), err
+}
+
+// onOwnThread runs f on a thread that no other goroutine ends: the kernel ties Pdeathsig to the thread that made the
+// child, and Go ends idle threads when a locked goroutine leaves them.
+func onOwnThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		result <- f()
+	}()
+	return <-result
+}
+
+// child is a running server.
+type child struct {
+	name   string
+	cmd    *exec.Cmd
+	tail   *tail
+	done   chan struct{} // closed when it has ended and its output is read
+	err    error         // how it ended, after done
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	serving bool // ready and not asked to stop: its end would be a surprise
+}
+
+// start starts a server. Its goroutine stays on one thread until the server has ended.
+func (p program) start() (*child, error) {
+	c := &child{name: p.name, tail: &tail{line: func(s string) { p.logger.Debug(p.name+" says", "line", s) }},
+		done: make(chan struct{}), logger: p.logger}
+	c.cmd = p.command(context.Background())
+	c.cmd.Stdout, c.cmd.Stderr = c.tail, c.tail
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		c.err = c.cmd.Wait()
+		if c.isServing() {
+			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState), "said", c.tail.last())
+		}
+		close(c.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.path, p.acct.explain(err))
+	}
+	return c, nil
+}
+
+func (c *child) isServing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serving
+}
+
+func (c *child) setServing(is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.serving = is
+}
+
+// ended is the error for a server that ended before it was ready.
+func (c *child) ended() error {
+	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.last())
+}
+
+// stop asks with the first signal, and when ctx ends insists with the second and at last SIGKILL. It returns when the server
+// is gone; the error says that force was needed.
+func (c *child) stop(ctx context.Context, ask, insist syscall.Signal) error {
+	c.setServing(false)
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, stopTimeout)
+		defer cancel()
+	}
+	_ = c.cmd.Process.Signal(ask)
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+	}
+	_ = c.cmd.Process.Signal(insist)
+	select {
+	case <-c.done:
+	case <-time.After(forceTimeout):
+		_ = c.cmd.Process.Kill()
+		<-c.done
+	}
+	return fmt.Errorf("%s did not stop in time and was made to: %w", c.name, ctx.Err())
+}
+
+// tail keeps the end of what a program prints and hands on each line.
+type tail struct {
+	line func(string)
+
+	mu      sync.Mutex
+	kept    []byte
+	partial []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, b...)
+	if over := len(t.kept) - tailSize; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	if t.line != nil {
+		t.partial = append(t.partial, b...)
+		for {
+			i := bytes.IndexByte(t.partial, '\n')
+			if i < 0 {
+				break
+			}
+			t.line(strings.TrimSpace(string(t.partial[:i])))
+			t.partial = t.partial[i+1:]
+		}
+		if len(t.partial) > tailSize {
+			t.partial = nil
+		}
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.kept)
+}
+
+// last is the last few lines as one, for an error.
+func (t *tail) last() string {
+	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(lines) > 6 {
+		lines = lines[len(lines)-6:]
+	}
+	for i := range lines {
+		lines[i] = strings.Join(strings.Fields(lines[i]), " ")
+	}
+	if len(lines) == 0 {
+		return "it printed nothing"
+	}
+	return strings.Join(lines, " | ")
+}
+
+// poll calls try every interval until it says done or fails, or ctx ends.
+func poll(ctx context.Context, interval time.Duration, try func() (bool, error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if done, err := try(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// withTimeout bounds ctx unless it ends sooner.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, errors.New("took longer than "+d.String()))
+}

@@ -1,0 +1,243 @@
+// Package embeddedtest gives tests a real Postgres and a real Redis, with the code that the product runs them with.
+//
+// A package's TestMain calls Main; its tests call Postgres and Redis. There is one cluster for the test process, started by
+// the first test that asks and stopped by Main; if the process dies instead, the kernel ends the server, and the next
+// run of any test removes the folder. Nothing is ever downloaded from here: `make test` does that first (embedded.Fetch).
+//
+// The state of the package is the process' one cluster; that is what the package is for, and it is behind one mutex.
+package embeddedtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+)
+
+// RequireVariable, and CI, turn a skip for want of binaries into a failure.
+const RequireVariable = "HERALD_REQUIRE_SERVICES"
+
+const (
+	// migrateTimeout bounds one run of the migrations, opTimeout everything else.
+	migrateTimeout = 2 * time.Minute
+	opTimeout      = 30 * time.Second
+)
+
+// cluster is the one of this process.
+type cluster struct {
+	mu        sync.Mutex
+	main      bool // Main runs: somebody will stop what is started
+	postgres  *embedded.Postgres
+	failed    error              // why there is none: asked once
+	templates map[uintptr]string // database by migrate function
+	made      int
+}
+
+var shared cluster
+
+// Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It does
+// not return:
+//
+//	func TestMain(m *testing.M) { embeddedtest.Main(m) }
+func Main(m *testing.M, options ...goleak.Option) {
+	goleak.VerifyTestMain(run{m}, options...)
+}
+
+type run struct{ m *testing.M }
+
+func (r run) Run() int {
+	shared.mu.Lock()
+	shared.main = true
+	shared.mu.Unlock()
+	// A panic in a test ends the process; then the kernel ends the server.
+	code := r.m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "embeddedtest: stop Postgres:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a copy,
+// made in about 20 ms, of a database that migrate was run on once in this process; a nil migrate gives an empty one. Functions
+// are told apart by their code, so a closure over different values counts as the same.
+//
+// The test is skipped when the machine has no Postgres or no user to run it as, or fails if CI or HERALD_REQUIRE_SERVICES is set.
+func Postgres(t testing.TB, migrate func(ctx context.Context, url string) error) string {
+	t.Helper()
+	database, err := shared.create(migrate)
+	switch {
+	case notHere(err) && !required():
+		t.Skipf("no database: %v", err)
+	case err != nil:
+		t.Fatalf("embeddedtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := shared.exec("DROP DATABASE " + database + " WITH (FORCE)"); err != nil {
+			t.Errorf("embeddedtest: drop the test's database: %v", err)
+		}
+	})
+	return shared.url(database)
+}
+
+// Redis returns the URL (as asynq parses it) of an empty Redis of the test's own, stopped when the test ends: a redis-server
+// or valkey-server where there is one (ready in about 10 ms), else miniredis. A server of its own, and not a numbered
+// database of a shared one, because asynq's messages to workers cross databases.
+func Redis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisAuto)
+}
+
+// RealRedis is Redis that never is miniredis: skipped or failed like Postgres when there is no server.
+func RealRedis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisServer)
+}
+
+// MiniRedis is Redis that always is miniredis.
+func MiniRedis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisMini)
+}
+
+func startRedis(t testing.TB, mode embedded.RedisMode) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	r, err := embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
+	switch {
+	case errors.Is(err, embedded.ErrNoRedis) && !required():
+		t.Skipf("no Redis: %v", err)
+	case err != nil:
+		t.Fatalf("embeddedtest: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+		defer cancel()
+		if err := r.Stop(ctx); err != nil {
+			t.Errorf("embeddedtest: %v", err)
+		}
+	})
+	return r.URL()
+}
+
+// notHere says whether the machine, and not the code, is why there is no Postgres.
+func notHere(err error) bool {
+	var (
+		none        *embedded.NoBinariesError
+		account     *embedded.AccountError
+		unreachable *embedded.UnreachableError
+	)
+	return errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable)
+}
+
+func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
+
+// create makes a database for a test, and before that what it needs.
+func (c *cluster) create(migrate func(ctx context.Context, url string) error) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.start(); err != nil {
+		return "", err
+	}
+	template, err := c.template(migrate)
+	if err != nil {
+		return "", err
+	}
+	c.made++
+	name := fmt.Sprintf("test_%d", c.made)
+	// Under the mutex: Postgres refuses to copy a database that somebody is connected to.
+	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template); err != nil {
+		return "", fmt.Errorf("copy the migrated database: %w", err)
+	}
+	return name, nil
+}
+
+func (c *cluster) start() error {
+	if c.postgres != nil || c.failed != nil {
+		return c.failed
+	}
+	if !c.main {
+		return errors.New("this package's TestMain must call embeddedtest.Main, or nothing would stop the database server")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
+	defer cancel()
+	c.postgres, c.failed = embedded.StartPostgres(ctx, embedded.PostgresConfig{Ephemeral: true, Test: true})
+	return c.failed
+}
+
+// template returns the database that migrate was run on.
+func (c *cluster) template(migrate func(ctx context.Context, url string) error) (string, error) {
+	if migrate == nil {
+		return "template0", nil
+	}
+	key := reflect.ValueOf(migrate).Pointer()
+	if name, ok := c.templates[key]; ok {
+		return name, nil
+	}
+	name := fmt.Sprintf("template_%d", len(c.templates)+2)
+	if err := c.exec("CREATE DATABASE " + name); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
+	defer cancel()
+	if err := migrate(ctx, c.url(name)); err != nil {
+		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
+	}
+	// A pool that migrate forgot to close would make every copy fail.
+	if err := c.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false"); err != nil {
+		return "", err
+	}
+	if err := c.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '" + name + "'"); err != nil {
+		return "", err
+	}
+	if c.templates == nil {
+		c.templates = map[uintptr]string{}
+	}
+	c.templates[key] = name
+	return name, nil
+}
+
+// exec runs a statement in the cluster's own database, on a connection of its own: that costs 3 ms and holds nothing.
+func (c *cluster) exec(sql string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.postgres.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func (c *cluster) url(database string) string {
+	u, err := url.Parse(c.postgres.URL())
+	if err != nil {
+		panic(err) // it is made by url.URL.String
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+func (c *cluster) stop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.postgres == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	err := c.postgres.Stop(ctx)
+	c.postgres, c.failed = nil, errors.New("the tests have ended")
+	return err
+}

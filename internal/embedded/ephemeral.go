@@ -1,0 +1,86 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// ephemeralPrefix names the temporary data folders. Each holds a lock while its process lives.
+const ephemeralPrefix = "herald-ephemeral-"
+
+// sweepAge is the age from which an unlocked temporary folder counts as abandoned, and not as about to be locked.
+const sweepAge = time.Minute
+
+// ephemeral is a data folder for one run.
+type ephemeral struct {
+	dir  string
+	lock *Lock
+}
+
+// newEphemeral makes a temporary data folder, after removing those that killed processes of this user left.
+func newEphemeral(ctx context.Context, log *slog.Logger) (*ephemeral, error) {
+	sweepEphemeral(ctx, os.TempDir(), log)
+	dir, err := os.MkdirTemp("", ephemeralPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary data folder: %w", err)
+	}
+	e := &ephemeral{dir: dir}
+	if err := os.Chmod(dir, ownDirMode()); err != nil {
+		return nil, errors.Join(err, e.remove())
+	}
+	if e.lock, err = LockDir(dir); err != nil {
+		return nil, errors.Join(err, e.remove())
+	}
+	return e, nil
+}
+
+func (e *ephemeral) remove() error {
+	if e == nil {
+		return nil
+	}
+	err := os.RemoveAll(e.dir)
+	return errors.Join(err, e.lock.Release())
+}
+
+// sweepEphemeral removes abandoned folders. A failure costs disk space, so that it is logged and no more.
+func sweepEphemeral(ctx context.Context, tmp string, log *slog.Logger) {
+	found, err := filepath.Glob(filepath.Join(tmp, ephemeralPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range found {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < sweepAge {
+			continue
+		}
+		// Anybody can make folders in /tmp: only our own are ours to remove.
+		if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
+			continue
+		}
+		lock, err := tryLock(filepath.Join(dir, lockName), dir)
+		if err != nil {
+			var inUse *InUseError
+			if !errors.As(err, &inUse) && !errors.Is(err, fs.ErrNotExist) {
+				log.Debug("an old temporary data folder cannot be looked at", "dir", dir, "err", err)
+			}
+			continue
+		}
+		// Without parent-death signals a server may still run on it.
+		err = stopLeftover(ctx, filepath.Join(dir, "postgres", "data"), log)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err = errors.Join(err, lock.Release()); err != nil {
+			log.Debug("an old temporary data folder stays", "dir", dir, "err", err)
+			continue
+		}
+		log.Debug("removed the temporary data folder of a killed process", "dir", dir)
+	}
+}

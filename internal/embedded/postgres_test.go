@@ -1,0 +1,370 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func startPostgres(t *testing.T, cfg PostgresConfig) *Postgres {
+	t.Helper()
+	cfg.Logger = testLogger(t)
+	p, err := StartPostgres(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop(context.Background()) })
+	return p
+}
+
+func stopPostgres(t *testing.T, p *Postgres) {
+	t.Helper()
+	if err := p.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	default:
+		t.Fatal("stopped, but not done")
+	}
+}
+
+func exec1(t *testing.T, url, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func query(t *testing.T, url, sql string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	var s string
+	if err := conn.QueryRow(ctx, sql).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestPostgresKeepsData(t *testing.T) {
+	needPostgres(t)
+	dir := openTemp(t)
+	p := startPostgres(t, PostgresConfig{Dir: dir})
+	exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
+	for setting, want := range map[string]string{"fsync": "on", "listen_addresses": "", "data_checksums": "on", "server_encoding": "UTF8", "TimeZone": "GMT"} {
+		if got := query(t, p.URL(), "SHOW "+setting); got != want {
+			t.Errorf("%s is %q, not %q", setting, got, want)
+		}
+	}
+	if pgid, err := syscall.Getpgid(p.child.cmd.Process.Pid); err != nil || pgid == syscall.Getpgrp() {
+		t.Errorf("the server is in our process group (%v): Ctrl-C would reach it", err)
+	}
+	if info, err := os.Stat(p.sockets); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("socket folder: %v %v", info, err)
+	}
+	if strings.Contains(p.Describe(), "://") || !strings.Contains(p.Describe(), dir) {
+		t.Errorf("Describe: %s", p.Describe())
+	}
+	pool, err := pgxpool.New(t.Context(), p.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	pool.Close()
+
+	var inUse *InUseError
+	if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("a second start on the folder: %v", err)
+	}
+	stopPostgres(t, p)
+	began := time.Now()
+	p = startPostgres(t, PostgresConfig{Dir: dir})
+	t.Logf("restart took %v", time.Since(began))
+	if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {
+		t.Errorf("kept %q", got)
+	}
+}
+
+func TestPostgresEphemeral(t *testing.T) {
+	needPostgres(t)
+	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
+	if got := query(t, p.URL(), "SHOW fsync"); got != "off" {
+		t.Errorf("fsync is %s", got)
+	}
+	stopPostgres(t, p)
+	if _, err := os.Stat(p.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there: %v", p.ephemeral.dir, err)
+	}
+	if err := p.Stop(context.Background()); err != nil {
+		t.Errorf("second stop: %v", err)
+	}
+}
+
+// TestPostgresAsOthers runs the whole as users that root can become: one with a passwd entry, one without.
+func TestPostgresAsOthers(t *testing.T) {
+	needPostgres(t)
+	if os.Geteuid() != 0 {
+		return // every other test of this file is this test
+	}
+	for name, uid := range map[string]uint32{"nobody": mappedID, "no passwd entry": 42_421} {
+		t.Run(name, func(t *testing.T) {
+			dir := openTemp(t)
+			if err := os.Chown(dir, int(uid), int(uid)); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // made, and started again over its data
+				h := startHelper(t, "postgres", dir, uid)
+				if h.said.Error != "" {
+					t.Fatal(h.said.Error)
+				}
+				exec1(t, h.said.URL, "CREATE TABLE IF NOT EXISTS kept (n int); INSERT INTO kept VALUES (1)")
+				if got := query(t, h.said.URL, "SELECT current_user::text"); got != role {
+					t.Errorf("connected as %s", got)
+				}
+				h.end()
+			}
+			h := startHelper(t, "postgres", dir, uid)
+			if got := query(t, h.said.URL, "SELECT count(*)::text FROM kept"); got != "2" {
+				t.Errorf("%s rows", got)
+			}
+			// kill -9, and the kernel ends the server.
+			pid := h.said.PID
+			h.kill()
+			eventually(t, "the server is gone", func() bool { return !alive(pid) })
+		})
+	}
+	t.Run("SUDO_UID", func(t *testing.T) {
+		t.Setenv("SUDO_UID", fmt.Sprint(mappedID))
+		dir := openTemp(t)
+		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+		if p.acct.uid != mappedID {
+			t.Errorf("runs as %s", p.acct)
+		}
+		stopPostgres(t, p)
+		// Its owner serves the data from then on, whoever starts it.
+		t.Setenv("SUDO_UID", "")
+		if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
+			t.Errorf("runs as %s", p.acct)
+		}
+	})
+	t.Run("folder that cannot be entered", func(t *testing.T) {
+		dir := filepath.Join(openTemp(t), "closed")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: filepath.Join(dir, "data")})
+		var unreachable *UnreachableError
+		if !errors.As(err, &unreachable) || unreachable.At != dir {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestPostgresParentKilled(t *testing.T) {
+	needPostgres(t)
+	dir := openTemp(t)
+	h := startHelper(t, "postgres", dir, 0)
+	if h.said.Error != "" {
+		t.Fatal(h.said.Error)
+	}
+	exec1(t, h.said.URL, "SET synchronous_commit = on; CREATE TABLE kept AS SELECT 'yes' AS word")
+	pid := h.said.PID
+	h.kill()
+	// The next start neither stumbles over the dying server nor over its files.
+	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	if alive(pid) {
+		t.Errorf("the old server %d still runs", pid)
+	}
+	if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {
+		t.Errorf("kept %q", got)
+	}
+}
+
+func TestPostgresLeftovers(t *testing.T) {
+	needPostgres(t)
+	for name, spoil := range map[string]func(t *testing.T, p *Postgres, dir string){
+		"the postmaster was killed": func(t *testing.T, p *Postgres, dir string) {
+			if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done()
+			if err := p.release(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(p.data, "postmaster.pid")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the server was left running": func(t *testing.T, p *Postgres, dir string) {
+			p.child.setServing(false) // or its end would be logged as a surprise
+			if err := p.lock.Release(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the number is another program's now": func(t *testing.T, p *Postgres, dir string) {
+			b, err := os.ReadFile(filepath.Join(p.data, "postmaster.pid"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stopPostgres(t, p)
+			_, rest, _ := strings.Cut(string(b), "\n")
+			if err := os.WriteFile(filepath.Join(p.data, "postmaster.pid"), fmt.Appendf(nil, "%d\n%s", os.Getpid(), rest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"initdb was killed": func(t *testing.T, p *Postgres, dir string) {
+			stopPostgres(t, p)
+			if err := os.Mkdir(p.data+".new", 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(p.data+".new", "PG_VERSION"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := openTemp(t)
+			p := startPostgres(t, PostgresConfig{Dir: dir})
+			exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
+			spoil(t, p, dir)
+			began := time.Now()
+			again := startPostgres(t, PostgresConfig{Dir: dir})
+			t.Logf("took %v", time.Since(began))
+			if got := query(t, again.URL(), "SELECT word FROM kept"); got != "yes" {
+				t.Errorf("kept %q", got)
+			}
+			<-p.Done()
+		})
+	}
+}
+
+func TestPostgresOddFolders(t *testing.T) {
+	needPostgres(t)
+	for name, below := range map[string]string{
+		"long":            strings.Repeat("long-name-", 12),
+		"comma":           "a,b",
+		"space and quote": `a "b' c%20d?e#f`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startPostgres(t, PostgresConfig{Dir: filepath.Join(openTemp(t), below), Test: true})
+			if got := query(t, p.URL(), "SELECT current_database()::text"); got != role {
+				t.Errorf("database %s", got)
+			}
+			stopPostgres(t, p)
+			if _, err := os.Stat(p.sockets); p.tempSock && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s is still there", p.sockets)
+			}
+		})
+	}
+}
+
+func TestPostgresRefuses(t *testing.T) {
+	needPostgres(t)
+	t.Run("another version's data", func(t *testing.T) {
+		dir := openTemp(t)
+		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+		stopPostgres(t, p)
+		if err := os.WriteFile(filepath.Join(p.data, "PG_VERSION"), []byte("12\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir, Test: true})
+		var version *VersionError
+		if !errors.As(err, &version) || version.Major != 12 {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("files that are no cluster", func(t *testing.T) {
+		dir := openTemp(t)
+		if err := os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, "postgres"), 0o711); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "postgres", "data", "mine"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); err == nil || !strings.Contains(err.Error(), "no Postgres cluster") {
+			t.Errorf("%v", err)
+		}
+	})
+	for name, cfg := range map[string]PostgresConfig{"no folder": {}, "folder and ephemeral": {Dir: "/x", Ephemeral: true}} {
+		if _, err := StartPostgres(t.Context(), cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := StartPostgres(ctx, PostgresConfig{Ephemeral: true}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestPostgresEndsByItself(t *testing.T) {
+	needPostgres(t)
+	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
+	if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody was told")
+	}
+	if err := p.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPostgresStopsClients: a client that stays connected does not hold the stop up, and a stop without time is a hard one.
+func TestPostgresStopsClients(t *testing.T) {
+	needPostgres(t)
+	dir := openTemp(t)
+	for _, patience := range []time.Duration{20 * time.Second, 0} {
+		p := startPostgres(t, PostgresConfig{Dir: dir})
+		conn, err := pgx.Connect(t.Context(), p.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		if err := p.Stop(ctx); patience > 0 && err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		cancel()
+		select {
+		case <-p.Done():
+		default:
+			t.Error("the server still runs")
+		}
+		_ = conn.Close(t.Context())
+	}
+}

@@ -1,0 +1,74 @@
+package embedded
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// namespaces: a server can run under a uid without passwd entry.
+const namespaces = true
+
+// attr describes a child of the account in its own process group, which gets the signal when its parent's thread ends.
+// The kernel forgets the signal when the credentials change, and Go sets it after that.
+func (a account) attr(onDeath syscall.Signal) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath}
+	switch {
+	case a.mapped:
+		attr.Cloneflags = syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.uid), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.gid), Size: 1}}
+		if a.drops() {
+			attr.GidMappingsEnableSetgroups = true // or root's supplementary groups would stay
+			attr.Credential = &syscall.Credential{Uid: mappedID, Gid: mappedID}
+		}
+	case a.drops():
+		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
+	}
+	return attr
+}
+
+// workingIn lists the live processes of the program whose working folder is dir. Postgres and all its backends work in
+// their data folder, so that this finds what a killed parent left, also when the postmaster itself is gone.
+func workingIn(dir, program string) ([]int, bool) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, true
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, false
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+		if err != nil || cwd != real {
+			continue
+		}
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != program || zombie(pid) {
+			continue
+		}
+		pids = append(pids, pid)
+	}
+	return pids, true
+}
+
+// zombie says whether the process has ended and only waits for its parent.
+func zombie(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// "pid (name) state …"; the name may hold anything, a closing parenthesis too.
+	i := bytes.LastIndexByte(b, ')')
+	return i >= 0 && i+2 < len(b) && (b[i+2] == 'Z' || b[i+2] == 'X')
+}

@@ -1,0 +1,23 @@
+//go:build unix && !linux
+
+package embedded
+
+import "syscall"
+
+// namespaces: only Linux has user namespaces.
+const namespaces = false
+
+// attr describes a child of the account in its own process group. There is no parent-death signal here: the next start
+// stops what was left (stopLeftover).
+func (a account) attr(syscall.Signal) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if a.drops() {
+		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
+	}
+	return attr
+}
+
+// workingIn cannot be answered without /proc.
+func workingIn(string, string) ([]int, bool) { return nil, false }
+
+func zombie(int) bool { return false }

@@ -1,0 +1,201 @@
+package embedded
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// redisServer is a redis-server or valkey-server as a child process on a unix socket.
+type redisServer struct {
+	child    *child
+	binary   redisBinary
+	acct     account
+	data     string
+	sockets  string
+	tempSock bool
+	keeps    bool // has an append-only file worth flushing
+}
+
+const redisSocket = "redis.sock"
+
+// startRedisServer starts a server that was found; ErrNoRedis when none was.
+func startRedisServer(ctx context.Context, cfg RedisConfig, base string, log *slog.Logger) (_ engine, err error) {
+	ctx, cancel := withTimeout(ctx, startTimeout)
+	defer cancel()
+	s := &redisServer{data: filepath.Join(base, "data"), keeps: !cfg.Ephemeral}
+	if s.acct, err = redisAccount(s.data); err != nil {
+		return nil, err
+	}
+	var passed []string
+	if s.binary, passed, err = findRedis(ctx, cfg.CacheDir, s.acct, log); errors.Is(err, ErrNoRedis) {
+		return nil, explainNoRedis(passed)
+	} else if err != nil {
+		return nil, err
+	}
+	if err := s.acct.enter(base); err != nil {
+		return nil, err
+	}
+	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path, "user", s.acct.String())
+	where := filepath.Join(base, "socket")
+	if err := stopLeftoverRedis(ctx, where, log); err != nil {
+		return nil, err
+	}
+	if err := dataDir(s.data, s.acct); err != nil {
+		return nil, err
+	}
+	if s.sockets, s.tempSock, err = socketFolder(base, s.acct); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if err := writeAtomic(where, 0o600, func(w io.Writer) error { _, err := io.WriteString(w, s.socket()); return err }); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	server := program{name: s.binary.name, path: s.binary.path, args: s.settings(), libs: s.binary.libs, acct: s.acct,
+		onDeath: syscall.SIGTERM, logger: log}
+	if s.child, err = server.start(); err != nil {
+		return nil, err
+	}
+	err = poll(ctx, 5*time.Millisecond, func() (bool, error) {
+		select {
+		case <-s.child.done:
+			return false, s.child.ended()
+		default:
+		}
+		// Anything else means no socket yet, or that the append-only file is still being read.
+		answer, err := askRedis(ctx, s.socket(), "PING")
+		return err == nil && answer == "+PONG", nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for %s: %w", s.binary.name, err)
+	}
+	s.child.setServing(true)
+	log.Info("redis: ready", "socket", s.socket(), "took", time.Since(began).Round(time.Millisecond))
+	return s, nil
+}
+
+// settings are the server's command line: no TCP, no eviction, an append-only file flushed every second.
+func (s *redisServer) settings() []string {
+	keep := "yes"
+	if !s.keeps {
+		keep = "no"
+	}
+	return []string{
+		"--port", "0",
+		"--unixsocket", s.socket(),
+		"--unixsocketperm", "700",
+		"--dir", s.data,
+		"--appendonly", keep,
+		"--appendfsync", "everysec",
+		"--save", "",
+		"--maxmemory-policy", "noeviction",
+		"--daemonize", "no",
+		"--loglevel", "notice",
+		"--logfile", "",
+	}
+}
+
+func (s *redisServer) socket() string { return filepath.Join(s.sockets, redisSocket) }
+
+func (s *redisServer) url() string {
+	u := url.URL{Scheme: "redis-socket", Path: s.socket()}
+	return u.String()
+}
+
+func (s *redisServer) describe() string {
+	where := "append-only file in " + s.data
+	if !s.keeps {
+		where = "nothing is kept"
+	}
+	return fmt.Sprintf("embedded %s %s (%s), %s", s.binary.name, s.binary.version, s.binary.path, where)
+}
+
+func (s *redisServer) done() <-chan struct{} { return s.child.done }
+
+func (s *redisServer) close(ctx context.Context) error {
+	var errs []error
+	if s.child != nil {
+		ask := syscall.SIGTERM
+		if !s.keeps {
+			ask = syscall.SIGKILL
+		}
+		errs = append(errs, s.child.stop(ctx, ask, syscall.SIGKILL))
+	}
+	if s.tempSock {
+		errs = append(errs, os.RemoveAll(s.sockets))
+	}
+	return errors.Join(errs...)
+}
+
+// stopLeftoverRedis ends a server that a killed process left: the file names its socket. The caller holds the lock.
+func stopLeftoverRedis(ctx context.Context, where string, log *slog.Logger) error {
+	b, err := readSmall(where)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	socket := strings.TrimSpace(string(b))
+	if filepath.Base(socket) != redisSocket {
+		return nil
+	}
+	ctx, cancel := withTimeout(ctx, stopTimeout)
+	defer cancel()
+	asked := false
+	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return true, nil
+		}
+		_ = conn.Close()
+		if !asked {
+			log.Info("redis: stopping a server that a killed process left", "socket", socket)
+			asked = true
+		}
+		// The append-only file is flushed all the same. While it is being read the answer is an error: ask again.
+		_, _ = askRedis(ctx, socket, "SHUTDOWN NOSAVE")
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("a Redis left by a killed process does not end: %w", err)
+	}
+	if dir := filepath.Dir(socket); strings.HasPrefix(filepath.Base(dir), socketPrefix) {
+		_ = os.Remove(socket)
+		_ = os.Remove(dir)
+	}
+	return nil
+}
+
+// askRedis sends one inline command and returns the first line of the answer.
+func askRedis(ctx context.Context, socket, command string) (string, error) {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReaderSize(io.LimitReader(conn, 512), 512).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
