@@ -25,6 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, devnettest.Leftovers()...) }
 
+var limits = job.Limits{MaxTimeout: 30 * time.Second}
+
 // world is a chain with an agent, and a client of its node.
 type world struct {
 	t      *testing.T
@@ -81,7 +83,7 @@ func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
 		if err != nil || e.Kind != kind {
 			continue
 		}
-		j, err := Job(e, w.net.ChainID(), w.net.Deployment(), l.BlockTimestamp, job.Limits{})
+		j, err := Job(e, w.net.ChainID(), w.net.Deployment(), l.BlockTimestamp, limits)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -378,13 +380,18 @@ func TestNewRefuses(t *testing.T) {
 func TestErrorsHideTheURL(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{
-		"status": func(rw http.ResponseWriter, r *http.Request) { http.Error(rw, "key of "+r.URL.Path+" is over", 429) },
+		"status": func(rw http.ResponseWriter, r *http.Request) {
+			http.Error(rw, "key of "+r.URL.Path+" is over", http.StatusTooManyRequests)
+		},
 		"redirect": func(rw http.ResponseWriter, r *http.Request) {
 			http.Redirect(rw, r, "https://other.example"+r.URL.Path, http.StatusTemporaryRedirect)
 		},
-		"html":  func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
-		"hangs": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"cut":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"html": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
+		"hangs": func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice that the client leaves
+			<-r.Context().Done()
+		},
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"error": func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"`+strings.Repeat("m", 5000)+`"}}`)
 		},

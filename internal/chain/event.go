@@ -46,7 +46,7 @@ func JobLine(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime ui
 	w.text("type", string(kind))
 	w.uint("chainId", chainID)
 	w.address("identityRegistry", d.Identity)
-	if d.Reputation != (common.Address{}) {
+	if kind != job.KindValidationResponse && kind != job.KindAgentUpdated {
 		w.address("reputationRegistry", d.Reputation)
 	}
 	w.big("agentId", e.AgentID)

@@ -28,7 +28,7 @@ type FollowConfig struct {
 	Poll time.Duration
 	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node refuses.
 	Range uint64
-	// Limits are passed to job.Parse.
+	// Limits are passed to job.Parse, which needs MaxTimeout.
 	Limits job.Limits
 	// Handle takes a job. The same one comes again after a reorg or a failure, so it must be idempotent by key. An error ends
 	// Follow.
@@ -74,6 +74,9 @@ var errMoved = errors.New("the chain reorganised while it was read")
 func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if cfg.Handle == nil {
 		return nil, errors.New("chain: the follower has nobody to hand jobs to")
+	}
+	if cfg.Limits.MaxTimeout <= 0 {
+		return nil, errors.New("chain: the follower's Limits have no MaxTimeout")
 	}
 	if cfg.Poll < 0 || cfg.Range > 10_000 {
 		return nil, errors.New("chain: the follower's Poll is negative or its Range over 10000 blocks")

@@ -21,7 +21,7 @@ import (
 func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
 	w.t.Helper()
 	jobs = make(chan job.Job, 100)
-	cfg.Deployment, cfg.Poll = w.net.Deployment(), 5*time.Millisecond
+	cfg.Deployment, cfg.Poll, cfg.Limits = w.net.Deployment(), 5*time.Millisecond, limits
 	if cfg.Handle == nil {
 		cfg.Handle = func(_ context.Context, j job.Job) error { jobs <- j; return nil }
 	}
@@ -130,7 +130,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	w := newWorld(t, 0)
 	w.feedback()
 	stop := errors.New("stop")
-	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Handle: func(context.Context, job.Job) error { return stop }})
 	if err != nil {
 		t.Fatal(err)
@@ -138,8 +138,8 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	if err := f.Follow(w.ctx); !errors.Is(err, stop) {
 		t.Errorf("%v", err)
 	}
-	// A job over the size limit is refused and the rest goes on.
-	if _, _, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, job.MaxBytes))}); err != nil {
+	// A job over the size limit is refused and the rest goes on. Each NUL takes six bytes in JSON.
+	if _, _, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
 		t.Fatal(err)
 	}
 	last := w.feedback()
@@ -161,7 +161,7 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	warned := make(chan struct{}, 1)
 	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
-	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond,
+	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond, Limits: limits,
 		Handle: func(context.Context, job.Job) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,8 @@ func TestNewFollowerRefuses(t *testing.T) {
 	c := newClient(t, Config{ChainID: 1, URL: secret.New("http://127.0.0.1:1")})
 	handle := func(context.Context, job.Job) error { return nil }
 	d := erc8004.Deployment{Reputation: common.Address{1}}
-	for _, cfg := range []FollowConfig{{Deployment: d}, {Handle: handle}, {Deployment: d, Handle: handle, Range: 10_001}, {Deployment: d, Handle: handle, Poll: -1}} {
+	for _, cfg := range []FollowConfig{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
+		{Deployment: d, Handle: handle, Limits: limits, Range: 10_001}, {Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
 		if _, err := c.NewFollower(cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}
