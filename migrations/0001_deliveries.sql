@@ -21,7 +21,7 @@ CREATE TABLE herald.agents (
     last_ok_at        timestamptz,
     last_error        text,
     last_error_at     timestamptz,
-    totals            jsonb         NOT NULL DEFAULT '{}', -- final deliveries by status
+    totals            jsonb         NOT NULL DEFAULT '{}', -- deliveries that ended, by status
     created_at        timestamptz   NOT NULL DEFAULT now(),
     updated_at        timestamptz   NOT NULL DEFAULT now(),
     PRIMARY KEY (chain_id, identity_registry, agent_id)
@@ -44,7 +44,7 @@ CREATE TABLE herald.deliveries (
     attempts          integer       NOT NULL DEFAULT 0,
     dispatch          integer       NOT NULL DEFAULT 0,    -- the task's n
     handed_at         timestamptz,                         -- when task n went to Redis; null: it is only here
-    called            boolean       NOT NULL DEFAULT false,-- any call was ever written to the agent
+    called            boolean       NOT NULL DEFAULT false,-- a call is known to have been written to the agent
     claim_no          bigint,
     lease_until       timestamptz,
     next_attempt_at   timestamptz,
@@ -54,6 +54,7 @@ CREATE TABLE herald.deliveries (
     file_source       text,
     result            jsonb,
     error             text,
+    accepted_at       timestamptz   NOT NULL DEFAULT now(),-- as created_at, or when it was queued anew: expiry counts from here
     created_at        timestamptz   NOT NULL DEFAULT now(),
     updated_at        timestamptz   NOT NULL DEFAULT now(),
     finished_at       timestamptz,
@@ -69,11 +70,15 @@ CREATE INDEX deliveries_backlog ON herald.deliveries (chain_id, identity_registr
 -- What counts against the agent's hand-out of 8.
 CREATE INDEX deliveries_handed ON herald.deliveries (chain_id, identity_registry, agent_id)
     WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL;
-CREATE INDEX deliveries_handed_at ON herald.deliveries (handed_at) WHERE status = 'queued' AND handed_at IS NOT NULL;
-CREATE INDEX deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting';
+-- The sweep: tasks that Redis may have lost, waits that stayed here, workers that are gone, what is held, what is too old.
+CREATE INDEX deliveries_handed_id ON herald.deliveries (id) WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL;
+CREATE INDEX deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting' AND handed_at IS NULL;
 CREATE INDEX deliveries_lease ON herald.deliveries (lease_until) WHERE status = 'running';
+CREATE INDEX deliveries_held ON herald.deliveries (reason, chain_id, seq) WHERE status = 'held';
+CREATE INDEX deliveries_open ON herald.deliveries (accepted_at) WHERE finished_at IS NULL;
+-- Order and lists.
 CREATE INDEX deliveries_order ON herald.deliveries (order_key, order_seq);
-CREATE INDEX deliveries_seq ON herald.deliveries (seq DESC);
+CREATE INDEX deliveries_seq ON herald.deliveries (seq);
 CREATE INDEX deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
 CREATE INDEX deliveries_status ON herald.deliveries (status, seq DESC);
 
@@ -98,22 +103,26 @@ CREATE TABLE herald.attempts_default PARTITION OF herald.attempts DEFAULT;
 -- +goose StatementBegin
 -- ensure_attempt_partitions makes the partitions of the week of "at" and the "ahead" weeks after it, named
 -- attempts_yyyymmdd after their Monday. Existing ones are left alone. Returns how many were made. A week whose rows
--- already lie in the default partition stays there: Postgres would refuse the new partition.
+-- already lie in the default partition stays there: Postgres would refuse the new partition. A table is made first and
+-- attached then, and no lock is waited for long: CREATE … PARTITION OF would stop every worker meanwhile.
 CREATE FUNCTION herald.ensure_attempt_partitions(at timestamptz, ahead integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     monday date := date_trunc('week', at AT TIME ZONE 'UTC')::date;
     made   integer := 0;
+    name   text;
     lo     timestamptz;
     hi     timestamptz;
 BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('herald.ensure_attempt_partitions'));
     FOR week IN 0..ahead LOOP
+        name := 'attempts_' || to_char(monday + 7 * week, 'YYYYMMDD');
         lo := (monday + 7 * week)::timestamp AT TIME ZONE 'UTC';
         hi := (monday + 7 * (week + 1))::timestamp AT TIME ZONE 'UTC';
-        CONTINUE WHEN to_regclass('herald.attempts_' || to_char(monday + 7 * week, 'YYYYMMDD')) IS NOT NULL;
+        CONTINUE WHEN to_regclass('herald.' || name) IS NOT NULL;
         CONTINUE WHEN EXISTS (SELECT FROM herald.attempts_default WHERE started_at >= lo AND started_at < hi);
-        EXECUTE format('CREATE TABLE herald.%I PARTITION OF herald.attempts FOR VALUES FROM (%L) TO (%L)',
-                       'attempts_' || to_char(monday + 7 * week, 'YYYYMMDD'), lo, hi);
+        EXECUTE format('CREATE TABLE herald.%I (LIKE herald.attempts INCLUDING ALL)', name);
+        EXECUTE format('ALTER TABLE herald.attempts ATTACH PARTITION herald.%I FOR VALUES FROM (%L) TO (%L)', name, lo, hi);
         made := made + 1;
     END LOOP;
     RETURN made;
@@ -149,27 +158,27 @@ CREATE TABLE herald.chain_cursors (
     PRIMARY KEY (chain_id, follower)
 );
 
--- The old backend's table as a view: one row per finished attempt. What was not delivered and never will be, skipped
--- ones too, reads as failed: error_message says why.
+-- The old backend's table as a view: one row per attempt that is not under way. What was not delivered and never will be,
+-- skipped ones too, reads as failed: error_message says why. An attempt whose worker died has no outcome of its own.
 CREATE VIEW herald.action_results AS
-SELECT a.delivery_id::text || ':' || a.number::text                        AS id,
+SELECT concat_ws(':', a.delivery_id, a.number, (extract(epoch FROM a.started_at) * 1000000)::bigint) AS id,
        coalesce(d.job #>> '{meta,jobId}', d.id::text)                      AS job_id,
        d.job #>> '{meta,triggerId}'                                        AS trigger_id,
        coalesce(d.job #>> '{meta,eventId}', d.key)                         AS event_id,
        'mcp'::text                                                         AS action_type,
-       CASE a.outcome WHEN 'delivered' THEN 'success'
-                      WHEN 'waiting'   THEN 'retrying'
-                      WHEN 'held'      THEN 'retrying'
-                      ELSE 'failed' END                                    AS status,
+       CASE WHEN a.outcome = 'delivered'             THEN 'success'
+            WHEN a.outcome IN ('waiting', 'held')    THEN 'retrying'
+            WHEN a.outcome IS NULL AND (a.number < d.attempts OR d.finished_at IS NULL) THEN 'retrying'
+            ELSE 'failed' END                                              AS status,
        a.started_at                                                        AS executed_at,
        a.duration_ms                                                       AS duration_ms,
-       CASE WHEN a.outcome <> 'delivered'
-            THEN concat_ws(': ', a.reason, a.error) END                    AS error_message,
+       CASE WHEN a.outcome IS NULL       THEN 'outcome_unknown: the worker ended before it could record what happened'
+            WHEN a.outcome <> 'delivered' THEN concat_ws(': ', a.reason, a.error) END AS error_message,
        a.response                                                          AS response_data,
        a.number - 1                                                        AS retry_count
   FROM herald.attempts a
   JOIN herald.deliveries d ON d.id = a.delivery_id
- WHERE a.outcome IS NOT NULL;
+ WHERE NOT (a.outcome IS NULL AND d.status = 'running' AND a.number = d.attempts);
 
 -- +goose Down
 DROP VIEW herald.action_results;

@@ -1,8 +1,9 @@
 // Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs.
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and key,
-// or the field's path and what is wrong with it. Prose and progress go to stderr. Exit codes: 0 done (known counts as done),
-// 1 failed and worth trying again (nothing is lost: known lines are known then), 2 misuse, 3 some lines were refused.
+// or the field's path and what is wrong with it. Empty lines are no jobs and get no answer. What was printed is committed.
+// Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1 failed and worth trying again with the same
+// input (what was committed is known then), 2 misuse, 3 some lines were refused or in conflict.
 package main
 
 import (
@@ -33,62 +34,75 @@ const (
 )
 
 type command struct {
-	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line. Without any: standard input." type:"path"`
+	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line; - is standard input. Without any: standard input." type:"path"`
 	JSON  bool     `name:"json" help:"Answers as JSON Lines."`
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)) }
+// process is what a command gets from the system.
+type process struct {
+	args, environ  []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
 
-func run(args, environ []string, stdin io.Reader, stdout io.Writer, stderr *os.File) int {
+// connector finds the intake. release gives back what it took.
+type connector func(ctx context.Context, cfg *config.Config, stderr io.Writer) (s submitter, release func(), err error)
+
+func main() {
+	// The first signal ends the reading, in order; the second one is left to do what signals do.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}, connect))
+}
+
+func run(ctx context.Context, p process, connect connector) int {
+	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
 	var c command
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
+	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr), kong.Exit(func(code int) { exited = code }),
 		kong.Description("Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
 	if err != nil {
-		fmt.Fprintln(stderr, "enqueue:", err)
+		say(err)
 		return exitMisuse
 	}
-	if _, err := parser.Parse(args); exited >= 0 {
+	if _, err := parser.Parse(p.args); exited >= 0 {
 		return exited
 	} else if err != nil {
-		fmt.Fprintln(stderr, "enqueue:", err)
+		say(err)
 		return exitMisuse
 	}
-	cfg, err := config.Load(environ)
+	cfg, err := config.Load(p.environ)
 	if err != nil {
-		fmt.Fprintf(stderr, "enqueue: the configuration has faults:\n%v\n", err)
+		fmt.Fprintf(p.stderr, "enqueue: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
-	in, err := open(c.Files, stdin)
+	in, err := open(c.Files, p.stdin)
 	if err != nil {
-		fmt.Fprintln(stderr, "enqueue:", err)
+		say(err)
 		return exitMisuse
 	}
-	defer in.Close()
-	intake, release, err := connect(ctx, cfg, stderr)
+	defer func() { _ = in.Close() }()
+	intake, release, err := connect(ctx, cfg, p.stderr)
 	if err != nil {
-		fmt.Fprintln(stderr, "enqueue:", err)
+		say(err)
 		return exitFailed
 	}
 	defer release()
 
-	tally, err := submit(ctx, intake, in, newPrinter(stdout, c.JSON), newProgress(stderr, in.size))
-	tally.say(stderr)
+	t, err := submit(ctx, intake, in, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
+	t.say(p.stderr)
 	switch {
 	case err != nil:
-		fmt.Fprintln(stderr, "enqueue:", err)
+		say(err)
 		return exitFailed
-	case tally.refused+tally.conflicts > 0:
+	case t.refused+t.conflicts > 0:
 		return exitRefused
 	}
 	return exitDone
 }
 
 // connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker.
-func connect(ctx context.Context, cfg *config.Config, stderr io.Writer) (_ *delivery.Intake, release func(), err error) {
+func connect(ctx context.Context, cfg *config.Config, stderr io.Writer) (_ submitter, release func(), err error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	var undo []func()
 	release = func() {
@@ -142,29 +156,58 @@ func connect(ctx context.Context, cfg *config.Config, stderr io.Writer) (_ *deli
 type input struct {
 	io.Reader
 	files []*os.File
-	size  int64 // 0: not known
+	size  int64 // bytes; 0: not known
 }
 
 func open(paths []string, stdin io.Reader) (*input, error) {
 	if len(paths) == 0 {
-		return &input{Reader: stdin}, nil
+		paths = []string{"-"}
 	}
 	in := &input{}
 	var readers []io.Reader
-	for _, p := range paths {
-		f, err := os.Open(p)
+	known := true
+	for _, path := range paths {
+		r := stdin
+		if path != "-" {
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, errors.Join(err, in.Close())
+			}
+			in.files = append(in.files, f)
+			r = f
+		}
+		size, err := sizeOf(r)
 		if err != nil {
-			return nil, errors.Join(err, in.Close())
+			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), in.Close())
 		}
-		in.files = append(in.files, f)
+		known = known && size > 0
+		in.size += size
 		// An empty line is no job; it keeps the last line of one file apart from the first of the next.
-		readers = append(readers, f, strings.NewReader("\n"))
-		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
-			in.size += st.Size()
-		}
+		readers = append(readers, r, strings.NewReader("\n"))
+	}
+	if !known {
+		in.size = 0
 	}
 	in.Reader = io.MultiReader(readers...)
 	return in, nil
+}
+
+// sizeOf is 0 for what has no size: a pipe, a terminal.
+func sizeOf(r io.Reader) (int64, error) {
+	f, ok := r.(*os.File)
+	if !ok {
+		return 0, nil
+	}
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return 0, err
+	case st.IsDir():
+		return 0, errors.New("is a folder: name the files in it")
+	case !st.Mode().IsRegular():
+		return 0, nil
+	}
+	return st.Size(), nil
 }
 
 // Close closes the files.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -16,20 +17,21 @@ const (
 	barWidth      = 30
 )
 
-// progress draws a bar on a terminal's stderr while a long input is read; elsewhere it does nothing.
+// progress draws a bar on a terminal while a long input is read; elsewhere it does nothing.
 type progress struct {
-	w       *os.File // nil: not a terminal
-	size    int64    // bytes of input, 0: not known
+	w       io.Writer // nil: no terminal
+	size    int64     // bytes of input, 0: not known
+	now     func() time.Time
 	began   time.Time
 	drawn   time.Time
 	bytes   atomic.Int64
 	visible bool
 }
 
-func newProgress(w *os.File, size int64) *progress {
-	p := &progress{size: size, began: time.Now()}
-	if w != nil && term.IsTerminal(int(w.Fd())) {
-		p.w = w
+func newProgress(w io.Writer, size int64) *progress {
+	p := &progress{size: size, now: time.Now, began: time.Now()}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.w = f
 	}
 	return p
 }
@@ -38,7 +40,7 @@ func newProgress(w *os.File, size int64) *progress {
 func (p *progress) read(offset int64) { p.bytes.Store(offset) }
 
 func (p *progress) show(t tally) {
-	now := time.Now()
+	now := p.now()
 	if p.w == nil || now.Sub(p.began) < progressAfter || now.Sub(p.drawn) < progressEvery {
 		return
 	}
@@ -46,7 +48,7 @@ func (p *progress) show(t tally) {
 	lines := t.accepted + t.known + t.refreshed + t.conflicts + t.refused
 	rate := float64(lines) / now.Sub(p.began).Seconds()
 	if p.size <= 0 {
-		fmt.Fprintf(p.w, "\r\x1b[K%d lines, %.0f/s", lines, rate)
+		fmt.Fprintf(p.w, "\r\x1b[K%d lines, %.0f/s, %d refused", lines, rate, t.refused+t.conflicts)
 		return
 	}
 	share := min(float64(p.bytes.Load())/float64(p.size), 1)
@@ -59,5 +61,6 @@ func (p *progress) show(t tally) {
 func (p *progress) end() {
 	if p.visible {
 		fmt.Fprint(p.w, "\r\x1b[K")
+		p.visible = false
 	}
 }

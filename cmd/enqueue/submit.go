@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
@@ -19,8 +21,9 @@ const (
 	batch       = 200              // lines committed together
 	patience    = 30 * time.Second // one batch, commit and dispatch included
 	batchBytes  = 8 << 20          // a batch of large jobs is committed earlier
+	ahead       = 32               // lines read while a batch is committed: at most 8 MiB
 	flushAfter  = 200 * time.Millisecond
-	maxProblems = 400 // characters of a problem that are printed
+	maxProblems = 600 // characters of a problem that are printed
 )
 
 // submitter is the intake as this command needs it.
@@ -61,10 +64,16 @@ type line struct {
 	end     error // the input's end or fault; no line
 }
 
-// submit reads to the end of in. What was printed is committed; an error leaves the rest unsubmitted.
+// submit reads to the end of in. What was printed is committed; after an error the rest is not submitted.
+//
+// The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since standard input
+// cannot be interrupted.
 func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *progress) (tally, error) {
-	lines := read(ctx, in, bar)
 	var t tally
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer bar.end()
+	lines := read(ctx, in, bar)
 	for {
 		group, end := collect(ctx, lines)
 		if len(group) > 0 {
@@ -74,18 +83,17 @@ func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *p
 			}
 			for _, a := range answers {
 				t.add(a)
-				if err := out.print(a); err != nil {
-					return t, fmt.Errorf("write the answers: %w", err)
-				}
+				out.add(a)
+			}
+			if err := out.flush(); err != nil {
+				return t, fmt.Errorf("write the answers: %w", err)
 			}
 			bar.show(t)
 		}
 		if errors.Is(end, io.EOF) {
-			bar.end()
 			return t, nil
 		}
 		if end != nil {
-			bar.end()
 			return t, end
 		}
 	}
@@ -93,35 +101,31 @@ func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *p
 
 // read gives lines as they come, so that a slow producer's lines are committed without waiting for a full batch.
 func read(ctx context.Context, in io.Reader, bar *progress) <-chan line {
-	ch := make(chan line, batch)
+	ch := make(chan line, ahead)
 	go func() {
 		defer close(ch)
-		send := func(l line) bool {
-			select {
-			case ch <- l:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		}
 		r := job.NewLineReader(in, job.MaxBytes)
 		for {
 			body, err := r.Next()
 			bar.read(r.Offset())
+			l := line{body: body}
 			var long *job.Refusal
 			switch {
 			case errors.As(err, &long):
-				if !send(line{refused: &delivery.Answer{Verdict: delivery.Refused, Path: long.Path, Problem: long.Problem}}) {
-					return
-				}
+				l.refused = &delivery.Answer{Verdict: delivery.Refused, Path: long.Path, Problem: long.Problem}
+			case errors.Is(err, io.EOF):
+				l.end = io.EOF
 			case err != nil:
-				if !errors.Is(err, io.EOF) {
-					err = fmt.Errorf("read the jobs: %w", err)
-				}
-				send(line{end: err})
+				l.end = fmt.Errorf("read the jobs: %w", err)
+			case len(bytes.TrimSpace(body)) == 0:
+				continue
+			}
+			select {
+			case ch <- l:
+			case <-ctx.Done():
 				return
-			case len(strings.TrimSpace(string(body))) == 0:
-			case !send(line{body: body}):
+			}
+			if l.end != nil {
 				return
 			}
 		}
@@ -129,20 +133,24 @@ func read(ctx context.Context, in io.Reader, bar *progress) <-chan line {
 	return ch
 }
 
-// collect gathers a batch: full, or what came within flushAfter of its first line.
+// collect gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault, or why ctx
+// ended; in the latter case what was gathered is dropped, unsubmitted.
 func collect(ctx context.Context, lines <-chan line) (group []line, end error) {
 	var flush <-chan time.Time
 	size := 0
 	for len(group) < batch && size < batchBytes {
+		if ctx.Err() != nil { // select picks any of what is ready
+			return nil, stopped(ctx)
+		}
 		select {
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, stopped(ctx)
 		case <-flush:
 			return group, nil
 		case l, ok := <-lines:
 			switch {
 			case !ok:
-				return group, context.Cause(ctx)
+				return nil, stopped(ctx) // the reader leaves without a last word only then
 			case l.end != nil:
 				return group, l.end
 			}
@@ -156,10 +164,13 @@ func collect(ctx context.Context, lines <-chan line) (group []line, end error) {
 	return group, nil
 }
 
+func stopped(ctx context.Context) error {
+	return fmt.Errorf("stopped before the end of the input: %w", context.Cause(ctx))
+}
+
 func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, error) {
 	answers := make([]delivery.Answer, len(group))
-	var bodies [][]byte
-	var places []int
+	bodies, places := make([][]byte, 0, len(group)), make([]int, 0, len(group))
 	for i, l := range group {
 		if l.refused != nil {
 			answers[i] = *l.refused
@@ -167,12 +178,18 @@ func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, 
 		}
 		bodies, places = append(bodies, l.body), append(places, i)
 	}
+	if len(bodies) == 0 {
+		return answers, nil
+	}
 	// A signal ends the reading, not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	got, err := s.Submit(ctx, bodies)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input, what is known stays known", err)
+	}
+	if len(got) != len(bodies) {
+		return nil, fmt.Errorf("%d jobs got %d answers: this is a fault of Herald", len(bodies), len(got))
 	}
 	for k, a := range got {
 		answers[places[k]] = a
@@ -180,58 +197,63 @@ func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, 
 	return answers, nil
 }
 
-// printer writes one line per answer.
+// printer writes one line per answer, a batch at a time.
 type printer struct {
 	w    io.Writer
 	json bool
+	buf  bytes.Buffer
 }
 
-func newPrinter(w io.Writer, asJSON bool) *printer { return &printer{w, asJSON} }
+func newPrinter(w io.Writer, asJSON bool) *printer { return &printer{w: w, json: asJSON} }
 
-func (p *printer) print(a delivery.Answer) error {
+func (p *printer) flush() error {
+	_, err := p.w.Write(p.buf.Bytes())
+	p.buf.Reset()
+	return err
+}
+
+func (p *printer) add(a delivery.Answer) {
 	if p.json {
-		return p.printJSON(a)
+		p.addJSON(a)
+		return
 	}
-	var err error
 	switch a.Verdict {
 	case delivery.Refused:
 		path := a.Path
 		if path == "" {
 			path = "-"
 		}
-		_, err = fmt.Fprintf(p.w, "refused %s %s\n", oneLine(path), oneLine(a.Problem))
+		fmt.Fprintf(&p.buf, "refused %s %s\n", oneLine(path), oneLine(a.Problem))
 	case store.Conflict:
-		_, err = fmt.Fprintf(p.w, "conflict %s %s %s differs from what is known\n", a.ID, a.Key, a.Path)
+		fmt.Fprintf(&p.buf, "conflict %s %s %s differs from what is known\n", a.ID, a.Key, a.Path)
 	case store.Refreshed:
-		_, err = fmt.Fprintln(p.w, "accepted - -")
+		p.buf.WriteString("accepted - -\n") // an agent has neither id nor key
 	default:
-		_, err = fmt.Fprintf(p.w, "%s %s %s\n", a.Verdict, a.ID, a.Key)
+		fmt.Fprintf(&p.buf, "%s %s %s\n", a.Verdict, a.ID, a.Key)
 	}
-	return err
 }
 
-func (p *printer) printJSON(a delivery.Answer) error {
-	verdict := a.Verdict
-	if verdict == store.Refreshed {
-		verdict = store.Accepted
-	}
+func (p *printer) addJSON(a delivery.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
 		Field   string        `json:"field,omitempty"`
 		Problem string        `json:"problem,omitempty"`
-	}{Verdict: verdict, Key: a.Key, Field: a.Path, Problem: a.Problem}
+	}{Verdict: a.Verdict, Key: a.Key, Field: a.Path, Problem: a.Problem}
+	if v.Verdict == store.Refreshed {
+		v.Verdict = store.Accepted
+	}
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID
 	}
-	return json.NewEncoder(p.w).Encode(v)
+	_ = json.NewEncoder(&p.buf).Encode(v) // strings and a buffer: it cannot fail
 }
 
-// oneLine keeps a stranger's text from breaking the line-per-line promise or the terminal.
+// oneLine keeps a stranger's text from breaking the promise of a line per line, or the terminal.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r

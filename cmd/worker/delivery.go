@@ -29,6 +29,9 @@ type deliveryListCmd struct {
 }
 
 func (c *deliveryListCmd) Run(a *app) error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
+	}
 	f := store.Filter{Status: store.Status(c.Status), Reason: c.Reason, Before: c.Cursor, Limit: c.Limit}
 	if c.Agent != "" {
 		chainID, agentID, err := parseAgent(c.Agent)
@@ -171,9 +174,12 @@ func orDash(s string) string {
 // printable keeps strangers' text from driving the operator's terminal: control and direction characters become "·".
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		if drivesTerminal(r) {
 			return '·'
 		}
 		return r
 	}, s)
 }
+
+// drivesTerminal: control characters, and those that change the direction of text.
+func drivesTerminal(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }

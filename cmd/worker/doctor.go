@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os/exec"
 	"slices"
 	"time"
 
@@ -36,6 +37,7 @@ func (c *doctorCmd) Run(a *app) error {
 	d.add("configuration", nil, "every variable can be read and none contradicts another")
 	d.services()
 	d.chains()
+	d.commands()
 	sick := false
 	for _, f := range d.findings {
 		sick = sick || !f.OK
@@ -79,27 +81,42 @@ func (d *doctor) within(do func(ctx context.Context) error) error {
 // services looks at Postgres and Redis: the configured ones, or those of the worker that runs here.
 func (d *doctor) services() {
 	database, redis := d.cfg.DatabaseURL, d.cfg.RedisURL
-	if database.IsZero() {
-		dir := service.DataDir(d.cfg)
-		run, err := embedded.ReadRunFile(dir)
-		var stale *embedded.StaleRunFileError
-		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.As(err, &stale):
-			d.add("embedded", nil, "no worker runs on "+dir+"; one would start Postgres and Redis of its own there")
-			return
-		case err != nil:
-			d.add("embedded", err, "")
-			return
+	if database.IsZero() || redis.IsZero() {
+		run, ok := d.embedded()
+		if ok && database.IsZero() {
+			database = secret.New(run.DatabaseURL)
 		}
-		d.add("embedded", nil, fmt.Sprintf("a worker (process %d) runs on %s", run.PID, dir))
-		database, redis = secret.New(run.DatabaseURL), secret.New(run.RedisURL)
+		if ok && redis.IsZero() {
+			redis = secret.New(run.RedisURL)
+		}
 	}
-	d.postgres(database)
-	d.redis(redis, d.cfg.RedisURL.IsZero())
+	if !database.IsZero() {
+		d.postgres(database)
+	}
+	if !redis.IsZero() {
+		d.redis(redis, d.cfg.RedisURL.IsZero())
+	}
 	if !d.cfg.Keyset.IsZero() {
 		_, err := secret.Parse(d.cfg.Keyset)
 		d.add("keyset", err, "HERALD_KEYSET can be used")
 	}
+}
+
+// embedded finds the worker that runs services of its own on the data folder.
+func (d *doctor) embedded() (embedded.RunFile, bool) {
+	dir := service.DataDir(d.cfg)
+	run, err := embedded.ReadRunFile(dir)
+	var stale *embedded.StaleRunFileError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.As(err, &stale):
+		d.add("embedded", nil, "no worker runs on "+dir+"; one would start there what has no URL")
+		return run, false
+	case err != nil:
+		d.add("embedded", err, "")
+		return run, false
+	}
+	d.add("embedded", nil, fmt.Sprintf("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir, run.Listen))
+	return run, true
 }
 
 func (d *doctor) postgres(url secret.Secret) {
@@ -164,6 +181,17 @@ func (d *doctor) chains() {
 			err = fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
 		}
 		d.add(name, err, fmt.Sprintf("answers; identity registry %s, reputation registry %s", c.Registries.Identity, c.Registries.Reputation))
+	}
+}
+
+// commands looks for the programs that registrations may name.
+func (d *doctor) commands() {
+	for _, argv := range d.cfg.StdioCommands {
+		path, err := exec.LookPath(argv[0])
+		if err != nil {
+			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
+		}
+		d.add("stdio", err, path+" can be run")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/alecthomas/kong"
 )
 
@@ -71,6 +72,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	queue.LogDriver(log)
 	if err := k.Run(&app{ctx: ctx, cfg: cfg, log: log, out: stdout}); err != nil {
 		var misuse *misuseError
 		fmt.Fprintln(stderr, "worker:", err)

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -34,7 +37,7 @@ func (c *configCmd) Run(a *app) error {
 		if value == "" {
 			value = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t(%s)\n", s.Name, value, s.Source)
+		fmt.Fprintf(w, "%s\t%s\t(%s)\n", s.Name, printable(value), s.Source)
 	}
 	return w.Flush()
 }
@@ -107,9 +110,23 @@ func (c *keysInitCmd) Run(a *app) error {
 	return err
 }
 
+// writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a terminal too.
 func writeJSON(a *app, v any) error {
-	enc := json.NewEncoder(a.out)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range b.String() {
+		if r != '\n' && drivesTerminal(r) { // in JSON only strings can hold these, and there an escape means the same
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	_, err := io.WriteString(a.out, out.String())
+	return err
 }

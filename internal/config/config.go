@@ -3,10 +3,12 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/netip"
+	"net/url"
 	"os"
-	"sort"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,14 +54,21 @@ type Config struct {
 
 	sources map[string]string // variable → where its value came from
 	texts   map[string]string // variable → effective value as text, secrets masked
+	unread  []string          // HERALD_ variables that are set and nothing reads
 }
+
+// mask is how a secret's value is shown.
+const mask = "******"
+
+// maxFile bounds NAME_FILE: far more than any of these secrets.
+const maxFile = 64 << 10
 
 // Chain is what is known of one chain.
 type Chain struct {
 	ID         uint64
 	RPCURL     secret.Secret // zero: deliveries that need the chain are held, chain_unconfigured
 	Registries erc8004.Deployment
-	Known      bool // the registries are known or configured
+	Known      bool // the identity and reputation registries are known or configured
 }
 
 // Error names the variable and says what it takes.
@@ -67,8 +76,8 @@ type Error struct{ Name, Problem string }
 
 func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
-// Load reads the environment. environ lists "NAME=value" pairs (os.Environ) for the variables whose names carry a chain id.
-// All faults are reported at once, joined.
+// Load reads the environment, "NAME=value" pairs as os.Environ lists them. An empty value counts as not set. All faults are
+// reported at once and in the order of the documentation: each is an *Error, and errors.Join makes the lines.
 func Load(environ []string) (*Config, error) {
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
@@ -83,6 +92,7 @@ func Load(environ []string) (*Config, error) {
 		}
 	}
 	faults = append(faults, c.readChains(env)...)
+	c.unread = unread(env)
 	if len(faults) == 0 {
 		faults = append(faults, c.consistent()...)
 	}
@@ -100,7 +110,7 @@ func (c *Config) read(v variable, env map[string]string) error {
 	c.sources[v.Name] = source
 	c.texts[v.Name] = text
 	if v.Secret && text != "" {
-		c.texts[v.Name] = "******"
+		c.texts[v.Name] = mask
 	}
 	if text == "" {
 		return nil
@@ -111,72 +121,139 @@ func (c *Config) read(v variable, env map[string]string) error {
 	return nil
 }
 
-// value reads NAME, or for secrets NAME_FILE. An empty value counts as not set.
+// value reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since whoever names a
+// file means to have a secret.
 func value(name string, isSecret bool, env map[string]string) (text, source string, err error) {
-	if isSecret && env[name+"_FILE"] != "" {
-		if env[name] != "" {
-			return "", "", &Error{name, "is set, and " + name + "_FILE too: set one of them"}
+	file := name + "_FILE"
+	if !isSecret || env[file] == "" {
+		if env[name] == "" {
+			return "", "", nil
 		}
-		b, err := os.ReadFile(env[name+"_FILE"])
-		if err != nil {
-			return "", "", &Error{name + "_FILE", "cannot be read: " + err.Error()}
-		}
-		return strings.TrimRight(string(b), "\r\n"), "file", nil
-	}
-	if env[name] != "" {
 		return env[name], "environment", nil
 	}
-	return "", "", nil
+	if env[name] != "" {
+		return "", "", &Error{name, "is set, and " + file + " too: set one of them"}
+	}
+	f, err := os.Open(env[file])
+	if err != nil {
+		return "", "", &Error{file, "cannot be read: " + err.Error()}
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return "", "", &Error{file, "cannot be read: " + err.Error()}
+	}
+	text = strings.TrimRight(string(b), "\r\n")
+	switch {
+	case len(b) > maxFile:
+		return "", "", &Error{file, fmt.Sprintf("%s is longer than %d bytes", env[file], maxFile)}
+	case text == "":
+		return "", "", &Error{file, env[file] + " is empty"}
+	case strings.ContainsAny(text, "\x00\r\n"):
+		return "", "", &Error{file, env[file] + " must be one line of text"}
+	}
+	return text, "file", nil
 }
 
 // readChains collects RPC_URL_<id> and the registries' addresses; the known deployments are the defaults.
 func (c *Config) readChains(env map[string]string) (faults []error) {
 	ids := map[uint64]bool{}
-	for name := range env {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		for _, prefix := range chainPrefixes {
-			rest, ok := strings.CutPrefix(strings.TrimSuffix(name, "_FILE"), prefix)
-			if !ok {
+			rest, ok := strings.CutPrefix(name, prefix)
+			if !ok || env[name] == "" {
 				continue
 			}
-			id, err := strconv.ParseUint(rest, 10, 63)
-			if err != nil {
+			if prefix == rpcPrefix {
+				rest = strings.TrimSuffix(rest, "_FILE")
+			}
+			id := chainID(rest)
+			if id == 0 {
 				faults = append(faults, &Error{name, "must end in a chain id, as in " + prefix + "8453"})
 				continue
 			}
 			ids[id] = true
 		}
 	}
-	for id := range ids {
-		chain := Chain{ID: id}
-		chain.Registries, chain.Known = erc8004.Known(id)
-		url, source, err := value(rpcPrefix+fmt.Sprint(id), true, env)
-		if err != nil {
-			faults = append(faults, err)
-		}
-		if source != "" {
-			if !strings.Contains(url, "://") {
-				faults = append(faults, &Error{rpcPrefix + fmt.Sprint(id), "is not a URL (https://…, wss://…)"})
-			}
-			chain.RPCURL = secret.New(url)
-			c.note(rpcPrefix+fmt.Sprint(id), "******", source)
-		}
-		for prefix, addr := range map[string]*common.Address{identityPrefix: &chain.Registries.Identity,
-			reputationPrefix: &chain.Registries.Reputation, validationPrefix: &chain.Registries.Validation} {
-			text := env[prefix+fmt.Sprint(id)]
-			if text == "" {
-				continue
-			}
-			if !common.IsHexAddress(text) {
-				faults = append(faults, &Error{prefix + fmt.Sprint(id), "is not an address (0x and 40 hex digits)"})
-				continue
-			}
-			*addr = common.HexToAddress(text)
-			c.note(prefix+fmt.Sprint(id), addr.Hex(), "environment")
-		}
-		chain.Known = chain.Registries.Identity != (common.Address{}) && chain.Registries.Reputation != (common.Address{})
-		c.Chains[id] = chain
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		faults = append(faults, c.readChain(id, env)...)
 	}
 	return faults
+}
+
+func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
+	chain := Chain{ID: id}
+	chain.Registries, _ = erc8004.Known(id)
+	rpc := fmt.Sprint(rpcPrefix, id)
+	text, source, err := value(rpc, true, env)
+	switch {
+	case err != nil:
+		faults = append(faults, err)
+	case source != "":
+		if !isRPC(text) {
+			faults = append(faults, &Error{rpc, "must be a URL with http://, https://, ws:// or wss://"})
+		}
+		chain.RPCURL = secret.New(text)
+		c.note(rpc, mask, source)
+	}
+	for _, r := range []struct {
+		prefix string
+		addr   *common.Address
+	}{{identityPrefix, &chain.Registries.Identity}, {reputationPrefix, &chain.Registries.Reputation},
+		{validationPrefix, &chain.Registries.Validation}} {
+		name := fmt.Sprint(r.prefix, id)
+		if env[name] == "" {
+			continue
+		}
+		addr, problem := parseAddress(env[name])
+		if problem != "" {
+			faults = append(faults, &Error{name, problem})
+			continue
+		}
+		*r.addr = addr
+		c.note(name, addr.Hex(), "environment")
+	}
+	chain.Known = chain.Registries.Identity != (common.Address{}) && chain.Registries.Reputation != (common.Address{})
+	c.Chains[id] = chain
+	return faults
+}
+
+func isRPC(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
+}
+
+// parseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55).
+func parseAddress(s string) (_ common.Address, problem string) {
+	digits, prefixed := strings.CutPrefix(s, "0x")
+	a := common.HexToAddress(s)
+	switch {
+	case !prefixed || !common.IsHexAddress(s):
+		return a, "is not an address (0x and 40 hex digits)"
+	case digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && a.Hex() != s:
+		return a, "has a wrong checksum (EIP-55): a digit may be wrong"
+	case a == common.Address{}:
+		return a, "is the zero address"
+	}
+	return a, ""
+}
+
+// unread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or what an
+// orchestrator makes for a service of that name. They are shown, not refused.
+func unread(env map[string]string) []string {
+	known := map[string]bool{}
+	for _, v := range variables() {
+		known[v.Name] = true
+		known[v.Name+"_FILE"] = known[v.Name+"_FILE"] || v.Secret
+	}
+	var names []string
+	for name, text := range env {
+		if strings.HasPrefix(name, "HERALD_") && text != "" && !known[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (c *Config) note(name, text, source string) { c.texts[name], c.sources[name] = text, source }
@@ -193,8 +270,11 @@ func (c *Config) consistent() (faults []error) {
 			"%d connections are too few for HERALD_CONCURRENCY %d: set it to %d or more, or lower the concurrency",
 			c.DBPool, c.Concurrency, c.Concurrency+4)})
 	}
-	if !c.DatabaseURL.IsZero() && c.RedisURL.IsZero() && c.Queue != "embedded" {
+	if !c.DatabaseURL.IsZero() && c.RedisURL.IsZero() && c.Queue == "" {
 		faults = append(faults, &Error{"REDIS_URL", "is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this process"})
+	}
+	if c.RedisURL.IsZero() && c.Queue == "redis" {
+		faults = append(faults, &Error{"HERALD_QUEUE", "is redis although REDIS_URL is not set: set it, or unset HERALD_QUEUE"})
 	}
 	if !c.RedisURL.IsZero() && c.Queue == "embedded" {
 		faults = append(faults, &Error{"HERALD_QUEUE", "is embedded although REDIS_URL is set: unset one of them"})
@@ -205,10 +285,11 @@ func (c *Config) consistent() (faults []error) {
 	return faults
 }
 
-// Registries gives the registries of a chain: configured ones, else the known deployment.
+// Registries gives the registries of a chain: configured ones, the rest from the known deployment. A zero address is one that
+// is neither. False when the chain lacks the identity or the reputation registry.
 func (c *Config) Registries(chainID uint64) (erc8004.Deployment, bool) {
-	if chain, ok := c.Chains[chainID]; ok && chain.Known {
-		return chain.Registries, true
+	if chain, ok := c.Chains[chainID]; ok {
+		return chain.Registries, chain.Known
 	}
 	return erc8004.Known(chainID)
 }
@@ -242,12 +323,13 @@ func defaultConfirmations(chainID uint64) uint64 {
 // Setting is one variable's effective value, for `worker config`.
 type Setting struct {
 	Name   string `json:"name"`
-	Value  string `json:"value"` // secrets as ******
-	Source string `json:"source"`
+	Value  string `json:"value"`  // secrets as ******
+	Source string `json:"source"` // default, environment, file, not read
 	Help   string `json:"help,omitempty"`
 }
 
-// Settings lists every variable with its effective value, in the order of the documentation.
+// Settings lists every variable with its effective value, in the order of the documentation; then what is set per chain; last,
+// with source "not read", HERALD_ variables that nothing reads.
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	seen := map[string]bool{}
@@ -255,12 +337,13 @@ func (c *Config) Settings() []Setting {
 		out = append(out, Setting{v.Name, c.texts[v.Name], c.sources[v.Name], v.Help})
 		seen[v.Name] = true
 	}
-	var chains []Setting
-	for name, text := range c.texts {
+	for _, name := range slices.Sorted(maps.Keys(c.texts)) {
 		if !seen[name] {
-			chains = append(chains, Setting{name, text, c.sources[name], ""})
+			out = append(out, Setting{name, c.texts[name], c.sources[name], ""})
 		}
 	}
-	sort.Slice(chains, func(i, j int) bool { return chains[i].Name < chains[j].Name })
-	return append(out, chains...)
+	for _, name := range c.unread {
+		out = append(out, Setting{name, mask, "not read", ""}) // what nobody knows may be a secret
+	}
+	return out
 }

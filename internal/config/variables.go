@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -35,19 +36,15 @@ type variable struct {
 // variables lists everything but the per-chain ones, in the order of the documentation.
 func variables() []variable {
 	return []variable{
-		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without it a Redis runs embedded.", true,
-			func(c *Config, s string) string { c.RedisURL = secret.New(s); return "" }},
-		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private one runs embedded.", true,
-			func(c *Config, s string) string { c.DatabaseURL = secret.New(s); return "" }},
-		{"HERALD_QUEUE", "", "embedded: run the queue in this process although DATABASE_URL is set (one worker only).", false,
+		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without it a Redis runs embedded.", true, setRedisURL},
+		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private one runs embedded.", true, setDatabaseURL},
+		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker only). redis: only with REDIS_URL.", false,
 			oneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
-		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false,
-			func(c *Config, s string) string { c.Listen = s; return "" }},
+		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false, setListen},
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
-		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true,
-			func(c *Config, s string) string { c.Keyset = secret.New(s); return "" }},
+		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true, setKeyset},
 		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process.", false,
 			number(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
@@ -72,8 +69,7 @@ func variables() []variable {
 				return ""
 			}},
 		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Nothing else is ever started; every element must match.`, false, setCommands},
-		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false,
-			func(c *Config, s string) string { c.Tools = list(s); return "" }},
+		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
 		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: https without a hash too. annotate: delivered, labelled.", false,
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
@@ -152,18 +148,81 @@ func list(s string) []string {
 	return out
 }
 
+// The setters below quote no value that may hold a password.
+
+func setRedisURL(c *Config, s string) string {
+	scheme, rest, _ := strings.Cut(s, "://")
+	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster", "redis-clusters"}, scheme) {
+		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel:// or redis-cluster://"
+	}
+	c.RedisURL = secret.New(s)
+	return ""
+}
+
+// setDatabaseURL takes what libpq takes: a URL, or keywords as in "host=/run/postgresql dbname=herald".
+func setDatabaseURL(c *Config, s string) string {
+	scheme, rest, isURL := strings.Cut(s, "://")
+	if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
+		return "must be a URL, as in postgres://user:password@host/database"
+	}
+	c.DatabaseURL = secret.New(s)
+	return ""
+}
+
+func setListen(c *Config, s string) string {
+	_, port, err := net.SplitHostPort(s)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n > 65535 {
+		return "must be host:port, as in 127.0.0.1:8080; [::1]:8080 for IPv6"
+	}
+	c.Listen = s
+	return ""
+}
+
+func setKeyset(c *Config, s string) string {
+	k := secret.New(s)
+	if _, err := secret.Parse(k); err != nil {
+		var fault *secret.KeysetError
+		if errors.As(err, &fault) {
+			return fault.Problem
+		}
+		return "cannot be read"
+	}
+	c.Keyset = k
+	return ""
+}
+
+// setTools takes names as MCP bounds them (SEP-986): 1 to 128 letters, digits, _ - . and /.
+func setTools(c *Config, s string) string {
+	for _, t := range list(s) {
+		if len(t) > 128 || strings.IndexFunc(t, func(r rune) bool {
+			return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./", r))
+		}) >= 0 {
+			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", t)
+		}
+		c.Tools = append(c.Tools, t)
+	}
+	return ""
+}
+
 func setGateways(c *Config, s string) string {
-	for _, g := range list(s) {
+	for i, g := range list(s) {
 		u, err := url.Parse(g)
-		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
-			return fmt.Sprintf("%q is not an http or https URL", g)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
+			return fmt.Sprintf("gateway %d is not an http or https URL", i+1)
+		}
+		if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return fmt.Sprintf("gateway %d must have no user, password, query or fragment", i+1)
 		}
 		c.IPFSGateways = append(c.IPFSGateways, g)
+	}
+	if len(c.IPFSGateways) == 0 {
+		return "names no gateway"
 	}
 	return ""
 }
 
 func setSchedule(c *Config, s string) string {
+	const most = 100
 	for _, part := range list(s) {
 		d, err := time.ParseDuration(part)
 		if err != nil || d < 0 || d > 7*24*time.Hour {
@@ -171,8 +230,8 @@ func setSchedule(c *Config, s string) string {
 		}
 		c.RetrySchedule = append(c.RetrySchedule, d)
 	}
-	if len(c.RetrySchedule) > 100 {
-		return "has more than 100 waits"
+	if n := len(c.RetrySchedule); n == 0 || n > most {
+		return fmt.Sprintf("must be 1 to %d waits separated by commas, as in 1s,30s,10m", most)
 	}
 	return ""
 }
@@ -198,7 +257,7 @@ func setCommands(c *Config, s string) string {
 	}
 	for i, cmd := range c.StdioCommands {
 		if len(cmd) == 0 || cmd[0] == "" {
-			return fmt.Sprintf("command %d is empty", i)
+			return fmt.Sprintf("command %d is empty", i+1)
 		}
 	}
 	return ""
@@ -210,17 +269,26 @@ func setConfirmations(c *Config, s string) string {
 		id := uint64(0)
 		if !named {
 			count = chain
-		} else {
-			var err error
-			if id, err = strconv.ParseUint(chain, 10, 63); err != nil || id == 0 {
-				return fmt.Sprintf("%q does not begin with a chain id", part)
-			}
+		} else if id = chainID(chain); id == 0 {
+			return fmt.Sprintf("%q does not begin with a chain id", part)
 		}
 		n, err := strconv.ParseUint(count, 10, 32)
 		if err != nil {
-			return fmt.Sprintf("%q is not a number of blocks", part)
+			return fmt.Sprintf("%q is not a number of blocks, or 8453=12", part)
+		}
+		if _, twice := c.Confirmations[id]; twice {
+			return fmt.Sprintf("%q says again what was said before it", part)
 		}
 		c.Confirmations[id] = n
 	}
 	return ""
+}
+
+// chainID reads an EIP-155 chain id as the rest of the program writes it; 0: it is none.
+func chainID(s string) uint64 {
+	id, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || strconv.FormatUint(id, 10) != s {
+		return 0
+	}
+	return id
 }

@@ -20,25 +20,42 @@ func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 	if ms := a.job.Action.TimeoutMs; ms > 0 {
 		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
 	}
-	if err := p.secureLease(ctx, a, timeout); err != nil {
+	answer, err := p.send(ctx, a, timeout)
+	if retry.NotATool(err) {
+		if changed, refit := p.recompose(ctx, a); refit != nil {
+			err = refit
+		} else if changed {
+			answer, err = p.send(ctx, a, timeout)
+		}
+	}
+	if len(answer.Raw) > 0 {
+		a.out.Response, a.out.Protocol = answer.Raw, answer.Protocol
+	}
+	if err != nil {
 		return "", err
+	}
+	if answer.IsError {
+		return "", retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
+	}
+	a.out.Result = answer.Raw
+	if answer.Unreadable {
+		return "answered, in a form that this version cannot read", nil
+	}
+	return "answered: " + excerpt(answer.Text, 120), nil
+}
+
+// send makes sure of the lease and calls the tool.
+func (p *Pipeline) send(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
+	if err := p.secureLease(ctx, a, timeout); err != nil {
+		return mcpcall.Answer{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := p.Now()
 	answer, err := p.Caller.Call(ctx, a.target, mcpcall.Request{Tool: a.tool.Name, Arguments: a.args, Meta: a.meta()})
 	p.Metrics.call(a.job.Action.ToolName, err == nil && !answer.IsError, p.Now().Sub(began))
-	if err != nil {
-		a.out.Called = retry.Reached(err)
-		return "", err
-	}
-	a.answer, a.out.Called = answer, true
-	a.out.Response, a.out.Protocol = answer.Raw, answer.Protocol
-	if answer.IsError {
-		return "", retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
-	}
-	a.out.Result = answer.Raw
-	return "answered: " + excerpt(answer.Text, 120), nil
+	a.out.Called = a.out.Called || err == nil || retry.Reached(err)
+	return answer, err
 }
 
 // secureLease makes sure that the claim outlasts the call: extended when less than call and margin is left, and no call with

@@ -1,7 +1,9 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -12,6 +14,9 @@ import (
 
 var errNoTool = errors.New("the agent offers no such tool")
 
+// maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
+const maxArguments = 8 << 20
+
 // compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
 // after its tools were listed anew.
 func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
@@ -20,33 +25,48 @@ func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
 	if errors.Is(err, errNoTool) || errors.As(err, &schema) {
 		err = p.fit(ctx, a, true)
 	}
-	switch {
-	case errors.Is(err, errNoTool) && a.job.Kind != job.KindNewFeedback:
-		return "", retry.Fail(retry.ToolNotOffered, fmt.Sprintf("the agent offers no tool %s", a.job.Action.ToolName))
-	case errors.Is(err, errNoTool):
-		return "", retry.Fail(retry.ToolNotFound, fmt.Sprintf("the agent offers no tool %s, nor one of its aliases", a.job.Action.ToolName))
-	case err != nil:
-		return "", err
+	if err != nil {
+		return "", p.noTool(a, err)
 	}
-	a.out.ToolName = a.tool.Name
-	a.out.Arguments = mustJSON(a.args)
 	return fmt.Sprintf("%d arguments fitted to %s", len(a.args), a.tool.Name), nil
+}
+
+// recompose fits the arguments to what the agent offers now, after it refused them, and tells whether that makes a difference.
+func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err error) {
+	tool, sent := a.tool.Name, a.out.Arguments
+	if err := p.fit(ctx, a, true); err != nil {
+		return false, p.noTool(a, err)
+	}
+	return a.tool.Name != tool || !bytes.Equal(a.out.Arguments, sent), nil
+}
+
+// noTool gives errNoTool its reason, which depends on the kind (DESIGN §3).
+func (p *Pipeline) noTool(a *attempt, err error) error {
+	switch {
+	case !errors.Is(err, errNoTool):
+		return err
+	case a.job.Kind == job.KindNewFeedback:
+		return retry.Fail(retry.ToolNotFound, fmt.Sprintf("the agent offers no tool %s, nor one of its aliases", a.job.Action.ToolName))
+	}
+	return retry.Fail(retry.ToolNotOffered, fmt.Sprintf("the agent offers no tool %s", a.job.Action.ToolName))
 }
 
 func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
 	defer cancel()
 	tools, err := p.Caller.Tools(ctx, a.target, fresh)
-	if err != nil {
+	switch {
+	case listsNothing(err):
+		return errNoTool
+	case err != nil:
 		return err
 	}
 	a.out.Protocol = tools.Protocol
-	a.out.ServerInfo = mustJSON(tools.Server)
+	a.out.ServerInfo = asJSON(tools.Server)
 	tool, ok := mcpcall.Find(tools.Tools, a.job.Action.ToolName, mcpcall.Aliases(a.job.Action.ToolName))
 	if !ok {
 		return errNoTool
 	}
-	a.tool = tool
 	args := a.job.Arguments(a.file, a.claim.ID.String())
 	if len(a.job.Action.PayloadTemplate) > 0 {
 		if args, err = a.job.RenderTemplate(args); err != nil {
@@ -58,6 +78,21 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	a.args, a.cleaned = mcpcall.Clean(fitted)
+	clean, cleaned := mcpcall.Clean(fitted)
+	sent, err := json.Marshal(clean)
+	switch {
+	case err != nil:
+		return fmt.Errorf("write the arguments as JSON: %w", err)
+	case len(sent) > maxArguments:
+		return retry.Fail(retry.InvalidJob, fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(sent), maxArguments))
+	}
+	a.tool, a.args, a.cleaned = tool, clean, cleaned
+	a.out.ToolName, a.out.Arguments = tool.Name, sent
 	return nil
+}
+
+// listsNothing: the agent does not even know tools/list.
+func listsNothing(err error) bool {
+	var call *mcpcall.CallError
+	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }

@@ -13,8 +13,13 @@ import (
 // Lanes is Redis as the dispatcher needs it.
 type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
-	Holds(t queue.Task) (bool, error)
+	Find(t queue.Task) (queue.Place, error)
 }
+
+const (
+	enqueueTimeout  = 5 * time.Second  // one task
+	dispatchTimeout = 30 * time.Second // all of one hand-out
+)
 
 // Dispatcher puts handed-out deliveries into Redis. What Redis cannot take stays handed out in Postgres, and the Sweeper
 // finds it: losing Redis costs time, never work.
@@ -40,10 +45,13 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dispatchTimeout)
 	defer cancel()
 	for i, t := range tasks {
-		if err := d.lanes.Enqueue(ctx, laned(t)); err != nil {
+		one, done := context.WithTimeout(ctx, enqueueTimeout)
+		err := d.lanes.Enqueue(one, laned(t))
+		done()
+		if err != nil {
 			d.log.Warn("Redis does not take tasks; they are handed out again when it does", "tasks", len(tasks)-i, "error", err)
 			return i
 		}

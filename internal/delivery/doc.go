@@ -9,6 +9,6 @@
 // Invariants:
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.
 //   - A delivery runs on a context that asynq cannot cancel; it ends with its deadline or with the process.
-//   - Recording is retried while the lease lasts: a result that is known should not be asked for again.
+//   - Recording is tried until it is done, the claim is lost or the process ends: what is known must not be asked for again.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
 package delivery

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -26,7 +27,8 @@ const (
 )
 
 // giveUpFetching is the attempt with which a feedback file that cannot be had is left out: feedback does not die of an
-// unpinned file. With the default schedule that is about three minutes after the first.
+// unpinned file. With the default schedule that is about three minutes after the first; a schedule with fewer attempts leaves
+// it out with its last one.
 const giveUpFetching = 6
 
 // fetch brings the feedback (or response) file and compares it with the hash on chain.
@@ -52,6 +54,12 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 		return p.withoutFile(a, err, note)
 	}
 	verdict := erc8004.VerifyHash(doc.Bytes, hash)
+	if verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
+		// A web server may have been in the middle of replacing the file; nothing of it is cached.
+		if again, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit); err == nil {
+			doc, verdict = again, erc8004.VerifyHash(again.Bytes, hash)
+		}
+	}
 	note(doc.Source, string(verdict))
 	switch {
 	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
@@ -69,17 +77,17 @@ func (p *Pipeline) withoutFile(a *attempt, err error, note func(source, verifica
 	case v.Reason == retry.NoDocument:
 		note("", unavailable)
 		return "left out: " + err.Error(), nil
-	case v.Reason == retry.ContentUnavailable && a.claim.Attempt >= giveUpFetching:
+	case v.Reason == retry.ContentUnavailable && a.claim.Attempt >= min(giveUpFetching, p.Schedule.Attempts()):
 		note("", unavailable)
 		return fmt.Sprintf("left out after %d attempts: %s", a.claim.Attempt, err), nil
 	}
 	return "", fmt.Errorf("feedback file: %w", err)
 }
 
-// content is the file as the agent receives it: JSON as it is, anything else wrapped.
+// content is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped.
 func content(doc ipfs.Document) json.RawMessage {
-	if json.Valid(doc.Bytes) {
+	if utf8.Valid(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes
 	}
-	return mustJSON(map[string]string{"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})
+	return asJSON(map[string]string{"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})
 }

@@ -106,28 +106,41 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 	return in.accept(ctx, intakes)
 }
 
-// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row.
+// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row: under
+// the event's own key when that could be read, else under the hash of the bytes.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
-	answers, err := in.Submit(ctx, [][]byte{body})
+	j, err := job.Parse(body, in.Limits)
+	var refusal *job.Refusal
+	if err != nil && !errors.As(err, &refusal) {
+		return "", fmt.Errorf("parse the job of a task: %w", err)
+	}
+	it := store.Intake{Job: j}
+	switch {
+	case refusal == nil:
+		if it, err = in.seal(j); err != nil {
+			return "", err
+		}
+	default:
+		it.Refused = refusal.Error()
+		if j.Kind == "" || j.Key() == "" {
+			sum := sha256.Sum256(body)
+			it.Key, it.Job.Kind = "invalid:"+hex.EncodeToString(sum[:]), job.Kind(kind)
+		}
+	}
+	got, err := in.accept(ctx, []store.Intake{it})
 	if err != nil {
 		return "", err
 	}
-	a := answers[0]
-	if a.Verdict != Refused {
-		in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
-		return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
+	a := got[0]
+	if refusal != nil {
+		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
+		return "refused: " + excerpt(it.Refused, maxNote), nil
 	}
-	text := a.Problem
-	if a.Path != "" {
-		text = a.Path + ": " + a.Problem
+	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
+	if a.Verdict == store.Conflict {
+		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
 	}
-	sum := sha256.Sum256(body)
-	key := "invalid:" + hex.EncodeToString(sum[:])
-	if _, err := in.accept(ctx, []store.Intake{{Refused: text, Key: key, Job: job.Job{Kind: job.Kind(kind)}}}); err != nil {
-		return "", err
-	}
-	in.Logger.Info("job from Redis refused", "kind", kind, "key", key, "problem", text)
-	return "refused: " + text, nil
+	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
 func (in *Intake) accept(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -38,11 +37,19 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// call counts one call. A tool that an operator's list added is "other": names from jobs must not become labels.
-func (m *Metrics) call(tool string, ok bool, took time.Duration) {
-	if !strings.HasPrefix(tool, "agent.receive") || len(tool) > 40 {
-		tool = "other"
+// toolLabel is a tool's name as a label. Only the documented tools have one: jobs may name any agent.receive…, and what a job
+// says must not make series.
+func toolLabel(tool string) string {
+	switch tool {
+	case "agent.receiveFeedback", "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
+		return tool
 	}
+	return "other"
+}
+
+// call counts one call.
+func (m *Metrics) call(tool string, ok bool, took time.Duration) {
+	tool = toolLabel(tool)
 	status := "success"
 	if !ok {
 		status = "failed"

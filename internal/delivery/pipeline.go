@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/big"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
@@ -120,25 +121,30 @@ func New(cfg Config) (*Pipeline, error) {
 	return &Pipeline{cfg}, nil
 }
 
+// claimTimeout bounds the claim: one statement, or the database is in trouble.
+const claimTimeout = 10 * time.Second
+
 // Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not given
 // and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
+//
+// The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still recorded once.
 func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
 	a, err := p.claim(ctx, id, n)
 	if a == nil {
 		return Result{Refused: err == nil}, err
 	}
 	if err == nil {
-		err = p.attempt(ctx, a)
+		// The lease is extended once at most, before the call.
+		run, cancel := context.WithTimeout(ctx, 2*p.Lease)
+		err = p.attempt(run, a)
+		cancel()
 	}
 	return p.record(ctx, a, err)
 }
 
 // attempt is one try, from the claimed row to the agent's answer.
 func (p *Pipeline) attempt(ctx context.Context, a *attempt) error {
-	for _, step := range []struct {
-		name string
-		run  func(context.Context, *attempt) (string, error)
-	}{
+	for _, step := range []step{
 		{"check", p.check},
 		{"resolve", p.resolve},
 		{"fetch", p.fetch},
@@ -147,13 +153,30 @@ func (p *Pipeline) attempt(ctx context.Context, a *attempt) error {
 	} {
 		a.out.Stage = step.name
 		began := p.Now()
-		detail, err := step.run(ctx, a)
+		detail, err := p.safely(ctx, a, step)
 		p.trace(a, step.name, detail, err, began)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+type step struct {
+	name string
+	run  func(context.Context, *attempt) (detail string, err error)
+}
+
+// safely turns a panic over a stranger's bytes into a failed attempt, so that it is recorded and its attempts are counted.
+func (p *Pipeline) safely(ctx context.Context, a *attempt, s step) (detail string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", s.name, "panic", v, "stack", string(debug.Stack()))
+			a.out.Called = a.out.Called || s.name == "call"
+			err = retry.Fail(retry.InternalError, "a fault of Herald's own in step "+s.name+": its log has the stack")
+		}
+	}()
+	return s.run(ctx, a)
 }
 
 // attempt is what one try learns on its way.
@@ -168,7 +191,7 @@ type attempt struct {
 	args    map[string]any
 	cleaned bool // control characters were taken out of what the agent receives
 	own     bool // the credentials are the job's own
-	answer  mcpcall.Answer
+	bare    bool // out has lost what Postgres would not take
 	out     store.Outcome
 }
 
@@ -178,6 +201,8 @@ func (a *attempt) leaseLeft(now time.Time) time.Duration { return a.lease - now.
 // claim takes the row for this process; nil without error: refused.
 func (p *Pipeline) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := p.Now()
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
 	c, err := p.Ledger.Claim(ctx, id, n, p.Lease)
 	if c == nil {
 		return nil, err
@@ -210,7 +235,8 @@ func headerBinding(j job.Job, origin string) secret.Binding {
 
 func random() float64 { return rand.Float64() }
 
-func mustJSON(v any) json.RawMessage {
+// asJSON is v as JSON, or nil when v has none: it is only shown.
+func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil

@@ -28,20 +28,23 @@ type Result struct {
 func (p *Pipeline) record(ctx context.Context, a *attempt, failure error) (Result, error) {
 	v := p.settle(a, failure)
 	began := p.Now()
-	rec, err := p.recordUntilLeaseEnds(ctx, a)
+	rec, err := p.recordAtLast(ctx, a)
 	p.trace(a, "record", string(a.out.Status), err, began)
 	p.tell(a, v, rec, err)
-	if isFenced(err) {
-		return Result{Refused: true, Text: err.Error()}, nil
+	next := rec.Next // handed out also when the claim was lost
+	if err == nil && rec.Task != nil {
+		own := *rec.Task
+		own.At = p.Now().Add(a.out.Delay) // by this machine's clock, which is the one asynq compares it with
+		next = append(next, own)
 	}
-	if err != nil {
+	p.Dispatcher.Dispatch(ctx, next)
+	switch {
+	case isFenced(err):
+		return Result{Refused: true, Text: err.Error()}, nil
+	case err != nil:
 		return Result{}, err
 	}
 	p.Metrics.recorded(a, rec.Age)
-	if rec.Task != nil {
-		rec.Next = append(rec.Next, *rec.Task)
-	}
-	p.Dispatcher.Dispatch(ctx, rec.Next)
 	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
 }
 
@@ -57,7 +60,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		v.Reason, v.Ending, v.Free = retry.AuthFailed, retry.Reject, false
 	}
 	a.out.Reason, a.out.Error, a.out.Free = string(v.Reason), v.Text, v.Free
-	if v.AgentFault {
+	if v.AgentFault && a.out.Stage != "fetch" { // the feedback's file is its client's affair
 		a.out.AgentError = v.Text
 	}
 	switch v.Ending {
@@ -77,21 +80,49 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	return v
 }
 
-// recordUntilLeaseEnds tries again while the lease lasts: what is known should not be asked for again.
-func (p *Pipeline) recordUntilLeaseEnds(ctx context.Context, a *attempt) (store.Recorded, error) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+const (
+	recordTimeout = 5 * time.Second  // one try
+	recordPause   = 10 * time.Second // longest pause between tries
+)
+
+// recordAtLast tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what is known
+// must not be asked for again, and the delivery is not called by anybody while its claim is neither recorded nor lost. A claim
+// number fences it, so that a late try is harmless. What Postgres will never take is recorded without the strangers' part.
+func (p *Pipeline) recordAtLast(ctx context.Context, a *attempt) (store.Recorded, error) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, recordPause) {
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 		rec, err := p.Ledger.Record(try, a.claim, a.out)
 		cancel()
-		if err == nil || isFenced(err) || a.leaseLeft(p.Now()) < pause {
+		if err == nil || isFenced(err) {
 			return rec, err
 		}
+		if retry.Unstorable(err) {
+			if a.bare {
+				return rec, err // the lease brings it back, and its attempts end it
+			}
+			p.Logger.Error("Postgres refuses the outcome as it is; it is recorded without arguments and answer", "delivery", a.claim.ID, "error", err)
+			a.strip()
+			continue
+		}
 		p.Logger.Warn("outcome not recorded yet, trying again", "delivery", a.claim.ID, "status", a.out.Status, "error", err)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return rec, errors.Join(err, context.Cause(ctx))
-		case <-time.After(pause):
+		case <-timer.C:
 		}
+	}
+}
+
+// strip leaves only words of our own in the outcome.
+func (a *attempt) strip() {
+	o := a.out
+	a.bare = true
+	a.out = store.Outcome{Status: o.Status, Reason: o.Reason, Delay: o.Delay, Task: o.Task, Free: o.Free, Called: o.Called, Stage: o.Stage,
+		FileVerification: o.FileVerification, FileSource: o.FileSource, AgentOK: o.AgentOK}
+	if o.Error != "" {
+		a.out.Error = "details could not be stored; the log has them"
 	}
 }
 

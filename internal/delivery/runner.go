@@ -19,22 +19,24 @@ type Runner struct {
 	pipeline *Pipeline
 	intake   *Intake
 	slots    chan struct{}
-	deadline time.Duration // an attempt that is not over by then is cancelled
 
 	base context.Context // ends when shutdown gives up waiting
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running map[uuid.UUID]bool
-	wg      sync.WaitGroup
+	running map[uuid.UUID]int // delivery → its task's n
+	idle    chan struct{}     // closed when nothing runs any more, made by whoever waits for that
 }
 
-// NewRunner allows concurrency deliveries at a time. An attempt ends with its lease at the latest.
+// intakeTimeout bounds the commit of a foreign task's job.
+const intakeTimeout = 30 * time.Second
+
+// NewRunner allows concurrency deliveries at a time.
 func NewRunner(p *Pipeline, in *Intake, concurrency int) (*Runner, error) {
 	if p == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs a pipeline, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{pipeline: p, intake: in, slots: make(chan struct{}, concurrency), deadline: 2 * p.Lease, running: map[uuid.UUID]bool{}}
+	r := &Runner{pipeline: p, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
@@ -49,61 +51,77 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if !r.enter(id) {
-		return "refused: this process is delivering it already", nil
+	if other, ok := r.enter(id, n); !ok {
+		if other == n {
+			return "refused: this process is delivering it already", nil
+		}
+		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will tell.
+		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
 	}
 	defer r.leave(id)
 	defer func() {
 		if v := recover(); v != nil {
-			r.pipeline.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			err = fmt.Errorf("delivery %s panicked: %v", id, v)
+			r.pipeline.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 	}()
-	run, cancel := context.WithTimeout(r.base, r.deadline)
-	defer cancel()
-	res, err := r.pipeline.Deliver(run, id, n)
+	res, err := r.pipeline.Deliver(r.base, id, n)
 	if err != nil {
 		return "", err
 	}
 	return verdict(res)
 }
 
+// maxNote bounds what the web UI is told, in characters; Postgres has all of it.
+const maxNote = 500
+
 // verdict is what asynq is told: a note for the web UI, or the archive for what ended badly.
 func verdict(res Result) (string, error) {
+	told := string(res.Status)
+	if res.Reason != "" {
+		told += " " + string(res.Reason)
+	}
+	if res.Status == store.Waiting {
+		told += ", again in " + res.Delay.Round(100*time.Millisecond).String()
+	}
+	if res.Text != "" {
+		told += ": " + excerpt(res.Text, maxNote)
+	}
 	switch {
 	case res.Refused:
 		return "refused: an older task, another worker has it, or it is not due", nil
 	case res.Status == store.Rejected || res.Status == store.Dead:
-		return "", &queue.ArchivedError{Text: fmt.Sprintf("%s %s: %s", res.Status, res.Reason, res.Text)}
-	case res.Status == store.Waiting:
-		return fmt.Sprintf("waiting %s, again in %s: %s", res.Reason, res.Delay.Round(100*time.Millisecond), res.Text), nil
-	case res.Reason != "":
-		return fmt.Sprintf("%s %s: %s", res.Status, res.Reason, res.Text), nil
+		return "", &queue.ArchivedError{Text: told}
 	}
-	return string(res.Status), nil
+	return told, nil
 }
 
 // Intake takes a whole job from a task that somebody else's asynq client made.
 func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, intakeTimeout)
+	defer cancel()
 	return r.intake.FromTask(ctx, kind, body)
 }
 
-func (r *Runner) enter(id uuid.UUID) bool {
+// enter marks the delivery as running; false: it is already, with the task returned.
+func (r *Runner) enter(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.running[id] {
-		return false
+	if other, runs := r.running[id]; runs {
+		return other, false
 	}
-	r.running[id] = true
-	r.wg.Add(1)
-	return true
+	r.running[id] = n
+	return n, true
 }
 
 func (r *Runner) leave(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, id)
-	r.wg.Done()
+	if len(r.running) == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
 }
 
 // Running is how many deliveries run now.
@@ -115,16 +133,24 @@ func (r *Runner) Running() int {
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
-// Wait returns when nothing runs any more; when ctx ends first, running attempts are cancelled and then waited for. Call it
-// after the queue's server has stopped.
+// Wait returns when nothing runs any more; when ctx ends first, running attempts are cut off, recorded if that can be done at
+// once, and waited for. Call it after the queue's server has stopped: nothing may begin any more.
 func (r *Runner) Wait(ctx context.Context) {
-	done := make(chan struct{})
-	go func() { r.wg.Wait(); close(done) }()
+	defer r.stop(errShutdown)
+	r.mu.Lock()
+	if len(r.running) == 0 {
+		r.mu.Unlock()
+		return
+	}
+	if r.idle == nil {
+		r.idle = make(chan struct{})
+	}
+	idle := r.idle
+	r.mu.Unlock()
 	select {
-	case <-done:
+	case <-idle:
 	case <-ctx.Done():
 		r.stop(errShutdown)
-		<-done
+		<-idle
 	}
-	r.stop(errShutdown)
 }

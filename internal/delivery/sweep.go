@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -144,21 +145,41 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return err
 }
 
+// stuck is how late a hand-out must be before a task that Redis calls running does not count any more. A running task claims at
+// once; asynq is known to lose the lease of one and to call it running for ever.
+const stuck = 5 * time.Minute
+
 // recoverLost walks the overdue hand-outs and gives those a new task that Redis does not hold any more.
 func (s *Sweeper) recoverLost(ctx context.Context) (lost int, err error) {
+	active := 0
+	lost, err = s.redispatch(ctx, s.Late, func(p queue.Place) bool {
+		if p == queue.Active {
+			active++
+		}
+		return p == queue.Nowhere
+	})
+	if err != nil || active == 0 {
+		return lost, err
+	}
+	more, err := s.redispatch(ctx, max(stuck, 2*s.Late), func(p queue.Place) bool { return p != queue.Pending })
+	return lost + more, err
+}
+
+// redispatch gives a new task to each hand-out that is late and whose old task is lost, by where Redis has it.
+func (s *Sweeper) redispatch(ctx context.Context, late time.Duration, isLost func(queue.Place) bool) (lost int, err error) {
 	after := uuid.Nil
 	for {
-		tasks, err := s.Ledger.Overdue(ctx, s.Late, after, s.Batch)
+		tasks, err := s.Ledger.Overdue(ctx, late, after, s.Batch)
 		if err != nil {
 			return lost, err
 		}
 		for _, t := range tasks {
 			after = t.ID
-			holds, err := s.Dispatcher.lanes.Holds(laned(t))
+			place, err := s.Dispatcher.lanes.Find(laned(t))
 			if err != nil {
 				return lost, fmt.Errorf("compare with Redis: %w", err)
 			}
-			if holds {
+			if !isLost(place) {
 				continue
 			}
 			again, ok, err := s.Ledger.Redispatch(ctx, t)

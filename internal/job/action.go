@@ -10,78 +10,94 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// defaultTools are what each kind calls when the job names no tool (DESIGN §3).
-var defaultTools = map[Kind]string{
-	KindNewFeedback: "agent.receiveFeedback", KindFeedbackRevoked: "agent.receiveRevocation",
-	KindResponseAppended: "agent.receiveResponse", KindValidationResponse: "agent.receiveValidation",
+const (
+	minTimeoutMs  = 1000
+	maxToolName   = 128 // MCP (SEP-986)
+	maxURL        = 4 << 10
+	maxCommand    = 4 << 10
+	maxArgs       = 64
+	maxHeaders    = 32
+	maxHeaderText = 8 << 10
+)
+
+// defaultTool is what a kind calls when the job names no tool (DESIGN §3).
+func defaultTool(k Kind) string {
+	switch k {
+	case KindNewFeedback:
+		return "agent.receiveFeedback"
+	case KindFeedbackRevoked:
+		return "agent.receiveRevocation"
+	case KindResponseAppended:
+		return "agent.receiveResponse"
+	case KindValidationResponse:
+		return "agent.receiveValidation"
+	}
+	return ""
 }
 
-// refusedHeaders belong to HTTP, to MCP or to Herald.
-var refusedHeaders = []string{"Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate",
-	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Content-Type", "Content-Encoding",
-	"Accept", "Expect", "Last-Event-Id", "Idempotency-Key", "X-Idempotency-Key", "Traceparent", "Tracestate"}
+func defaultAction(k Kind) Action {
+	return Action{ToolName: defaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
+}
 
 func (s *scan) action(name string, k Kind) Action {
-	a := Action{ToolName: defaultTools[k], ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
+	a := defaultAction(k)
 	in := s.sub(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash", "payloadTemplate", "timeoutMs")
 	if in == nil {
 		return a
 	}
-	defer func() { s.fail(in.err) }()
 	if in.has("toolName") {
 		a.ToolName = in.tool("toolName")
 	}
 	a.ResolveEndpoint = in.bool("resolveEndpoint", true)
 	a.IncludeFileContent = in.bool("includeFileContent", true)
 	a.VerifyFileHash = in.bool("verifyFileHash", true)
-	a.TimeoutMs = in.timeout("timeoutMs")
-	switch {
-	case a.ResolveEndpoint && in.has("endpoint"):
-		in.fail(refuse(name+".endpoint", "is used only with resolveEndpoint false: leave one of them out"))
+	switch e := in.endpoint("endpoint"); {
 	case !a.ResolveEndpoint && !in.has("endpoint"):
-		in.fail(refuse(name+".endpoint", "is missing although resolveEndpoint is false"))
+		in.fail(refuse(in.at("endpoint"), "is missing although resolveEndpoint is false"))
 	case !a.ResolveEndpoint:
-		a.Endpoint = in.endpoint("endpoint")
+		a.Endpoint = e
+	case in.has("endpoint") && !in.has("resolveEndpoint"):
+		// To ignore it would send the event somewhere else than its enqueuer wrote. Whoever says true knows that it is not used;
+		// then it is checked and not kept, its headers neither.
+		in.fail(refuse(in.at("endpoint"), "is used only when resolveEndpoint is false: set that, or leave this out"))
 	}
-	if n := in.node("payloadTemplate"); n != nil {
-		if _, ok := n.value.(*object); !ok {
-			in.fail(refuse(n.path, "must be an object"))
-		} else if r := checkTemplate(k, n); r != nil {
-			in.fail(r)
-		}
-		a.PayloadTemplate = n.encode()
-	}
+	a.PayloadTemplate = in.template("payloadTemplate", k)
+	a.TimeoutMs = in.timeout("timeoutMs")
+	s.fail(in.err)
 	return a
 }
 
-// tool takes agent.receive* and its aliases, and what HERALD_TOOLS adds (DESIGN §9).
+// tool takes agent.receive* and its aliases, and what HERALD_TOOLS adds (DESIGN §9). Without "agent" before it the name says
+// little (receiveFunds), so of those only the aliases of the default tools are taken.
 func (s *scan) tool(name string) string {
-	const longest = 128 // MCP tool names (SEP-986)
-	t := s.text(name, longest)
-	if slices.Contains(s.limits.Tools, t) {
+	t := s.text(name, maxToolName)
+	if slices.Contains(s.limits.Tools, t) || slices.Contains(bareTools, t) {
 		return t
 	}
-	for _, prefix := range []string{"agent.receive", "agent_receive", "agent/receive", "receive"} {
-		rest, ok := strings.CutPrefix(t, prefix)
-		if ok && rest != "" && strings.Trim(rest, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == "" {
+	for _, prefix := range []string{"agent.receive", "agent_receive", "agent/receive"} {
+		if rest, ok := strings.CutPrefix(t, prefix); ok && rest != "" && toolCharacters(rest) {
 			return t
 		}
 	}
-	s.fail(refuse(s.node(name).path, "is not a tool that may be named here: agent.receive… or one of HERALD_TOOLS"))
+	s.fail(refuse(s.at(name), "is not a tool that may be named here: agent.receive… or one of HERALD_TOOLS"))
 	return t
 }
 
-// timeout clamps to what the installation allows.
+var bareTools = []string{"receiveFeedback", "receiveRevocation", "receiveResponse", "receiveValidation"}
+
+func toolCharacters(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-.", r))
+	}) < 0
+}
+
+// timeout reads milliseconds and clamps them to what the installation allows; 0 when absent.
 func (s *scan) timeout(name string) int {
-	n := s.node(name)
-	if n == nil {
+	if !s.has(name) {
 		return 0
 	}
-	ms := s.uint(name, 1<<31-1)
-	if ms < minTimeoutMs && s.err == nil {
-		s.fail(refuse(n.path, "must be at least %d", minTimeoutMs))
-	}
-	return int(min(ms, uint64(s.limits.MaxTimeout.Milliseconds())))
+	most := uint64(s.limits.MaxTimeout.Milliseconds())
+	return int(min(s.uint(name, min(minTimeoutMs, most), 1<<64-1), most))
 }
 
 func (s *scan) endpoint(name string) *Endpoint {
@@ -89,71 +105,85 @@ func (s *scan) endpoint(name string) *Endpoint {
 	if in == nil {
 		return nil
 	}
-	defer func() { s.fail(in.err) }()
-	path := s.node(name).path
-	e := &Endpoint{Transport: in.text("transport", 16)}
+	e := &Endpoint{Transport: in.text("transport", maxText)}
+	var foreign []string
 	switch e.Transport {
 	case "http", "sse":
+		foreign = []string{"command", "args"}
 		e.URL, e.Headers = in.url("url"), in.headers("headers")
-		if in.has("command") || in.has("args") {
-			in.fail(refuse(path, "has a url: command and args are for transport stdio"))
-		}
 	case "stdio":
-		e.Command, e.Args = in.text("command", 4096), in.strings("args", maxArgs)
-		if e.Command == "" {
-			in.fail(refuse(join(path, "command"), "is missing"))
+		foreign = []string{"url", "headers"}
+		if !in.has("command") || in.text("command", maxCommand) == "" {
+			in.fail(refuse(in.at("command"), "is missing"))
 		}
-		if in.has("url") || in.has("headers") {
-			in.fail(refuse(path, "has transport stdio: url and headers are for http and sse"))
-		}
+		e.Command, e.Args = in.text("command", maxCommand), in.strings("args", maxArgs)
 	default:
-		in.fail(refuse(join(path, "transport"), "must be http, sse or stdio"))
+		in.fail(refuse(in.at("transport"), "must be http, sse or stdio"))
 	}
+	for _, f := range foreign {
+		if in.has(f) {
+			in.fail(refuse(in.at(f), "is not used with transport %s", e.Transport))
+		}
+	}
+	s.fail(in.err)
 	return e
 }
 
 func (s *scan) url(name string) string {
-	raw := s.text(name, 4096)
+	raw := s.text(name, maxURL)
 	u, err := url.Parse(raw)
 	switch {
 	case raw == "":
-		s.fail(refuse("action.endpoint."+name, "is missing"))
-	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "":
-		s.fail(refuse(s.node(name).path, "must be an http or https URL"))
+		s.fail(refuse(s.at(name), "is missing"))
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		s.fail(refuse(s.at(name), "must be an http or https URL"))
 	case u.User != nil:
-		s.fail(refuse(s.node(name).path, "must not hold a user or password: use headers"))
+		s.fail(refuse(s.at(name), "must not hold a user or password: a job is stored in clear, headers are not"))
 	}
 	return raw
 }
 
-// headers are secrets: nothing of their values goes into a refusal.
+// headers are secrets: no refusal shows a value.
 func (s *scan) headers(name string) map[string]secret.Secret {
-	n := s.node(name)
+	n := s.object(name)
 	if n == nil {
 		return nil
 	}
-	o, ok := n.value.(*object)
-	if !ok || len(o.names) > maxHeaders {
-		s.fail(refuse(n.path, "must be an object of at most %d headers", maxHeaders))
+	o := n.value.(*object)
+	if len(o.names) > maxHeaders {
+		s.fail(refuse(n.path(), "must be at most %d headers", maxHeaders))
 		return nil
 	}
 	out := make(map[string]secret.Secret, len(o.names))
-	for _, h := range o.names {
-		at := o.fields[h]
-		v, isText := at.value.(string)
-		canonical := http.CanonicalHeaderKey(h)
-		_, twice := out[canonical]
-		switch {
-		case !httpguts.ValidHeaderFieldName(h):
-			s.fail(refuse(at.path, "is not a header name"))
-		case slices.Contains(refusedHeaders, canonical) || strings.HasPrefix(canonical, "Mcp-"):
-			s.fail(refuse(at.path, "cannot be set: it belongs to HTTP or to the protocol"))
+	for _, given := range o.names {
+		at := o.fields[given]
+		value, _ := at.value.(string)
+		header := http.CanonicalHeaderKey(given)
+		switch _, twice := out[header]; {
+		case !httpguts.ValidHeaderFieldName(given):
+			s.fail(refuse(at.path(), "is not a header's name"))
+		case foreignHeader(header):
+			s.fail(refuse(at.path(), "cannot be set: it belongs to HTTP, to MCP or to Herald"))
 		case twice:
-			s.fail(refuse(at.path, "is given twice, in another spelling"))
-		case !isText || !httpguts.ValidHeaderFieldValue(v):
-			s.fail(refuse(at.path, "must be a string that a header can hold"))
+			s.fail(refuse(at.path(), "is given twice, in another spelling"))
+		case value == "" || len(value) > maxHeaderText || strings.IndexFunc(value, notHeaderText) >= 0:
+			s.fail(refuse(at.path(), "must be a string of 1 to %d printable ASCII characters", maxHeaderText))
 		}
-		out[canonical] = secret.New(v)
+		out[header] = secret.New(value)
 	}
 	return out
+}
+
+func notHeaderText(r rune) bool { return r < ' ' || r > '~' }
+
+// foreignHeader: those of the connection and of the message (RFC 9110 §7.6.1), cookies, those that MCP's transports set, and
+// those by which net/http or an agent would tell that a request may be repeated.
+func foreignHeader(canonical string) bool {
+	switch canonical {
+	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate", "Proxy-Connection", "Te",
+		"Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Content-Type", "Content-Encoding", "Accept",
+		"Accept-Encoding", "Expect", "Last-Event-Id", "Idempotency-Key", "X-Idempotency-Key", "Traceparent", "Tracestate":
+		return true
+	}
+	return strings.HasPrefix(canonical, "Mcp-")
 }

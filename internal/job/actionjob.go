@@ -3,84 +3,89 @@ package job
 import (
 	"encoding/json"
 	"regexp"
+
+	"github.com/agentherald/herald/internal/secret"
 )
+
+// maxOldID bounds each id that is kept in meta, so that three of them fit it however they are escaped.
+const maxOldID = 200
 
 // isActionJob recognises the old backend's form by fields that ours never has.
 func isActionJob(o *object) bool {
-	for _, name := range []string{"action_type", "event_data", "trigger_id"} {
-		if o.fields[name] != nil {
-			return true
-		}
-	}
-	return false
+	return o.fields["action_type"] != nil || o.fields["event_data"] != nil || o.fields["trigger_id"] != nil
 }
 
-// metaNames are where an ActionJob's ids are kept: the view herald.action_results reads them.
-var metaNames = [][2]string{{"id", "jobId"}, {"trigger_id", "triggerId"}, {"event_id", "eventId"}}
+// eventPlace finds the transaction, if it is there, and the log index at the end of the old event ids:
+// {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
+var eventPlace = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// eventPlace finds transaction and log index in the old indexer's event ids: {registry}-{chainId}-{txHash}-{logIndex}.
-var eventPlace = regexp.MustCompile(`^[^-]+-\d+-(0x[0-9a-fA-F]{64})-(\d{1,9})$`)
-
-// actionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of config.
-// It is rewritten into ours and read by the same rules, so that both are checked alike; paths in refusals are the old ones.
+// actionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of config. The
+// event is rewritten under our names and read by our rules, so that both forms are checked alike; refusals name the old paths.
 func actionJob(root *object, l Limits) (Job, *Refusal) {
 	old := &scan{o: root, limits: l}
-	if t := old.text("action_type", maxText); t != "" && t != "mcp" {
-		return Job{}, refuse("action_type", "%q is not delivered by Herald: only mcp is", t)
-	}
 	data := old.within("event_data")
-	if data == nil {
+	switch kind := old.text("action_type", maxText); {
+	case old.err != nil:
+		return Job{}, old.err
+	case !old.has("action_type"):
+		return Job{}, refuse("action_type", "is missing")
+	case kind != "mcp":
+		return Job{}, refuse("action_type", "%s is not delivered by Herald: only mcp is", quote(kind))
+	case data == nil:
 		return Job{}, refuse("event_data", "is missing or not an object")
 	}
-	out := &object{fields: map[string]*node{}}
-	put := func(name string, n *node) {
-		if n != nil && n.value != nil && n.value != "" {
-			out.names, out.fields[name] = append(out.names, name), n
+	event, names := data.rename(Kind(data.text("event_type", maxText)))
+	if m := eventPlace.FindStringSubmatch(eventID(old, data)); m != nil {
+		event.put("logIndex", &node{at: "event_id", value: m[2]})
+		if m[1] != "" {
+			event.put("transactionHash", &node{at: "event_id", value: m[1]})
 		}
 	}
-	kind := data.text("event_type", maxText)
-	put("type", &node{path: "event_data.event_type", value: kind})
-	for ours, theirs := range map[string]string{"chainId": "chain_id", "agentId": "agent_id", "blockNumber": "block_number",
-		"timestamp": "timestamp", "transactionHash": "transaction_hash"} {
-		put(ours, data.o.fields[theirs])
-	}
-	for ours, theirs := range eventFields[Kind(kind)] {
-		put(ours, data.o.fields[theirs])
-	}
-	if m := eventPlace.FindStringSubmatch(first(old.text("event_id", maxText), data.text("event_id", maxText))); m != nil {
-		put("logIndex", &node{path: "event_id", value: m[2]})
-		if out.fields["transactionHash"] == nil {
-			put("transactionHash", &node{path: "event_id", value: m[1]})
-		}
-	}
-	put("meta", metaOf(old, data))
-	if r := firstOf(old.err, data.err); r != nil {
+	j, s, r := readEvent(event, l, names)
+	if s == nil {
 		return Job{}, r
 	}
-	action, r := oldAction(old, Kind(kind))
-	if r != nil {
-		return Job{}, r
-	}
-	j, r := native(out, l)
+	action, r := oldAction(old, j.Kind)
 	if r != nil {
 		return j, r
 	}
-	j.Action = action
+	j.Action, j.Meta = action, oldMeta(old, data)
 	return j, nil
 }
 
-// eventFields map the old event_data of each kind.
-var eventFields = map[Kind]map[string]string{
-	KindNewFeedback: {"clientAddress": "client_address", "feedbackIndex": "feedback_index", "score": "score", "tag1": "tag1",
-		"tag2": "tag2", "feedbackURI": "file_uri", "feedbackHash": "file_hash"},
-	KindFeedbackRevoked: {"clientAddress": "client_address", "feedbackIndex": "feedback_index"},
-	KindResponseAppended: {"clientAddress": "client_address", "feedbackIndex": "feedback_index", "responder": "responder",
-		"responseURI": "response_uri", "responseHash": "response_hash"},
-	KindValidationResponse: {"validatorAddress": "validator_address", "requestHash": "request_hash", "response": "response",
-		"responseURI": "response_uri", "responseHash": "response_hash", "tag": "tag"},
+// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash.
+func oldEventNames(k Kind) [][2]string {
+	names := [][2]string{{"type", "event_type"}, {"chainId", "chain_id"}, {"agentId", "agent_id"}, {"blockNumber", "block_number"},
+		{"timestamp", "timestamp"}, {"transactionHash", "transaction_hash"}}
+	switch k {
+	case KindNewFeedback:
+		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"}, {"score", "score"},
+			{"tag1", "tag1"}, {"tag2", "tag2"}, {"feedbackURI", "file_uri"}, {"feedbackHash", "file_hash"}}...)
+	case KindFeedbackRevoked:
+		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"}}...)
+	case KindResponseAppended:
+		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"},
+			{"responder", "responder"}, {"responseURI", "response_uri"}, {"responseHash", "response_hash"}}...)
+	case KindValidationResponse:
+		names = append(names, [][2]string{{"validatorAddress", "validator_address"}, {"requestHash", "request_hash"},
+			{"response", "response"}, {"responseURI", "response_uri"}, {"responseHash", "response_hash"}, {"tag", "tag"}}...)
+	}
+	return names
 }
 
-// within reads a nested object and lets it have any fields.
+// rename gives the fields of event_data our names, and the paths for refusals of missing ones. An empty string is absent there.
+func (s *scan) rename(k Kind) (*object, map[string]string) {
+	o, names := &object{fields: map[string]*node{}}, map[string]string{"logIndex": "event_id", "value": join(s.base, "score")}
+	for _, pair := range oldEventNames(k) {
+		names[pair[0]] = join(s.base, pair[1])
+		if n := s.node(pair[1]); n != nil && n.value != "" {
+			o.put(pair[0], n)
+		}
+	}
+	return o, names
+}
+
+// within reads a nested object that may have any fields; nil without.
 func (s *scan) within(name string) *scan {
 	n := s.node(name)
 	if n == nil {
@@ -90,32 +95,44 @@ func (s *scan) within(name string) *scan {
 	if !ok {
 		return nil
 	}
-	return &scan{o: o, limits: s.limits}
+	return &scan{o: o, limits: s.limits, base: n.path()}
 }
 
-func metaOf(old, data *scan) *node {
+func eventID(old, data *scan) string {
+	if id := idText(old.node("event_id")); id != "" {
+		return id
+	}
+	return idText(data.node("event_id"))
+}
+
+// oldMeta keeps the ids, for the view herald.action_results.
+func oldMeta(old, data *scan) json.RawMessage {
 	meta := &object{fields: map[string]*node{}}
-	for _, m := range metaNames {
-		id := old.node(m[0])
-		if id == nil && m[0] == "event_id" {
-			id = data.node(m[0])
-		}
-		if id == nil {
-			continue
-		}
-		text, ok := id.value.(string)
-		if n, isNumber := id.value.(json.Number); isNumber {
-			text, ok = n.String(), true
-		}
-		if ok && len(text) <= 512 {
-			meta.names = append(meta.names, m[1])
-			meta.fields[m[1]] = &node{path: id.path, value: text}
+	keep := func(name, id string) {
+		if id != "" && len(id) <= maxOldID {
+			meta.put(name, &node{value: id})
 		}
 	}
+	keep("jobId", idText(old.node("id")))
+	keep("triggerId", idText(old.node("trigger_id")))
+	keep("eventId", eventID(old, data))
 	if len(meta.names) == 0 {
 		return nil
 	}
-	return &node{path: "meta", value: meta}
+	return (&node{value: meta}).encode()
+}
+
+func idText(n *node) string {
+	if n == nil {
+		return ""
+	}
+	switch v := n.value.(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	}
+	return ""
 }
 
 // oldAction reads the four shapes of config that the old repository had, told apart by their fields:
@@ -124,68 +141,49 @@ func metaOf(old, data *scan) *node {
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation
+//
+// A named endpoint is used unless resolve_endpoint is true. auth_token goes to a named endpoint only: the old backend knew no
+// other, and what the chain names now may be somebody else's.
 func oldAction(old *scan, k Kind) (Action, *Refusal) {
-	a := Action{ToolName: defaultTools[k], ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
-	c := old.within("config")
-	if c == nil {
+	a := defaultAction(k)
+	if !old.has("config") {
 		return a, nil
 	}
-	for _, name := range []string{"tool_name", "tool"} {
-		if c.has(name) {
-			a.ToolName = c.tool(name)
-			break
-		}
+	c := old.within("config")
+	if c == nil {
+		return a, refuse(old.at("config"), "must be an object")
+	}
+	if name := c.oneOf("tool_name", "tool"); c.has(name) {
+		a.ToolName = c.tool(name)
 	}
 	a.IncludeFileContent, a.VerifyFileHash = c.bool("include_file_content", true), c.bool("verify_file_hash", true)
-	if ms := c.uint("timeout_ms", 1<<31-1); ms > 0 {
-		a.TimeoutMs = int(min(max(ms, minTimeoutMs), uint64(c.limits.MaxTimeout.Milliseconds())))
-	}
-	for _, name := range []string{"payload_template", "arguments_template"} {
-		if n := c.node(name); n != nil {
-			if _, ok := n.value.(*object); !ok {
-				return a, refuse(n.path, "must be an object")
-			}
-			if r := checkTemplate(k, n); r != nil {
-				return a, r
-			}
-			a.PayloadTemplate = n.encode()
-			break
-		}
-	}
-	target := "endpoint"
-	if c.has("server_url") {
-		target = "server_url"
-	}
-	if c.has(target) && !c.bool("resolve_endpoint", false) {
-		a.ResolveEndpoint, a.Endpoint = false, c.oldEndpoint(target)
+	a.TimeoutMs = c.timeout("timeout_ms")
+	a.PayloadTemplate = c.template(c.oneOf("payload_template", "arguments_template"), k)
+	target := c.oneOf("server_url", "endpoint")
+	if a.ResolveEndpoint = c.bool("resolve_endpoint", !c.has(target)); !a.ResolveEndpoint {
+		a.Endpoint = &Endpoint{Transport: "http", URL: c.url(target), Headers: c.authToken("auth_token")}
 	}
 	return a, c.err
 }
 
-func (s *scan) oldEndpoint(name string) *Endpoint {
-	e := &Endpoint{Transport: "http", URL: s.url(name)}
-	if token := s.text("auth_token", 8192); token != "" && s.err == nil {
-		h := &object{names: []string{"Authorization"}, fields: map[string]*node{
-			"Authorization": {path: s.node("auth_token").path, value: "Bearer " + token}}}
-		in := &scan{o: &object{names: []string{"headers"}, fields: map[string]*node{"headers": {path: "config", value: h}}}}
-		e.Headers = in.headers("headers")
-		s.fail(in.err)
+// oneOf is the first name that is given, else the last.
+func (s *scan) oneOf(first, last string) string {
+	if s.has(first) {
+		return first
 	}
-	return e
+	return last
 }
 
-func first(a, b string) string {
-	if a != "" {
-		return a
+func (s *scan) authToken(name string) map[string]secret.Secret {
+	if !s.has(name) || s.node(name).value == "" {
+		return nil
 	}
-	return b
-}
-
-func firstOf(refusals ...*Refusal) *Refusal {
-	for _, r := range refusals {
-		if r != nil {
-			return r
-		}
-	}
-	return nil
+	token := s.text(name, maxText)
+	bearer := &node{at: s.at(name), value: "Bearer " + token}
+	headers := &object{fields: map[string]*node{}}
+	headers.put("Authorization", bearer)
+	in := &scan{o: &object{fields: map[string]*node{"headers": {at: s.at(name), value: headers}}}}
+	out := in.headers("headers")
+	s.fail(in.err)
+	return out
 }

@@ -3,8 +3,8 @@ package job
 import (
 	"encoding/json"
 	"math/big"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -22,23 +22,44 @@ type Decimal struct {
 	Decimals uint8
 }
 
-// argumentNames are the arguments of each kind's tool, in the order of the documentation (DESIGN §8).
-var argumentNames = map[Kind][]string{
-	KindNewFeedback: {"score", "value", "valueDecimals", "tag1", "tag2", "clientAddress", "feedbackIndex", "fileUri", "fileHash",
-		"fileContent", "fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
-		"transactionHash", "logIndex", "endpoint", "deliveryId"},
-	KindFeedbackRevoked: {"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId", "agentRegistry",
-		"chainId", "transactionHash", "logIndex", "deliveryId"},
-	KindResponseAppended: {"clientAddress", "feedbackIndex", "responder", "responseUri", "responseHash", "fileContent",
-		"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
-		"logIndex", "deliveryId"},
-	KindValidationResponse: {"validatorAddress", "response", "tag", "responseUri", "responseHash", "fileContent",
-		"fileVerification", "fileSource", "requestHash", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
-		"transactionHash", "logIndex", "deliveryId"},
+// String writes the decimal exactly, without an exponent and without trailing zeros: "99.77", "-3.2", "100".
+func (d Decimal) String() string {
+	if d.Unscaled == nil {
+		return "0"
+	}
+	if d.Decimals == 0 {
+		return d.Unscaled.String()
+	}
+	scale := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Decimals)), nil)
+	s := strings.TrimRight(new(big.Rat).SetFrac(d.Unscaled, scale).FloatString(int(d.Decimals)), "0")
+	return strings.TrimSuffix(s, ".")
 }
 
-// ArgumentNames lists what a kind's tool can receive; nil for a kind that is not delivered.
-func ArgumentNames(k Kind) []string { return slices.Clone(argumentNames[k]) }
+// MarshalJSON writes an exact JSON number.
+func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
+
+// ArgumentNames lists what a kind's tool can receive, in the order of the documentation (DESIGN §8); nil for a kind that is not
+// delivered.
+func ArgumentNames(k Kind) []string {
+	switch k {
+	case KindNewFeedback:
+		return []string{"score", "value", "valueDecimals", "tag1", "tag2", "clientAddress", "feedbackIndex", "fileUri", "fileHash",
+			"fileContent", "fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
+			"transactionHash", "logIndex", "endpoint", "deliveryId"}
+	case KindFeedbackRevoked:
+		return []string{"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
+			"transactionHash", "logIndex", "deliveryId"}
+	case KindResponseAppended:
+		return []string{"clientAddress", "feedbackIndex", "responder", "responseUri", "responseHash", "fileContent",
+			"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
+			"logIndex", "deliveryId"}
+	case KindValidationResponse:
+		return []string{"validatorAddress", "response", "tag", "responseUri", "responseHash", "fileContent", "fileVerification",
+			"fileSource", "requestHash", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
+			"logIndex", "deliveryId"}
+	}
+	return nil
+}
 
 // Arguments is what the agent's tool receives, before it is fitted to the tool's schema. Values are strings, json.Number,
 // nil, json.RawMessage (fileContent) and, for score, Decimal. Integers that fit 53 bits are numbers; value is a decimal
@@ -53,7 +74,7 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash), "response": json.Number(strconv.Itoa(int(j.Response))),
 		"fileContent": nil, "fileSource": orNull(f.Source), "fileVerification": orNull(f.Verification),
 		"blockNumber": nil, "timestamp": nil, "logIndex": nil, "transactionHash": hashOrNull(j.TransactionHash),
-		"agentId": j.AgentID.String(), "agentRegistry": j.AgentRegistry(), "chainId": whole(j.ChainID), "deliveryId": deliveryID,
+		"agentId": j.agentID(), "agentRegistry": j.AgentRegistry(), "chainId": whole(j.ChainID), "deliveryId": deliveryID,
 	}
 	if j.Value != nil {
 		all["value"] = j.Value.String()
@@ -71,8 +92,9 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	if j.LogIndex != nil {
 		all["logIndex"] = whole(uint64(*j.LogIndex))
 	}
-	out := make(map[string]any, len(argumentNames[j.Kind]))
-	for _, name := range argumentNames[j.Kind] {
+	names := ArgumentNames(j.Kind)
+	out := make(map[string]any, len(names))
+	for _, name := range names {
 		out[name] = all[name]
 	}
 	return out
@@ -80,8 +102,7 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 
 // whole is a JSON number where every reader keeps it exactly, else a decimal string.
 func whole(n uint64) any {
-	const exact = 1 << 53
-	if n <= exact {
+	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))
 	}
 	return strconv.FormatUint(n, 10)

@@ -64,18 +64,18 @@ type Job struct {
 
 	Action    Action
 	Meta      json.RawMessage // kept and never read
-	Sanitized []string        // paths of strings that were repaired to be storable
+	Sanitized []string        // paths of strings that were repaired to be storable; at most 32
 }
 
 // Action says how to deliver.
 type Action struct {
-	ToolName           string          `json:"toolName"`
+	ToolName           string          `json:"toolName,omitempty"` // empty for AgentUpdated only
 	ResolveEndpoint    bool            `json:"resolveEndpoint"`
 	Endpoint           *Endpoint       `json:"endpoint"`
 	IncludeFileContent bool            `json:"includeFileContent"`
 	VerifyFileHash     bool            `json:"verifyFileHash"`
 	PayloadTemplate    json.RawMessage `json:"payloadTemplate"`
-	TimeoutMs          int             `json:"timeoutMs"` // 0: the configured call timeout
+	TimeoutMs          int             `json:"timeoutMs,omitempty"` // 0: the configured call timeout
 }
 
 // Endpoint is an MCP server that the enqueuer names, used when ResolveEndpoint is false.

@@ -36,7 +36,7 @@ func (j Job) Key() string {
 // OrderKey names the (agent, client) pair within which deliveries keep their order; OrderSeq is the place in it.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
-		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ValidationRegistry), j.AgentID, lower(j.ValidatorAddress))
+		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ValidationRegistry), j.agentID(), lower(j.ValidatorAddress))
 	}
 	return j.pair()
 }
@@ -50,7 +50,7 @@ func (j Job) OrderSeq() uint64 {
 }
 
 func (j Job) pair() string {
-	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ReputationRegistry), j.AgentID, lower(j.ClientAddress))
+	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ReputationRegistry), j.agentID(), lower(j.ClientAddress))
 }
 
 func (j Job) logIndex() string {
@@ -72,7 +72,8 @@ func (j Job) AgentRegistry() string {
 }
 
 // Conflict compares the event itself with that of a known job of the same key: not block, transaction, time, action or
-// meta, which may differ after a reorg or between indexers. It names the first field that differs.
+// meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows from the
+// registry that emitted the event, which is in the key. It names the first field that differs.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
 	number := func(n *big.Int) string {
 		if n == nil {
@@ -84,8 +85,7 @@ func (j Job) Conflict(known Job) (field string, conflict bool) {
 		name string
 		a, b any
 	}{
-		{"identityRegistry", j.IdentityRegistry, known.IdentityRegistry},
-		{"agentId", number(j.AgentID), number(known.AgentID)},
+		{"agentId", j.agentID(), known.agentID()},
 		{"value", number(j.Value), number(known.Value)},
 		{"valueDecimals", j.ValueDecimals, known.ValueDecimals},
 		{"tag1", j.Tag1, known.Tag1},
@@ -105,6 +105,22 @@ func (j Job) Conflict(known Job) (field string, conflict bool) {
 		}
 	}
 	return "", false
+}
+
+// Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished one; how
+// to deliver it is the default.
+func (j Job) Retraction() Job {
+	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, ChainID: j.ChainID, IdentityRegistry: j.IdentityRegistry,
+		ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID, ClientAddress: j.ClientAddress, FeedbackIndex: j.FeedbackIndex,
+		BlockNumber: j.BlockNumber, BlockHash: j.BlockHash, TransactionHash: j.TransactionHash, LogIndex: j.LogIndex,
+		Timestamp: j.Timestamp, Action: defaultAction(KindFeedbackRevoked)}
+}
+
+func (j Job) agentID() string {
+	if j.AgentID == nil {
+		return "0"
+	}
+	return j.AgentID.String()
 }
 
 func lower(a common.Address) string { return strings.ToLower(a.Hex()) }

@@ -25,16 +25,16 @@ func (l *LineReader) Offset() int64 { return l.offset }
 // is skipped. io.EOF: the end; a last line without newline is returned before it.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
-	length := 0
+	var length int64
 	for {
 		part, err := l.r.ReadSlice('\n')
 		l.offset += int64(len(part))
-		length += len(part)
+		length += int64(len(part))
 		if len(part) > 0 && part[len(part)-1] == '\n' {
 			length--
 			part = part[:len(part)-1]
 		}
-		if length <= l.limit {
+		if length <= int64(l.limit) {
 			line = append(line, part...)
 		} else {
 			line = nil
@@ -49,8 +49,8 @@ func (l *LineReader) Next() ([]byte, error) {
 		case err != nil:
 			return nil, err
 		}
-		if length > l.limit {
-			return nil, refuse("", "the line is %d bytes long; a job may have %d", length, l.limit)
+		if length > int64(l.limit) {
+			return nil, tooLong(length, l.limit)
 		}
 		if line == nil {
 			line = []byte{}

@@ -1,7 +1,9 @@
 package job
 
 import (
-	"errors"
+	"encoding/json"
+	"math/big"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -12,184 +14,206 @@ import (
 const (
 	MaxBytes     = 256 << 10
 	maxMetaBytes = 4 << 10
-	minTimeoutMs = 1000
-	maxArgs      = 64
-	maxHeaders   = 32
 )
 
 // Limits are what an installation lets a job ask for.
 type Limits struct {
-	// MaxTimeout clamps action.timeoutMs. Needed.
+	// MaxTimeout clamps action.timeoutMs. Default 30 s, as HERALD_CALL_TIMEOUT.
 	MaxTimeout time.Duration
-	// Tools widens what a job may name beyond agent.receive* and its aliases.
+	// Tools widens what a job may name beyond agent.receive* and its aliases; exact names.
 	Tools []string
-	// Registries gives a chain's registries when the job does not. Default: the known deployments.
+	// Registries gives a chain's registries when the job does not. Default: the known deployments. A zero address is one that
+	// the chain does not have.
 	Registries func(chainID uint64) (erc8004.Deployment, bool)
 }
 
 // Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the field.
-func Parse(raw []byte, l Limits) (Job, error) {
+//
+// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action and
+// meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
+func Parse(line []byte, l Limits) (Job, error) {
 	if l.MaxTimeout <= 0 {
-		return Job{}, errors.New("job: limits need a longest timeout")
+		l.MaxTimeout = 30 * time.Second
 	}
 	if l.Registries == nil {
 		l.Registries = erc8004.Known
 	}
-	if len(raw) > MaxBytes {
-		return Job{}, refuse("", "is %d bytes long; a job may have %d", len(raw), MaxBytes)
+	if len(line) > MaxBytes {
+		return Job{}, tooLong(int64(len(line)), MaxBytes)
 	}
-	t, r := decode(raw)
+	root, sanitized, r := decode(line)
 	if r != nil {
 		return Job{}, r
 	}
-	root, ok := t.root.value.(*object)
+	o, ok := root.value.(*object)
 	if !ok {
 		return Job{}, refuse("", "is not a JSON object")
 	}
-	parse := native
-	if isActionJob(root) {
-		parse = actionJob
+	read := native
+	if isActionJob(o) {
+		read = actionJob
 	}
-	j, r := parse(root, l)
+	j, r := read(o, l)
 	if r != nil {
-		return Job{}, r
+		return j, r
 	}
-	j.Sanitized = t.sanitized
+	j.Sanitized = sanitized
 	return j, nil
 }
 
-// fields says which fields a kind has, and which of them it cannot do without.
+func tooLong(length int64, limit int) *Refusal {
+	return refuse("", "is %d bytes long; a job may have %d", length, limit)
+}
+
+// fields says which fields a kind has, and which of them it cannot do without. Null counts as absent.
 type fields struct{ required, optional []string }
 
-var (
-	everyKind = fields{
-		required: []string{"type", "chainId", "agentId"},
-		optional: []string{"identityRegistry", "blockNumber", "blockHash", "transactionHash", "logIndex", "timestamp", "action", "meta"},
+var everyKind = fields{
+	required: []string{"type", "chainId", "agentId"},
+	optional: []string{"identityRegistry", "reputationRegistry", "validationRegistry", "blockNumber", "blockHash",
+		"transactionHash", "logIndex", "timestamp", "action", "meta"},
+}
+
+// fieldsOf lists what a kind has beside that. A response and a validation are told from others of their sort by their place in
+// the chain, so they must say it; a retraction by the block that vanished (checked in event).
+func fieldsOf(k Kind) (own fields, known bool) {
+	switch k {
+	case KindNewFeedback:
+		own.required = []string{"clientAddress", "feedbackIndex"}
+		own.optional = []string{"value", "valueDecimals", "score", "tag1", "tag2", "endpoint", "feedbackURI", "feedbackHash"}
+	case KindFeedbackRevoked:
+		own.required = []string{"clientAddress", "feedbackIndex"}
+		own.optional = []string{"reason"}
+	case KindResponseAppended:
+		own.required = []string{"clientAddress", "feedbackIndex", "responder", "transactionHash", "logIndex"}
+		own.optional = []string{"responseURI", "responseHash"}
+	case KindValidationResponse:
+		own.required = []string{"validatorAddress", "requestHash", "response", "transactionHash", "logIndex"}
+		own.optional = []string{"responseURI", "responseHash", "tag"}
+	case KindAgentUpdated:
+	default:
+		return fields{}, false
 	}
-	kindFields = map[Kind]fields{
-		KindNewFeedback: {
-			required: []string{"clientAddress", "feedbackIndex"},
-			optional: []string{"reputationRegistry", "value", "valueDecimals", "score", "tag1", "tag2", "endpoint", "feedbackURI", "feedbackHash"},
-		},
-		KindFeedbackRevoked: {
-			required: []string{"clientAddress", "feedbackIndex"},
-			optional: []string{"reputationRegistry", "reason"},
-		},
-		KindResponseAppended: {
-			required: []string{"clientAddress", "feedbackIndex", "responder"},
-			optional: []string{"reputationRegistry", "responseURI", "responseHash"},
-		},
-		KindValidationResponse: {
-			required: []string{"validatorAddress", "requestHash", "response"},
-			optional: []string{"validationRegistry", "responseURI", "responseHash", "tag"},
-		},
-		KindAgentUpdated: {optional: []string{"reputationRegistry"}},
-	}
-)
+	return own, true
+}
 
 // native reads DESIGN §3's form.
 func native(root *object, l Limits) (Job, *Refusal) {
-	s := &scan{o: root, limits: l}
-	j := Job{Kind: Kind(s.text("type", maxText))}
-	own, known := kindFields[j.Kind]
-	switch {
-	case s.err != nil:
-		return j, s.err
-	case !s.has("type"):
-		return j, refuse("type", "is missing")
-	case !known:
-		return j, refuse("type", "must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
+	j, s, r := readEvent(root, l, nil)
+	if s == nil {
+		return Job{}, r
 	}
-	if r := s.shape(own); r != nil {
+	action, meta := s.action("action", j.Kind), s.meta("meta")
+	if r = firstOf(r, s.err); r != nil {
 		return j, r
 	}
-	j.ChainID = s.chainID("chainId")
-	j.AgentID = s.agentID("agentId")
-	s.registries(&j)
-	s.event(&j)
-	s.position(&j)
-	j.Meta = s.meta("meta")
-	j.Action = s.action("action", j.Kind)
-	if s.err != nil {
-		return j, s.err
-	}
+	j.Action, j.Meta = action, meta
 	return j, nil
 }
 
-// shape refuses fields that the kind does not have, and the lack of those that it needs.
-func (s *scan) shape(own fields) *Refusal {
-	allowed := map[string]bool{}
-	for _, list := range [][]string{everyKind.required, everyKind.optional, own.required, own.optional} {
-		for _, name := range list {
-			allowed[name] = true
-		}
+// readEvent reads all but action and meta. Without a scan, nothing of the job is of use; with one, what its key is made of is
+// right even when there is a refusal. names are the paths of the old form.
+func readEvent(root *object, l Limits, names map[string]string) (Job, *scan, *Refusal) {
+	s := &scan{o: root, limits: l, names: names}
+	j := Job{Kind: Kind(s.text("type", maxText))}
+	own, known := fieldsOf(j.Kind)
+	switch {
+	case s.err != nil:
+		return Job{}, nil, s.err
+	case !s.has("type"):
+		return Job{}, nil, refuse(s.at("type"), "is missing")
+	case !known:
+		return Job{}, nil, refuse(s.at("type"), "must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
 	}
+	// A misspelt name is better known as unknown than as missing.
+	unknown := s.unknown(j.Kind, own)
+	if missing := s.missing(own); missing != nil {
+		return Job{}, nil, firstOf(unknown, missing)
+	}
+	j.ChainID, j.AgentID = s.chainID("chainId"), s.agentID("agentId")
+	s.registries(&j)
+	s.position(&j)
+	s.event(&j)
+	if s.err != nil {
+		return Job{}, nil, firstOf(unknown, s.err)
+	}
+	return j, s, unknown
+}
+
+func (s *scan) unknown(k Kind, own fields) *Refusal {
 	for _, name := range s.o.names {
-		if !allowed[name] {
-			return refuse(s.o.fields[name].path, "is not a field of a %s job", s.text("type", maxText))
+		if !slices.Contains(everyKind.required, name) && !slices.Contains(everyKind.optional, name) &&
+			!slices.Contains(own.required, name) && !slices.Contains(own.optional, name) {
+			return refuse(s.at(name), "is not a field of a %s job", k)
 		}
 	}
+	return nil
+}
+
+func (s *scan) missing(own fields) *Refusal {
 	for _, list := range [][]string{everyKind.required, own.required} {
 		for _, name := range list {
 			if !s.has(name) {
-				return refuse(name, "is missing")
+				return refuse(s.at(name), "is missing")
 			}
 		}
 	}
 	return nil
 }
 
-// registries reads the addresses, or takes those of the chain. What a kind needs must be known in the end.
+// registries reads the addresses, or takes those of the chain. What a kind needs must be known in the end; others are kept
+// when they are given, so that an enqueuer may send the same three with every job.
 func (s *scan) registries(j *Job) {
 	known, _ := s.limits.Registries(j.ChainID)
 	take := func(name string, fallback common.Address, needed bool) common.Address {
-		a := fallback
 		if s.has(name) {
-			a = s.address(name)
+			return s.address(name)
 		}
-		if needed && a == (common.Address{}) {
-			s.fail(refuse(name, "is missing, and chain %d has no known one", j.ChainID))
+		if !needed {
+			return common.Address{}
 		}
-		return a
+		if fallback == (common.Address{}) {
+			s.fail(refuse(s.at(name), "is missing, and chain %d has no known one", j.ChainID))
+		}
+		return fallback
 	}
+	validation := j.Kind == KindValidationResponse
 	j.IdentityRegistry = take("identityRegistry", known.Identity, true)
-	switch j.Kind {
-	case KindValidationResponse:
-		j.ValidationRegistry = take("validationRegistry", known.Validation, true)
-	case KindAgentUpdated:
-	default:
-		j.ReputationRegistry = take("reputationRegistry", known.Reputation, true)
-	}
+	j.ReputationRegistry = take("reputationRegistry", known.Reputation, !validation && j.Kind != KindAgentUpdated)
+	j.ValidationRegistry = take("validationRegistry", known.Validation, validation)
 }
 
 // event reads what the kind itself says.
 func (s *scan) event(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:
-		s.rating(j)
 		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
+		s.rating(j)
 		j.Tag1, j.Tag2, j.Endpoint = s.text("tag1", maxText), s.text("tag2", maxText), s.text("endpoint", maxText)
 		j.FeedbackURI, j.FeedbackHash = s.text("feedbackURI", maxText), s.hash("feedbackHash")
 	case KindFeedbackRevoked:
 		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
-		j.Reason = s.text("reason", maxText)
-		switch {
-		case j.Reason == "":
-			j.Reason = RevokedByClient
-		case j.Reason != RevokedByClient && j.Reason != RevokedByReorg:
-			s.fail(refuse("reason", "must be client or reorg"))
-		case j.Reason == RevokedByReorg && !s.has("blockHash"):
-			s.fail(refuse("blockHash", "is missing; a retraction names the block that vanished"))
+		switch j.Reason = s.text("reason", maxText); j.Reason {
+		case "":
+			j.Reason = RevokedByClient // what the event itself means; a reorg has to say so
+		case RevokedByClient:
+		case RevokedByReorg:
+			s.keyHash("blockHash", "a retraction names the block that vanished")
+		default:
+			s.fail(refuse(s.at("reason"), "must be client or reorg"))
 		}
 	case KindResponseAppended:
 		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
 		j.Responder = s.address("responder")
 		j.ResponseURI, j.ResponseHash = s.text("responseURI", maxText), s.hash("responseHash")
+		s.keyHash("transactionHash", "a response is told from others by it")
 	case KindValidationResponse:
-		j.ValidatorAddress, j.RequestHash = s.address("validatorAddress"), s.hash("requestHash")
-		j.Response = uint8(s.uint("response", 100))
+		j.ValidatorAddress = s.address("validatorAddress")
+		j.RequestHash = s.keyHash("requestHash", "it is the request's identity")
+		j.Response = uint8(s.uint("response", 0, 100))
 		j.ResponseURI, j.ResponseHash = s.text("responseURI", maxText), s.hash("responseHash")
 		j.Tag = s.text("tag", maxText)
+		s.keyHash("transactionHash", "a validation is told from others by it")
 	}
 }
 
@@ -197,43 +221,48 @@ func (s *scan) event(j *Job) {
 func (s *scan) rating(j *Job) {
 	switch {
 	case s.has("score") && (s.has("value") || s.has("valueDecimals")):
-		s.fail(refuse("score", "is the older form of value and valueDecimals: give one or the other"))
+		s.fail(refuse(s.at("score"), "is the older form of value and valueDecimals: give one or the other"))
 	case s.has("score"):
-		j.LegacyScore, j.Value = true, s.integer("score", 100, false)
+		j.LegacyScore, j.Value = true, s.whole("score", new(big.Int), big.NewInt(100))
 	case !s.has("value"):
-		s.fail(refuse("value", "is missing (or score, its older form)"))
+		s.fail(refuse(s.at("value"), "is missing (or score, its older form)"))
 	case !s.has("valueDecimals"):
-		s.fail(refuse("valueDecimals", "is missing"))
+		s.fail(refuse(s.at("valueDecimals"), "is missing"))
 	default:
 		j.Value = s.value("value")
-		j.ValueDecimals = uint8(s.uint("valueDecimals", 18))
+		j.ValueDecimals = uint8(s.uint("valueDecimals", 0, 18))
 	}
 }
 
-// position reads where on the chain the event is.
+// position reads where on the chain the event is. The bounds are those of the database and of a date that can be shown.
 func (s *scan) position(j *Job) {
-	const maxBlock = 1<<63 - 1
-	j.BlockNumber = s.uint("blockNumber", maxBlock)
+	const year9999 = 253402300799
+	j.BlockNumber = s.uint("blockNumber", 0, 1<<63-1)
 	j.BlockHash, j.TransactionHash = s.hash("blockHash"), s.hash("transactionHash")
-	j.Timestamp = int64(s.uint("timestamp", 253402300799)) // year 9999
+	j.Timestamp = int64(s.uint("timestamp", 0, year9999))
 	if s.has("logIndex") {
-		i := uint(s.uint("logIndex", 1<<31-1))
+		i := uint(s.uint("logIndex", 0, 1<<31-1))
 		j.LogIndex = &i
 	}
 }
 
-func (s *scan) meta(name string) []byte {
-	n := s.node(name)
+func (s *scan) meta(name string) json.RawMessage {
+	n := s.object(name)
 	if n == nil {
-		return nil
-	}
-	if _, ok := n.value.(*object); !ok {
-		s.fail(refuse(n.path, "must be an object"))
 		return nil
 	}
 	raw := n.encode()
 	if len(raw) > maxMetaBytes {
-		s.fail(refuse(n.path, "is %d bytes long; it may have %d", len(raw), maxMetaBytes))
+		s.fail(refuse(n.path(), "is %d bytes long; it may have %d", len(raw), maxMetaBytes))
 	}
 	return raw
+}
+
+func firstOf(refusals ...*Refusal) *Refusal {
+	for _, r := range refusals {
+		if r != nil {
+			return r
+		}
+	}
+	return nil
 }

@@ -4,18 +4,24 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"math/big"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 )
 
-const maxText = MaxBytes // a string is bounded by its job
+const (
+	// maxExact is the largest integer that every JSON reader keeps (RFC 8259 §6).
+	maxExact = 1<<53 - 1
+	maxText  = MaxBytes // a string is bounded by its job
+)
 
 // scan reads fields of an object and keeps the first refusal, so that readers need not stop at each line.
 type scan struct {
 	o      *object
 	limits Limits
+	base   string            // path of the object
+	names  map[string]string // where a field of ours is in the old form, for refusals of missing ones
 	err    *Refusal
 }
 
@@ -35,6 +41,17 @@ func (s *scan) node(name string) *node {
 
 func (s *scan) has(name string) bool { return s.node(name) != nil }
 
+// at is the path of a field, there or not.
+func (s *scan) at(name string) string {
+	if n := s.o.fields[name]; n != nil {
+		return n.path()
+	}
+	if old, ok := s.names[name]; ok {
+		return old
+	}
+	return join(s.base, name)
+}
+
 func (s *scan) text(name string, limit int) string {
 	n := s.node(name)
 	if n == nil {
@@ -43,9 +60,9 @@ func (s *scan) text(name string, limit int) string {
 	v, ok := n.value.(string)
 	switch {
 	case !ok:
-		s.fail(refuse(n.path, "must be a string"))
+		s.fail(refuse(n.path(), "must be a string"))
 	case len(v) > limit:
-		s.fail(refuse(n.path, "is longer than %d bytes", limit))
+		s.fail(refuse(n.path(), "is longer than %d bytes", limit))
 	}
 	return v
 }
@@ -57,104 +74,93 @@ func (s *scan) bool(name string, fallback bool) bool {
 	}
 	v, ok := n.value.(bool)
 	if !ok {
-		s.fail(refuse(n.path, "must be true or false"))
+		s.fail(refuse(n.path(), "must be true or false"))
 	}
 	return v
 }
 
-// integer reads a decimal string or an exact JSON number, from 0 (or -limit, when signed) to limit.
-func (s *scan) integer(name string, limit int64, signed bool) *big.Int {
-	return s.bounded(name, big.NewInt(limit), signed)
-}
-
-func (s *scan) bounded(name string, limit *big.Int, signed bool) *big.Int {
+// whole reads an integer from least to most; an absent one is 0. Refused ones are 0 too, so that nobody computes with them.
+func (s *scan) whole(name string, least, most *big.Int) *big.Int {
 	n := s.node(name)
 	if n == nil {
 		return new(big.Int)
 	}
-	v, r := whole10(n)
-	if r != nil {
-		s.fail(r)
-		return new(big.Int)
-	}
+	v, r := integer(n)
 	switch {
-	case !signed && v.Sign() < 0:
-		s.fail(refuse(n.path, "must not be negative"))
-	case v.CmpAbs(limit) > 0:
-		s.fail(refuse(n.path, "must be at most %s", limit))
+	case r != nil:
+		s.fail(r)
+	case v.Cmp(least) < 0 && least.Sign() == 0:
+		s.fail(refuse(n.path(), "must not be negative"))
+	case v.Cmp(least) < 0:
+		s.fail(refuse(n.path(), "must be at least %s", least))
+	case v.Cmp(most) > 0:
+		s.fail(refuse(n.path(), "must be at most %s", most))
 	default:
 		return v
 	}
 	return new(big.Int)
 }
 
-// whole10 reads an integer: a string of decimal digits, or a number that JSON readers keep exactly (within 53 bits).
-func whole10(n *node) (*big.Int, *Refusal) {
+// integer reads a decimal string, or a number whose value is a whole one that JSON readers keep exactly.
+func integer(n *node) (*big.Int, *Refusal) {
 	switch v := n.value.(type) {
 	case string:
 		digits := strings.TrimPrefix(v, "-")
-		if digits == "" || len(digits) > 80 || strings.Trim(digits, "0123456789") != "" {
-			return nil, refuse(n.path, "must be a whole decimal number")
+		switch {
+		case digits == "" || strings.Trim(digits, "0123456789") != "":
+			return nil, refuse(n.path(), "must be a whole decimal number")
+		case len(digits) > maxDigits:
+			return nil, refuse(n.path(), "is a number of %d digits, far too wide", len(digits))
 		}
 		i, _ := new(big.Int).SetString(v, 10)
 		return i, nil
 	case json.Number:
-		i, ok := new(big.Int).SetString(v.String(), 10)
-		if !ok {
-			return nil, refuse(n.path, "must be a whole number without fraction or exponent")
+		r, ok := new(big.Rat).SetString(v.String()) // bounded by storable
+		if !ok || !r.IsInt() {
+			return nil, refuse(n.path(), "must be a whole number")
 		}
-		if i.BitLen() > 53 {
-			return nil, refuse(n.path, "is wider than 53 bits: give it as a decimal string, a number may have lost digits")
+		if r.Num().CmpAbs(big.NewInt(maxExact)) > 0 {
+			return nil, refuse(n.path(), "is wider than 53 bits: give it as a decimal string, since a number may have lost digits")
 		}
-		return i, nil
+		return new(big.Int).Set(r.Num()), nil
 	}
-	return nil, refuse(n.path, "must be a whole number or a decimal string")
+	return nil, refuse(n.path(), "must be a whole number or a decimal string")
 }
 
-func (s *scan) uint(name string, limit uint64) uint64 {
-	return s.bounded(name, new(big.Int).SetUint64(limit), false).Uint64()
+func (s *scan) uint(name string, least, most uint64) uint64 {
+	return s.whole(name, new(big.Int).SetUint64(least), new(big.Int).SetUint64(most)).Uint64()
 }
 
 // chainID is an EIP-155 chain id; the database keeps 63 bits.
-func (s *scan) chainID(name string) uint64 {
-	id := s.uint(name, 1<<63-1)
-	if id == 0 && s.err == nil {
-		s.fail(refuse(name, "must be at least 1"))
-	}
-	return id
-}
+func (s *scan) chainID(name string) uint64 { return s.uint(name, 1, 1<<63-1) }
 
-// agentID is an ERC-721 token id, uint256.
+// agentID is an ERC-721 token id, uint256; 0 is an agent.
 func (s *scan) agentID(name string) *big.Int {
 	n := s.node(name)
 	if n == nil {
 		return new(big.Int)
 	}
-	v, r := whole10(n)
+	v, r := integer(n)
 	switch {
 	case r != nil:
 		s.fail(r)
-		return new(big.Int)
 	case v.Sign() < 0:
-		s.fail(refuse(n.path, "must not be negative"))
+		s.fail(refuse(n.path(), "must not be negative"))
 	case v.BitLen() > 256:
-		s.fail(refuse(n.path, "is %d bits wide; an id has at most 256", v.BitLen()))
+		s.fail(refuse(n.path(), "is %d bits wide; an id has at most 256", v.BitLen()))
+	default:
+		return v
 	}
-	return v
+	return new(big.Int)
 }
 
-// index is 1-based and uint64.
-func (s *scan) index(name string) uint64 {
-	i := s.uint(name, 1<<64-1)
-	if i == 0 && s.err == nil {
-		s.fail(refuse(name, "must be at least 1"))
-	}
-	return i
-}
+// index is a feedback's number, uint64 and counted from 1.
+func (s *scan) index(name string) uint64 { return s.uint(name, 1, 1<<64-1) }
 
 // value is int128 as the registry bounds it: |value| ≤ 1e38.
 func (s *scan) value(name string) *big.Int {
-	return s.bounded(name, new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil), true)
+	most := new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil)
+	return s.whole(name, new(big.Int).Neg(most), most)
 }
 
 // address takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55).
@@ -165,18 +171,18 @@ func (s *scan) address(name string) common.Address {
 	}
 	v, _ := n.value.(string)
 	digits, ok := strings.CutPrefix(v, "0x")
-	if !ok || !isHex(digits, 40) {
-		s.fail(refuse(n.path, "must be an address: 0x and 40 hex digits"))
-		return common.Address{}
-	}
 	a := common.HexToAddress(v)
-	if digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && a.Hex() != v {
-		s.fail(refuse(n.path, "has a wrong checksum (EIP-55): a digit may be wrong"))
+	switch {
+	case !ok || !isHex(digits, 2*common.AddressLength):
+		s.fail(refuse(n.path(), "must be an address: 0x and 40 hex digits"))
+	case digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && a.Hex() != v:
+		s.fail(refuse(n.path(), "has a wrong checksum (EIP-55): a digit may be wrong"))
+	case a == common.Address{}:
+		s.fail(refuse(n.path(), "is the zero address"))
+	default:
+		return a
 	}
-	if a == (common.Address{}) {
-		s.fail(refuse(n.path, "is the zero address"))
-	}
-	return a
+	return common.Address{}
 }
 
 // hash takes 0x and 64 hex digits; absent is zero.
@@ -187,11 +193,20 @@ func (s *scan) hash(name string) common.Hash {
 	}
 	v, _ := n.value.(string)
 	digits, ok := strings.CutPrefix(v, "0x")
-	if !ok || !isHex(digits, 64) {
-		s.fail(refuse(n.path, "must be a hash: 0x and 64 hex digits"))
+	if !ok || !isHex(digits, 2*common.HashLength) {
+		s.fail(refuse(n.path(), "must be a hash: 0x and 64 hex digits"))
 		return common.Hash{}
 	}
 	return common.HexToHash(v)
+}
+
+// keyHash is a hash that the key is made of, so that it must say something.
+func (s *scan) keyHash(name, why string) common.Hash {
+	h := s.hash(name)
+	if h == (common.Hash{}) {
+		s.fail(refuse(s.at(name), "is missing or zero: %s", why))
+	}
+	return h
 }
 
 func isHex(s string, digits int) bool {
@@ -210,20 +225,16 @@ func (s *scan) sub(name string, allowed ...string) *scan {
 	}
 	o, ok := n.value.(*object)
 	if !ok {
-		s.fail(refuse(n.path, "must be an object"))
+		s.fail(refuse(n.path(), "must be an object"))
 		return nil
 	}
 	for _, given := range o.names {
-		known := false
-		for _, a := range allowed {
-			known = known || a == given
-		}
-		if !known {
-			s.fail(refuse(o.fields[given].path, "is not a field of %s", n.path))
+		if !slices.Contains(allowed, given) {
+			s.fail(refuse(o.fields[given].path(), "is not a field of %s", n.path()))
 			return nil
 		}
 	}
-	return &scan{o: o, limits: s.limits}
+	return &scan{o: o, limits: s.limits, base: n.path()}
 }
 
 // strings reads a list of strings.
@@ -234,14 +245,29 @@ func (s *scan) strings(name string, most int) []string {
 	}
 	list, ok := n.value.([]*node)
 	if !ok || len(list) > most {
-		s.fail(refuse(n.path, "must be a list of at most %s strings", strconv.Itoa(most)))
+		s.fail(refuse(n.path(), "must be a list of at most %d strings", most))
 		return nil
 	}
-	out := make([]string, len(list))
-	for i, e := range list {
-		if out[i], ok = e.value.(string); !ok {
-			s.fail(refuse(e.path, "must be a string"))
+	var out []string
+	for _, e := range list {
+		v, ok := e.value.(string)
+		if !ok {
+			s.fail(refuse(e.path(), "must be a string"))
 		}
+		out = append(out, v)
 	}
 	return out
+}
+
+// object reads an object with any fields, as JSON.
+func (s *scan) object(name string) *node {
+	n := s.node(name)
+	if n == nil {
+		return nil
+	}
+	if _, ok := n.value.(*object); !ok {
+		s.fail(refuse(n.path(), "must be an object"))
+		return nil
+	}
+	return n
 }

@@ -1,29 +1,30 @@
 package job
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/big"
 	"strconv"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 )
 
 // stored is the JSON of a Job: the contract's names (DESIGN §3), wide integers as decimal strings, addresses checksummed,
-// absent what the kind does not have.
+// absent what the kind does not have. Parse takes it again, but for sanitized.
 type stored struct {
 	Type               Kind            `json:"type"`
-	ChainID            uint64          `json:"chainId"`
+	ChainID            wide            `json:"chainId"`
 	ReputationRegistry string          `json:"reputationRegistry,omitempty"`
 	IdentityRegistry   string          `json:"identityRegistry,omitempty"`
 	ValidationRegistry string          `json:"validationRegistry,omitempty"`
 	AgentID            string          `json:"agentId"`
 	ClientAddress      string          `json:"clientAddress,omitempty"`
-	FeedbackIndex      string          `json:"feedbackIndex,omitempty"`
+	FeedbackIndex      wide            `json:"feedbackIndex,omitempty"`
 	Value              string          `json:"value,omitempty"`
 	ValueDecimals      *uint8          `json:"valueDecimals,omitempty"`
-	LegacyScore        bool            `json:"legacyScore,omitempty"`
+	Score              string          `json:"score,omitempty"`
 	Tag1               string          `json:"tag1,omitempty"`
 	Tag2               string          `json:"tag2,omitempty"`
 	Endpoint           string          `json:"endpoint,omitempty"`
@@ -37,7 +38,7 @@ type stored struct {
 	RequestHash        string          `json:"requestHash,omitempty"`
 	Response           *uint8          `json:"response,omitempty"`
 	Tag                string          `json:"tag,omitempty"`
-	BlockNumber        string          `json:"blockNumber,omitempty"`
+	BlockNumber        wide            `json:"blockNumber,omitempty"`
 	BlockHash          string          `json:"blockHash,omitempty"`
 	TransactionHash    string          `json:"transactionHash,omitempty"`
 	LogIndex           *uint           `json:"logIndex,omitempty"`
@@ -49,18 +50,19 @@ type stored struct {
 
 // MarshalJSON writes the form that is stored. Secret headers are not in it.
 func (j Job) MarshalJSON() ([]byte, error) {
-	s := stored{Type: j.Kind, ChainID: j.ChainID, Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint, FeedbackURI: j.FeedbackURI,
-		LegacyScore: j.LegacyScore, Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
+	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint, FeedbackURI: j.FeedbackURI,
+		Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
 		Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
 		ReputationRegistry: address(j.ReputationRegistry), IdentityRegistry: address(j.IdentityRegistry),
 		ValidationRegistry: address(j.ValidationRegistry), ClientAddress: address(j.ClientAddress), Responder: address(j.Responder),
 		ValidatorAddress: address(j.ValidatorAddress), FeedbackHash: hash(j.FeedbackHash), ResponseHash: hash(j.ResponseHash),
 		RequestHash: hash(j.RequestHash), BlockHash: hash(j.BlockHash), TransactionHash: hash(j.TransactionHash),
-		AgentID: "0", FeedbackIndex: decimal(j.FeedbackIndex), BlockNumber: decimal(j.BlockNumber)}
-	if j.AgentID != nil {
-		s.AgentID = j.AgentID.String()
-	}
-	if j.Value != nil {
+		AgentID: j.agentID(), FeedbackIndex: wide(j.FeedbackIndex), BlockNumber: wide(j.BlockNumber)}
+	switch {
+	case j.Value == nil:
+	case j.LegacyScore:
+		s.Score = j.Value.String()
+	default:
 		s.Value, s.ValueDecimals = j.Value.String(), &j.ValueDecimals
 	}
 	if j.Kind == KindValidationResponse {
@@ -75,8 +77,9 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return fmt.Errorf("read a stored job: %w", err)
 	}
-	*j = Job{Kind: s.Type, ChainID: s.ChainID, Tag1: s.Tag1, Tag2: s.Tag2, Endpoint: s.Endpoint, FeedbackURI: s.FeedbackURI,
-		LegacyScore: s.LegacyScore, Reason: s.Reason, ResponseURI: s.ResponseURI, Tag: s.Tag, LogIndex: s.LogIndex,
+	*j = Job{Kind: s.Type, ChainID: uint64(s.ChainID), Tag1: s.Tag1, Tag2: s.Tag2, Endpoint: s.Endpoint, FeedbackURI: s.FeedbackURI,
+		Reason: s.Reason, FeedbackIndex: uint64(s.FeedbackIndex), BlockNumber: uint64(s.BlockNumber),
+		LegacyScore: s.Score != "", ResponseURI: s.ResponseURI, Tag: s.Tag, LogIndex: s.LogIndex,
 		Timestamp: s.Timestamp, Action: s.Action, Meta: s.Meta, Sanitized: s.Sanitized,
 		ReputationRegistry: common.HexToAddress(s.ReputationRegistry), IdentityRegistry: common.HexToAddress(s.IdentityRegistry),
 		ValidationRegistry: common.HexToAddress(s.ValidationRegistry), ClientAddress: common.HexToAddress(s.ClientAddress),
@@ -87,9 +90,9 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 	if j.AgentID, ok = new(big.Int).SetString(s.AgentID, 10); !ok {
 		return fmt.Errorf("read a stored job: agentId %q is not a decimal number", s.AgentID)
 	}
-	if s.Value != "" {
-		if j.Value, ok = new(big.Int).SetString(s.Value, 10); !ok {
-			return fmt.Errorf("read a stored job: value %q is not a decimal number", s.Value)
+	if v := cmp.Or(s.Value, s.Score); v != "" {
+		if j.Value, ok = new(big.Int).SetString(v, 10); !ok {
+			return fmt.Errorf("read a stored job: value %q is not a decimal number", v)
 		}
 	}
 	if s.ValueDecimals != nil {
@@ -97,12 +100,6 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 	}
 	if s.Response != nil {
 		j.Response = *s.Response
-	}
-	var err1, err2 error
-	j.FeedbackIndex, err1 = fromDecimal(s.FeedbackIndex)
-	j.BlockNumber, err2 = fromDecimal(s.BlockNumber)
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("read a stored job: %w", err)
 	}
 	if isNull(j.Meta) {
 		j.Meta = nil
@@ -129,16 +126,18 @@ func hash(h common.Hash) string {
 	return h.Hex()
 }
 
-func fromDecimal(s string) (uint64, error) {
-	if s == "" {
-		return 0, nil
+// wide is an integer that is a JSON number as far as every reader keeps it, else a decimal string.
+type wide uint64
+
+func (w wide) MarshalJSON() ([]byte, error) {
+	if w <= maxExact {
+		return strconv.AppendUint(nil, uint64(w), 10), nil
 	}
-	return strconv.ParseUint(s, 10, 64)
+	return strconv.AppendQuote(nil, strconv.FormatUint(uint64(w), 10)), nil
 }
 
-func decimal(n uint64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatUint(n, 10)
+func (w *wide) UnmarshalJSON(raw []byte) error {
+	n, err := strconv.ParseUint(strings.Trim(string(raw), `"`), 10, 64)
+	*w = wide(n)
+	return err
 }

@@ -3,7 +3,6 @@ package job
 import (
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"regexp"
 	"strings"
 	"unicode"
@@ -20,7 +19,7 @@ func variable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
 		name = "fileContent"
 	}
-	for _, a := range argumentNames[k] {
+	for _, a := range ArgumentNames(k) {
 		if a == name || snake(a) == name {
 			return a, true
 		}
@@ -40,7 +39,19 @@ func snake(camel string) string {
 	return b.String()
 }
 
-// checkTemplate refuses unknown names with the path of the string that holds them.
+// template reads a payloadTemplate: an object in which every placeholder is known.
+func (s *scan) template(name string, k Kind) json.RawMessage {
+	n := s.object(name)
+	if n == nil {
+		return nil
+	}
+	if r := checkTemplate(k, n); r != nil {
+		s.fail(r)
+	}
+	return n.encode()
+}
+
+// checkTemplate refuses unknown names with the path of the string that holds them. Names of fields are not expanded.
 func checkTemplate(k Kind, n *node) *Refusal {
 	switch v := n.value.(type) {
 	case *object:
@@ -58,11 +69,15 @@ func checkTemplate(k Kind, n *node) *Refusal {
 	case string:
 		for _, m := range placeholder.FindAllStringSubmatch(v, -1) {
 			if _, ok := variable(k, m[1]); !ok {
-				return refuse(n.path, "{{%s}} is none of this kind's values", m[1])
+				return unknownName(n.path(), k, m[1])
 			}
 		}
 	}
 	return nil
+}
+
+func unknownName(path string, k Kind, name string) *Refusal {
+	return refuse(path, "knows no value %s; a %s has %s", quote(name), k, strings.Join(ArgumentNames(k), ", "))
 }
 
 // RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes the
@@ -154,17 +169,4 @@ func asText(v any) string {
 		return v.String()
 	}
 	return fmt.Sprint(v)
-}
-
-// String writes the decimal exactly, without an exponent and without trailing zeros: "99.77", "-3.2", "100".
-func (d Decimal) String() string {
-	if d.Unscaled == nil {
-		return "0"
-	}
-	if d.Decimals == 0 {
-		return d.Unscaled.String()
-	}
-	r := new(big.Rat).SetFrac(d.Unscaled, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Decimals)), nil))
-	s := strings.TrimRight(r.FloatString(int(d.Decimals)), "0")
-	return strings.TrimSuffix(s, ".")
 }

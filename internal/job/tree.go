@@ -8,13 +8,16 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
 const (
-	maxDepth    = 32  // nesting of a job; Postgres and agents choke on far more
-	maxExponent = 300 // of a number: jsonb holds numeric, which ends before JSON does
-	maxDigits   = 400
+	maxDepth     = 2 + 32 // nesting of a job, so that meta and payloadTemplate have 32 levels of their own
+	maxExponent  = 300    // of a number: jsonb holds numeric, which ends before JSON does
+	maxDigits    = 400    // of a number as it is written
+	maxPathBytes = 512
+	maxSanitized = 32 // paths that are kept; a hostile job can have a hundred thousand
 )
 
 // Refusal says which field of a job is wrong and why. Nothing of a refused job is stored.
@@ -23,6 +26,7 @@ type Refusal struct {
 	Problem string
 }
 
+// Error is "<path>: <problem>", or the problem alone when it is the whole job's.
 func (r *Refusal) Error() string {
 	if r.Path == "" {
 		return r.Problem
@@ -34,10 +38,14 @@ func refuse(path, format string, args ...any) *Refusal {
 	return &Refusal{Path: path, Problem: fmt.Sprintf(format, args...)}
 }
 
-// node is one JSON value with the path at which it stands. Strings are storable already.
+// node is one JSON value. Strings in it are storable already. Its path is worked out when asked for: written into each of a
+// hundred thousand nodes, a path of 34 long names would need a thousand times the job's size.
 type node struct {
-	path  string
-	value any // string, json.Number, bool, nil, []*node, *object
+	parent *node
+	name   string // in its object
+	index  int    // in its list; -1 in an object
+	at     string // instead of the path, for nodes that are made of others
+	value  any    // string, json.Number, bool, nil, []*node, *object
 }
 
 type object struct {
@@ -45,158 +53,231 @@ type object struct {
 	fields map[string]*node
 }
 
-// tree is a decoded job with the paths of strings that had to be repaired.
-type tree struct {
-	root      *node
-	sanitized []string
-
-	dec     *json.Decoder
-	suspect bool // U+FFFD in a string may be a repair, not the sender's own
+// put adds a field, unless it is there.
+func (o *object) put(name string, n *node) {
+	if _, there := o.fields[name]; !there {
+		o.names, o.fields[name] = append(o.names, name), n
+	}
 }
 
-// decode reads exactly one JSON value: duplicate names, depth and absurd numbers are refused with their path.
-func decode(raw []byte) (*tree, *Refusal) {
-	t := &tree{dec: json.NewDecoder(bytes.NewReader(raw))}
-	t.dec.UseNumber()
-	t.suspect = !utf8.Valid(raw) || bytes.Contains(bytes.ToLower(raw), []byte(`\ud`))
-	root, r := t.next("", 0)
-	if r != nil {
-		return nil, r
+// path is where the value stands: "action.payloadTemplate.a[0]".
+func (n *node) path() string {
+	if n.at != "" {
+		return n.at
 	}
-	if _, err := t.dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, refuse("", "there is text after the job's closing brace")
+	var line []*node
+	for ; n.parent != nil; n = n.parent {
+		line = append(line, n)
 	}
-	t.root = root
-	return t, nil
+	var path string
+	for i := len(line) - 1; i >= 0; i-- {
+		if line[i].index >= 0 {
+			path += "[" + strconv.Itoa(line[i].index) + "]"
+		} else {
+			path = join(path, line[i].name)
+		}
+		if len(path) > maxPathBytes {
+			return cut(path, maxPathBytes)
+		}
+	}
+	return path
 }
 
-func (t *tree) next(path string, depth int) (*node, *Refusal) {
+// join appends a field's name; one that would not be read as a name is quoted.
+func join(path, name string) string {
+	plain := name != "" && len(name) <= 64
+	for _, r := range name {
+		plain = plain && (r == '_' || r == '-' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r))
+	}
+	switch {
+	case !plain:
+		return path + "[" + quote(name) + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
+}
+
+// quote shows foreign text in a message: bounded, and with everything escaped that is not printable.
+func quote(s string) string { return strconv.Quote(cut(s, 64)) }
+
+// cut bounds s to about limit bytes, between characters.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit] + "…"
+}
+
+// decoder reads a job token by token, so that what encoding/json passes over in silence is seen: a name that comes twice, a
+// string that it repaired, depth, numbers beyond keeping.
+type decoder struct {
+	raw       []byte
+	json      *json.Decoder
+	sanitized []string // paths of strings that were made storable, at most maxSanitized
+}
+
+// decode reads exactly one JSON value.
+func decode(raw []byte) (root *node, sanitized []string, refusal *Refusal) {
+	d := &decoder{raw: raw, json: json.NewDecoder(bytes.NewReader(raw))}
+	d.json.UseNumber()
+	root = &node{index: -1}
+	if r := d.value(root, 0); r != nil {
+		return nil, nil, r
+	}
+	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, refuse("", "has text after the end of its JSON")
+	}
+	return root, d.sanitized, nil
+}
+
+func (d *decoder) value(n *node, depth int) *Refusal {
 	if depth > maxDepth {
-		return nil, refuse(path, "is nested deeper than %d levels", maxDepth)
+		return refuse(n.path(), "is nested deeper than %d levels", maxDepth)
 	}
-	tok, err := t.dec.Token()
-	if err != nil {
-		return nil, notJSON(path, err)
+	tok, literal, r := d.token(n)
+	if r != nil {
+		return r
 	}
-	n := &node{path: path}
 	switch v := tok.(type) {
 	case json.Delim:
-		switch v {
-		case '{':
-			o, r := t.object(path, depth)
-			n.value = o
-			return n, r
-		case '[':
-			list, r := t.list(path, depth)
-			n.value = list
-			return n, r
+		if v == '{' {
+			return d.object(n, depth)
 		}
-		return nil, refuse(path, "is not JSON")
+		return d.list(n, depth)
 	case string:
-		n.value = t.clean(path, v)
+		n.value = d.clean(n, v, literal)
 	case json.Number:
-		if !sane(v) {
-			return nil, refuse(path, "is a number too long or too large to keep")
+		if !storable(v) {
+			return refuse(n.path(), "is a number too long or too large to be kept")
 		}
 		n.value = v
 	default:
 		n.value = v
 	}
-	return n, nil
+	return nil
 }
 
-func (t *tree) object(path string, depth int) (*object, *Refusal) {
+func (d *decoder) object(n *node, depth int) *Refusal {
 	o := &object{fields: map[string]*node{}}
-	for t.dec.More() {
-		tok, err := t.dec.Token()
-		if err != nil {
-			return nil, notJSON(path, err)
-		}
-		name, ok := tok.(string)
-		if !ok {
-			return nil, refuse(path, "is not JSON: a field has no name")
-		}
-		name = t.clean(join(path, "(name)"), name)
-		at := join(path, name)
-		if _, twice := o.fields[name]; twice {
-			return nil, refuse(at, "is given twice")
-		}
-		child, r := t.next(at, depth+1)
+	n.value = o
+	for d.json.More() {
+		tok, literal, r := d.token(n)
 		if r != nil {
-			return nil, r
+			return r
 		}
-		o.names, o.fields[name] = append(o.names, name), child
+		child := &node{parent: n, index: -1}
+		name, _ := tok.(string)           // the decoder takes nothing else for a name
+		child.name = repair(name)         // before clean, which records the path
+		_ = d.clean(child, name, literal) // a repaired name is reported like a repaired value
+		if o.fields[child.name] != nil {
+			return refuse(child.path(), "is given twice")
+		}
+		if r := d.value(child, depth+1); r != nil {
+			return r
+		}
+		o.put(child.name, child)
 	}
-	if _, err := t.dec.Token(); err != nil {
-		return nil, notJSON(path, err)
-	}
-	return o, nil
+	_, _, r := d.token(n)
+	return r
 }
 
-func (t *tree) list(path string, depth int) ([]*node, *Refusal) {
+func (d *decoder) list(n *node, depth int) *Refusal {
 	list := []*node{}
-	for t.dec.More() {
-		child, r := t.next(path+"["+strconv.Itoa(len(list))+"]", depth+1)
-		if r != nil {
-			return nil, r
+	for d.json.More() {
+		child := &node{parent: n, index: len(list)}
+		if r := d.value(child, depth+1); r != nil {
+			return r
 		}
 		list = append(list, child)
 	}
-	if _, err := t.dec.Token(); err != nil {
-		return nil, notJSON(path, err)
+	n.value = list
+	_, _, r := d.token(n)
+	return r
+}
+
+// token also gives the bytes of the token, with the separator before it.
+func (d *decoder) token(n *node) (json.Token, []byte, *Refusal) {
+	from := d.json.InputOffset()
+	tok, err := d.json.Token()
+	if err != nil {
+		return nil, nil, notJSON(n.path(), err, d.json.InputOffset())
 	}
-	return list, nil
+	return tok, d.raw[from:d.json.InputOffset()], nil
 }
 
 // clean makes a foreign string storable and notes where it had to.
-func (t *tree) clean(path, s string) string {
-	repaired := t.suspect && strings.ContainsRune(s, utf8.RuneError)
-	if strings.ContainsRune(s, 0) {
-		s, repaired = strings.ReplaceAll(s, "\x00", "\uFFFD"), true
+func (d *decoder) clean(n *node, s string, literal []byte) string {
+	if (damaged(literal) || strings.ContainsRune(s, 0)) && len(d.sanitized) < maxSanitized {
+		d.sanitized = append(d.sanitized, n.path())
 	}
-	if repaired {
-		t.sanitized = append(t.sanitized, path)
-	}
-	return s
+	return repair(s)
 }
 
-func notJSON(path string, err error) *Refusal {
+// repair replaces what Postgres text cannot hold. Invalid UTF-8 and lone surrogates the decoder has replaced already.
+func repair(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+// damaged tells whether the JSON decoder replaced something in a string literal: bytes that are not UTF-8, or a surrogate that
+// is not half of a pair.
+func damaged(literal []byte) bool {
+	if !utf8.Valid(literal) {
+		return true
+	}
+	for i := bytes.IndexByte(literal, '\\'); i >= 0 && i+1 < len(literal); {
+		step := 2
+		if u := escaped(literal[i:]); u >= 0xD800 && u < 0xE000 {
+			low := escaped(literal[min(i+6, len(literal)):])
+			if u >= 0xDC00 || low < 0xDC00 || low >= 0xE000 {
+				return true
+			}
+			step = 12
+		}
+		next := bytes.IndexByte(literal[i+step:], '\\')
+		if next < 0 {
+			return false
+		}
+		i += step + next
+	}
+	return false
+}
+
+// escaped is the code unit of a \uXXXX at the beginning of b, else -1.
+func escaped(b []byte) int64 {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	u, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int64(u)
+}
+
+func notJSON(path string, err error, offset int64) *Refusal {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return refuse(path, "is not JSON: it ends too early")
 	case errors.As(err, &syntax):
-		return refuse(path, "is not JSON: %s at byte %d", syntax.Error(), syntax.Offset)
+		return refuse(path, "is not JSON: %s, near byte %d", syntax.Error(), offset)
 	}
 	return refuse(path, "is not JSON")
 }
 
-// sane keeps numbers within what Postgres' numeric takes.
-func sane(n json.Number) bool {
-	s := n.String()
-	mantissa, exponent, has := strings.Cut(strings.ToLower(s), "e")
+// storable keeps numbers well within what Postgres' numeric takes.
+func storable(n json.Number) bool {
+	mantissa, exponent, has := strings.Cut(strings.ToLower(n.String()), "e")
 	if len(mantissa) > maxDigits {
 		return false
 	}
 	if !has {
 		return true
 	}
-	e, err := strconv.Atoi(strings.TrimPrefix(exponent, "+"))
+	e, err := strconv.Atoi(exponent)
 	return err == nil && e <= maxExponent && e >= -maxExponent
-}
-
-func join(path, name string) string {
-	// A name that is a path's own punctuation, empty or long would make the path unreadable.
-	if name == "" || len(name) > 64 || strings.ContainsAny(name, ".[]\" \t\r\n") {
-		if r := []rune(name); len(r) > 64 {
-			name = string(r[:64]) + "…"
-		}
-		return path + "[" + strconv.Quote(name) + "]"
-	}
-	if path == "" {
-		return name
-	}
-	return path + "." + name
 }
 
 // encode writes a node as compact JSON, with its strings as they were made storable.

@@ -9,10 +9,23 @@ import (
 	"github.com/hibiken/asynqmon"
 )
 
-// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front.
-type Monitor struct{ *asynqmon.HTTPHandler }
+// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front. Close it to end its
+// Redis connections.
+type Monitor struct{ ui *asynqmon.HTTPHandler }
 
-// Monitor serves the web UI under root ("/monitor"). Close it to end its Redis connections.
+// ServeHTTP implements http.Handler.
+func (m Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == m.ui.RootPath()+"/api/metrics" {
+		http.NotFound(w, r) // it would ask a Prometheus that nobody named, and fail with 500
+		return
+	}
+	m.ui.ServeHTTP(w, r)
+}
+
+// Close ends the connections.
+func (m Monitor) Close() error { return m.ui.Close() }
+
+// Monitor serves the web UI under root ("/monitor").
 func (q *Queue) Monitor(root string) Monitor {
 	return Monitor{asynqmon.New(asynqmon.Options{
 		RootPath:     root,

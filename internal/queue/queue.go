@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -32,10 +33,11 @@ const intakeLane = "default"
 var lanes = map[string]int{string(First): 6, intakeLane: 6, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
 
 const (
-	retention  = time.Hour // how long finished tasks stay visible in the web UI
-	maxRetry   = 100       // the net: see the package comment
-	netDelay   = 5 * time.Second
-	opDeadline = 5 * time.Second // one Redis operation made for bookkeeping
+	retention = time.Hour // how long finished tasks stay visible in the web UI
+	maxRetry  = 100       // the net: see the package comment
+	netDelay  = 5 * time.Second
+
+	announceTimeout = 5 * time.Second
 )
 
 // Task is one hand-out of a delivery.
@@ -127,32 +129,71 @@ func ceilSecond(t time.Time) time.Time {
 	return t
 }
 
-// Holds tells whether Redis still has a task that will run: pending, scheduled, being retried or running.
-func (q *Queue) Holds(t Task) (bool, error) {
-	for _, lane := range []Lane{t.Lane, First, Retry, Bulk} {
+// Place is where Redis has a task.
+type Place int
+
+// The places.
+const (
+	Nowhere Place = iota // unknown, completed or archived: it will not run
+	Pending              // it will run: pending, scheduled, or to be retried
+	Active               // a worker has it, or had it and died
+)
+
+// Find tells where Redis has a task.
+func (q *Queue) Find(t Task) (Place, error) {
+	// The lane follows from the attempts, which a free wait takes back: it may lie in another.
+	for _, lane := range append([]Lane{t.Lane}, slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
+		if errors.Is(err, asynq.ErrQueueNotFound) {
+			if err = q.announce(); err == nil {
+				info, err = q.inspector.GetTaskInfo(string(lane), t.ID())
+			}
+		}
 		switch {
-		case errors.Is(err, asynq.ErrQueueNotFound), errors.Is(err, asynq.ErrTaskNotFound):
+		case errors.Is(err, asynq.ErrTaskNotFound):
 			continue
 		case err != nil:
-			return false, fmt.Errorf("look for task %s in Redis: %w", t.ID(), err)
+			return Nowhere, fmt.Errorf("look for task %s in Redis: %w", t.ID(), err)
 		}
-		return info.State != asynq.TaskStateCompleted && info.State != asynq.TaskStateArchived, nil
+		switch info.State {
+		case asynq.TaskStateActive:
+			return Active, nil
+		case asynq.TaskStateCompleted, asynq.TaskStateArchived:
+			continue
+		}
+		return Pending, nil
 	}
-	return false, nil
+	return Nowhere, nil
 }
 
-// Lanes counts the tasks of every lane by asynq state, for the metrics.
+// announce writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis lost its data
+// tasks would run, but neither be found nor shown.
+func (q *Queue) announce() error {
+	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
+	defer cancel()
+	names := make([]any, 0, len(lanes))
+	for name := range lanes {
+		names = append(names, name)
+	}
+	if err := q.rdb.SAdd(ctx, "asynq:queues", names...).Err(); err != nil {
+		return fmt.Errorf("list the lanes in Redis: %w", err)
+	}
+	return nil
+}
+
+// Lanes counts the tasks of every lane by asynq state, for the metrics. Queues of others in the same Redis are not ours to show.
 func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
-	names, err := q.inspector.Queues()
+	known, err := q.inspector.Queues()
 	if err != nil {
 		return nil, fmt.Errorf("list the lanes: %w", err)
 	}
-	out := make(map[Lane]map[string]int, len(names))
-	for _, name := range names {
-		info, err := q.inspector.GetQueueInfo(name)
-		if err != nil {
-			return nil, fmt.Errorf("count lane %s: %w", name, err)
+	out := make(map[Lane]map[string]int, len(lanes))
+	for name := range lanes {
+		info := &asynq.QueueInfo{} // nothing was ever put into it
+		if slices.Contains(known, name) {
+			if info, err = q.inspector.GetQueueInfo(name); err != nil {
+				return nil, fmt.Errorf("count lane %s: %w", name, err)
+			}
 		}
 		out[Lane(name)] = map[string]int{"pending": info.Pending, "active": info.Active, "scheduled": info.Scheduled,
 			"retry": info.Retry, "archived": info.Archived, "completed": info.Completed}

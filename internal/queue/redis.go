@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
@@ -70,6 +71,17 @@ func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 		opt.TLSConfig = &tls.Config{ServerName: host}
 	}
 	return opt, nil
+}
+
+// LogDriver sends what the Redis driver says by itself, one line per failed connection, to log at level debug instead of standard
+// error: readiness and the callers tell the same better. The driver has one logger for the process, so this is for main, before
+// anything else runs.
+func LogDriver(log *slog.Logger) { redis.SetLogger(driverLogger{log}) }
+
+type driverLogger struct{ log *slog.Logger }
+
+func (l driverLogger) Printf(ctx context.Context, format string, args ...any) {
+	l.log.DebugContext(ctx, fmt.Sprintf(format, args...), "from", "redis")
 }
 
 // UnfitError means that the Redis server would lose work: too old, or allowed to evict keys.

@@ -39,7 +39,7 @@ type ServerConfig struct {
 	Handler     Handler
 	Concurrency int // tasks at a time; needed
 
-	// Kinds are the task types that are taken. Others stay untouched in the retry state with a clear error.
+	// Kinds are the task types that are taken. Others are archived with a clear error: nothing is lost, and nothing loops.
 	Kinds []string
 
 	// ShutdownTimeout is how long Shutdown waits for running tasks; it must outlast the longest call. Needed.
@@ -54,6 +54,9 @@ type Server struct {
 	srv   *asynq.Server
 	mux   asynq.Handler
 	kinds map[string]bool
+
+	announce func() error
+	log      *slog.Logger
 }
 
 // NewServer prepares a server; Start begins.
@@ -64,7 +67,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &Server{log: q.log, announce: q.announce, kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
@@ -84,6 +87,9 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 
 // Start begins to take tasks. It returns at once.
 func (s *Server) Start() error {
+	if err := s.announce(); err != nil {
+		s.log.Warn("the web UI shows the lanes once they are used", "error", err)
+	}
 	if err := s.srv.Start(s.mux); err != nil {
 		return fmt.Errorf("start the asynq server: %w", err)
 	}
@@ -124,8 +130,16 @@ type asynqLogger struct{ log *slog.Logger }
 
 func (l asynqLogger) Debug(args ...any) { l.log.Debug(line(args), "from", "asynq") }
 func (l asynqLogger) Info(args ...any)  { l.log.Info(line(args), "from", "asynq") }
-func (l asynqLogger) Warn(args ...any)  { l.log.Warn(line(args), "from", "asynq") }
 func (l asynqLogger) Error(args ...any) { l.log.Error(line(args), "from", "asynq") }
+
+// Warn lowers what asynq says of every archived task: that a delivery was rejected is told by its own line, with the reason.
+func (l asynqLogger) Warn(args ...any) {
+	level, text := slog.LevelWarn, line(args)
+	if strings.HasPrefix(text, "Retry exhausted for task") {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, text, "from", "asynq")
+}
 
 // Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
 func (l asynqLogger) Fatal(args ...any) { l.log.Error(line(args), "from", "asynq") }

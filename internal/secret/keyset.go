@@ -15,6 +15,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
 	"github.com/tink-crypto/tink-go/v2/keyset"
+	tinkpb "github.com/tink-crypto/tink-go/v2/proto/tink_go_proto"
 	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
@@ -79,6 +80,11 @@ func Parse(text Secret) (*Keyset, error) {
 }
 
 func fromHandle(h *keyset.Handle) (*Keyset, error) {
+	for _, info := range h.KeysetInfo().GetKeyInfo() {
+		if info.GetOutputPrefixType() != tinkpb.OutputPrefixType_TINK {
+			return nil, &KeysetError{fmt.Sprintf("its key %d has no TINK prefix, by which a ciphertext finds its key", info.GetKeyId())}
+		}
+	}
 	a, err := aead.New(h)
 	if err != nil {
 		return nil, &KeysetError{"its keys do not encrypt (AEAD is needed)"}
@@ -96,8 +102,11 @@ func (k *Keyset) Write(w io.Writer) error {
 	return err
 }
 
-// String prints no key material.
+// String prints no key material, and neither does any verb of fmt.
 func (k *Keyset) String() string { return fmt.Sprintf("keyset with primary key %d", k.PrimaryID()) }
+
+// Format implements fmt.Formatter.
+func (k *Keyset) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
 
 // PrimaryID is the key that Seal uses.
 func (k *Keyset) PrimaryID() uint32 { return k.handle.KeysetInfo().GetPrimaryKeyId() }
@@ -115,7 +124,7 @@ func (k *Keyset) Seal(plain []byte, b Binding) ([]byte, error) {
 func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	id, ok := KeyID(cipher)
 	if !ok {
-		return nil, &DecryptError{"it is no ciphertext of ours, or cut short"}
+		return nil, &DecryptError{"it is no ciphertext of Herald's, or is cut short: store the secret again"}
 	}
 	plain, err := k.aead.Decrypt(cipher, b.associatedData())
 	if err == nil {
@@ -123,10 +132,10 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	}
 	for _, info := range k.handle.KeysetInfo().GetKeyInfo() {
 		if info.GetKeyId() == id {
-			return nil, &DecryptError{"it belongs to another agent, origin or header, or was damaged"}
+			return nil, &DecryptError{"it was sealed for another agent, origin or header, or is damaged: store the secret again"}
 		}
 	}
-	return nil, &DecryptError{fmt.Sprintf("its key %d is not in HERALD_KEYSET", id)}
+	return nil, &DecryptError{fmt.Sprintf("its key %d is not in HERALD_KEYSET: put that key back, or store the secret again", id)}
 }
 
 // KeyID tells which key sealed a ciphertext: Tink's prefix is 0x01 and the id, big endian.
@@ -151,7 +160,7 @@ func LoadOrCreateFile(path string) (k *Keyset, made bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("make a keyset file: %w", err)
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }()
 	err = errors.Join(k.Write(tmp), tmp.Sync(), tmp.Close())
 	if err == nil {
 		// Link, not rename: of two processes that make one at once, the first must win for both.
@@ -161,21 +170,48 @@ func LoadOrCreateFile(path string) (k *Keyset, made bool, err error) {
 		k, err = loadFile(path)
 		return k, false, err
 	}
+	if err == nil {
+		// What is sealed from now on needs this file after a power failure too.
+		err = syncFolder(filepath.Dir(path))
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("write the keyset file %s: %w", path, err)
 	}
 	return k, true, nil
 }
 
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// maxKeysetFile is far more than a keyset of many keys.
+const maxKeysetFile = 64 << 10
+
 func loadFile(path string) (*Keyset, error) {
+	// Looked at before it is opened: to open a FIFO waits for a writer.
 	st, err := os.Stat(path)
+	if err == nil && !st.Mode().IsRegular() {
+		return nil, &KeysetError{path + " is not a file"}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the keyset file: %w", err)
 	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return nil, &KeysetError{fmt.Sprintf("%s can be read by others (mode %#o): chmod 600 it, and make new keys if somebody may have read it", path, st.Mode().Perm())}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the keyset file: %w", err)
 	}
-	raw, err := os.ReadFile(path)
+	defer func() { _ = f.Close() }()
+	switch st, err = f.Stat(); {
+	case err != nil:
+		return nil, fmt.Errorf("read the keyset file: %w", err)
+	case st.Mode().Perm()&0o077 != 0:
+		return nil, &KeysetError{fmt.Sprintf("%s is open to others than its owner (mode %#o): run chmod 600 on it, and make new keys if somebody may have read it", path, st.Mode().Perm())}
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxKeysetFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the keyset file: %w", err)
 	}

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
@@ -12,21 +13,33 @@ import (
 const mask = "******"
 
 // Secret is a text that prints as asterisks: through fmt, json, text and slog. Reveal is the only way to its bytes, so that
-// every place that uses one can be found.
-type Secret struct{ value string }
+// every place that uses one can be found. The zero value is the empty secret.
+type Secret struct {
+	_ [0]func() // not comparable: == would compare pointers, and not in constant time
+
+	// A pointer, since fmt prints fields that it cannot call methods on (unexported ones, or after %p) as they are: it does not
+	// follow a pointer there.
+	value *string
+}
 
 // New wraps a text.
-func New(s string) Secret { return Secret{value: s} }
+func New(s string) Secret { return Secret{value: &s} }
 
 // Reveal returns the text. Do not log it, store it in clear or put it into an error.
-func (s Secret) Reveal() string { return s.value }
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 // IsZero tells whether there is no secret at all.
-func (s Secret) IsZero() bool { return s.value == "" }
+func (s Secret) IsZero() bool { return s.Reveal() == "" }
 
-// Equal compares in constant time.
-func (s Secret) Equal(other Secret) bool {
-	return subtle.ConstantTimeCompare([]byte(s.value), []byte(other.value)) == 1
+// Compare tells whether given is the secret, in a time that depends on neither its text nor its length.
+func (s Secret) Compare(given string) bool {
+	a, b := sha256.Sum256([]byte(s.Reveal())), sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
 // String implements fmt.Stringer.

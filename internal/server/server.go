@@ -19,8 +19,8 @@ type Config struct {
 	Listen string        // host:port; port 0 takes a free one
 	Token  secret.Secret // needed off loopback; on loopback it is asked for when set
 
-	// Ready tells what the service is waiting for, by name; an empty map means ready. It is asked for each /readyz and must
-	// answer at once.
+	// Ready tells what the service is waiting for, by name, and why; an empty map means ready. It is asked for each /readyz, must
+	// answer at once, and gives its map away.
 	Ready func() map[string]string
 
 	Metrics http.Handler // /metrics
@@ -32,6 +32,7 @@ type Server struct {
 	cfg     Config
 	ln      net.Listener
 	srv     *http.Server
+	public  bool // listens off loopback
 	monitor atomic.Pointer[http.Handler]
 	done    chan struct{}
 }
@@ -58,9 +59,9 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on HERALD_LISTEN %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, ln: ln, done: make(chan struct{})}
+	s := &Server{cfg: cfg, ln: ln, public: !isLoopback(host), done: make(chan struct{})}
 	s.srv = &http.Server{
-		Handler:           s.routes(!isLoopback(host)),
+		Handler:           s.routes(),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second,
@@ -93,7 +94,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-func (s *Server) routes(public bool) http.Handler {
+func (s *Server) routes() http.Handler {
 	open := http.NewServeMux()
 	open.HandleFunc("GET /healthz", s.health)
 	open.HandleFunc("GET /readyz", s.ready)
@@ -103,9 +104,12 @@ func (s *Server) routes(public bool) http.Handler {
 	closed.HandleFunc(MonitorRoot+"/", s.serveMonitor)
 	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
+	closed.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusNotFound, "not_found", "there is nothing here; the web UI is at "+MonitorRoot+"/")
+	})
 
 	guarded := s.authenticate(closed)
-	if !public {
+	if !s.public {
 		guarded = sameHost(guarded)
 	}
 	open.Handle("/", guarded)
@@ -130,8 +134,14 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+// ready names what is waited for to everybody, and says why to those who may see the rest: errors name inner hosts.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if waiting := s.cfg.Ready(); len(waiting) > 0 {
+		if !s.authentic(r) || !s.public && !isLoopback(hostname(r.Host)) {
+			for name := range waiting {
+				waiting[name] = "not available; with the token this says why"
+			}
+		}
 		writeJSON(w, http.StatusServiceUnavailable, map[string]any{"status": "waiting", "for": waiting})
 		return
 	}

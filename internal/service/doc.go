@@ -2,6 +2,7 @@
 // and takes everything down in the right order. The worker, the enqueue command and the demo differ only in what of it they
 // use.
 //
-// What does not live here: what any of the parts do. Order of starting: HTTP (so that health can be asked for), Postgres,
-// migrations, Redis, chains, then tasks are taken. Order of stopping: no more tasks, running ones end, the rest.
+// What does not live here: what any of the parts do. Order of starting: HTTP (so that health can be asked for), embedded services,
+// then Postgres, Redis and the chains are waited for together, migrations, and tasks are taken. Order of stopping: no more tasks,
+// running ones end, the rest.
 package service

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -24,13 +25,13 @@ type part struct {
 
 // await asks until the part answers, telling the log and /readyz what it waits for.
 func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) error {
-	var said time.Time
+	began, said := time.Now(), time.Time{}
 	for {
 		err := probe(ctx, p)
 		if err == nil {
 			ready.set(p.name, "")
 			if !said.IsZero() {
-				log.Info("reached "+p.name, "after", time.Since(said).Round(time.Second))
+				log.Info("reached "+p.name, "after", time.Since(began).Round(time.Second))
 			}
 			return nil
 		}
@@ -39,10 +40,12 @@ func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) erro
 			said = time.Now()
 			log.Warn("waiting for "+p.name, "error", err)
 		}
+		timer := time.NewTimer(probeInterval)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return fmt.Errorf("waiting for %s: %w", p.name, context.Cause(ctx))
-		case <-time.After(probeInterval):
+		case <-timer.C:
 		}
 	}
 }
@@ -53,19 +56,28 @@ func probe(ctx context.Context, p part) error {
 	return p.ping(ctx)
 }
 
-// awaitChains waits for all chains at once, but only for chainPatience: one that stays away must not stop the others.
-func awaitChains(ctx context.Context, chains []part, ready *readiness, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, chainPatience)
+// awaitAll waits for everything at once, so that /readyz names all that is away. Chains are waited for only for chainPatience: one
+// that stays away must not stop the others.
+func awaitAll(ctx context.Context, needed, chains []part, ready *readiness, log *slog.Logger) error {
+	patient, cancel := context.WithTimeoutCause(ctx, chainPatience, fmt.Errorf("not there after %s", chainPatience))
 	defer cancel()
+	errs := make([]error, len(needed))
 	var wg sync.WaitGroup
+	for i, p := range needed {
+		wg.Go(func() { errs[i] = await(ctx, p, ready, log) })
+	}
 	for _, c := range chains {
 		wg.Go(func() {
-			if err := await(ctx, c, ready, log); err != nil {
+			if err := await(patient, c, ready, log); err != nil && ctx.Err() == nil {
 				log.Warn("going on without "+c.name+"; its deliveries wait", "error", err)
 			}
 		})
 	}
 	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(errs...)
 }
 
 // watch keeps readiness true while the service runs.

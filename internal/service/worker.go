@@ -69,49 +69,64 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	}()
 
 	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Redis: true, Logger: o.Logger})
+	if askedToStop(ctx, err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
+		if askedToStop(ctx, err) {
+			err = nil
+		}
 		err = errors.Join(err, backend.Close(stop))
 	}()
-	err = serve(ctx, cfg, o, backend, web, ready, reg)
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return nil // asked to stop while still starting
-	}
-	return err
+	return serve(ctx, cfg, o, backend, web, ready, reg)
+}
+
+// askedToStop tells whether err only says that ctx ended: the stop was asked for while the service was still starting.
+func askedToStop(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
 func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness, reg *prometheus.Registry) error {
-	st, err := OpenStore(ctx, cfg, b, ready, o.Logger)
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	q, err := openQueue(ctx, b, ready, o.Logger)
+	q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
 	defer q.Close()
 	monitor := q.Monitor(server.MonitorRoot)
 	defer monitor.Close()
-	web.Mount(monitor)
-
 	parts, err := assemble(cfg, b, st, q, reg, o)
 	if err != nil {
 		return err
 	}
 	defer parts.close()
-	awaitChains(ctx, parts.chainParts(), ready, o.Logger)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+
+	if err := awaitAll(ctx, []part{{"postgres", st.Ping}, {"redis", q.Ping}}, parts.chainParts(), ready, o.Logger); err != nil {
+		return err
+	}
+	web.Mount(monitor)
+	if err := schema(ctx, b, o.Logger); err != nil {
+		return err
+	}
+	if !b.EmbeddedRedis {
+		if err := q.CheckServer(ctx); err != nil {
+			return err
+		}
 	}
 	return parts.run(ctx, cfg, o, web, ready)
 }
 
-// OpenStore waits for Postgres and sees to its schema: an embedded database is migrated, somebody's own is not touched.
+// OpenStore waits for Postgres and sees to its schema: an embedded database is migrated, somebody's own is not. For commands beside
+// the worker.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, ready *readiness, log *slog.Logger) (*store.Store, error) {
 	if ready == nil {
 		ready = newReadiness()
@@ -155,24 +170,6 @@ func schema(ctx context.Context, b *Backend, log *slog.Logger) error {
 	return nil
 }
 
-func openQueue(ctx context.Context, b *Backend, ready *readiness, log *slog.Logger) (*queue.Queue, error) {
-	q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	if err := await(ctx, part{"redis", q.Ping}, ready, log); err != nil {
-		q.Close()
-		return nil, err
-	}
-	if !b.EmbeddedRedis {
-		if err := q.CheckServer(ctx); err != nil {
-			q.Close()
-			return nil, err
-		}
-	}
-	return q, nil
-}
-
 // assembly is everything between the connections and the tasks.
 type assembly struct {
 	store   *store.Store
@@ -213,7 +210,7 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 	if a.fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Guard: guard, Logger: o.Logger}); err != nil {
 		return nil, err
 	}
-	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, Logger: o.Logger}); err != nil {
+	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
 		return nil, err
 	}
 	return a, a.wire(cfg, keys, reg, o)
@@ -238,7 +235,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	}
 	pipeline, err := delivery.New(delivery.Config{
 		Ledger: a.store, Resolver: a.resolve, Fetcher: a.fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher, Schedule: schedule,
-		Chain: func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
+		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace})
 	if err != nil {
@@ -275,6 +272,11 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	for i, k := range kinds {
 		names[i] = string(k)
 	}
+	forget, err := a.announce(web.Addr())
+	if err != nil {
+		return err
+	}
+	defer forget()
 	patience := cfg.CallTimeout + stopMargin
 	srv, err := a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names, ShutdownTimeout: patience})
 	if err != nil {
@@ -291,12 +293,6 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	})
 	defer func() { stopLoops(); wg.Wait() }()
 
-	forget, err := a.announce(web.Addr())
-	if err != nil {
-		srv.Shutdown()
-		return err
-	}
-	defer forget()
 	ready.set("start", "")
 	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(a.chains))
 	if o.Running != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -32,11 +33,11 @@ type Intake struct {
 type Verdict string
 
 const (
-	Accepted   Verdict = "accepted"
-	Known      Verdict = "known"
-	Conflict   Verdict = "conflict"
-	Refreshed  Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised, no delivery
-	acceptSlow Verdict = ""
+	Accepted  Verdict = "accepted"
+	Known     Verdict = "known"
+	Conflict  Verdict = "conflict"
+	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised, no delivery
+	undecided Verdict = ""
 )
 
 // Acceptance answers one Intake. For Known, ID and Status are those of the delivery that is there.
@@ -50,6 +51,8 @@ type Acceptance struct {
 
 // Accept commits jobs and hands out what the agents have room for; the caller puts the returned tasks into Redis. Answers
 // come in the order of the intakes. Calling it again with the same jobs is harmless: they are known. At most MaxAccept.
+//
+// No job makes the others fail: one that Postgres could not hold is stored as rejected, as if it had come Refused.
 func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, error) {
 	if len(in) > MaxAccept {
 		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
@@ -57,11 +60,19 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 	if len(in) == 0 {
 		return nil, nil, nil
 	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows := make([]arrival, len(in))
+	for i, it := range in {
+		var err error
+		if rows[i], err = arrive(it); err != nil {
+			return nil, nil, fmt.Errorf("accept job %d of %d: %w", i+1, len(in), err)
+		}
+	}
 	for {
-		out, tasks, err := s.accept(ctx, in)
-		var pe *pgconn.PgError
-		if errors.As(err, &pe) && pe.Code == "40P01" && ctx.Err() == nil {
-			continue // deadlock: keys of one agent under two registries; one of the two always gets through
+		out, tasks, err := s.accept(ctx, rows)
+		if again(err) && ctx.Err() == nil {
+			continue
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("accept %d jobs: %w", len(in), Plain(err))
@@ -70,32 +81,77 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 	}
 }
 
-func (s *Store) accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, error) {
-	tx, err := s.pool.Begin(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+// errMoved means that a row was not any more what it was a moment ago.
+var errMoved = errors.New("somebody else changed the delivery meanwhile")
 
-	agents := agentsOf(in)
-	if err := s.lockAgents(ctx, tx, agents); err != nil {
-		return nil, nil, err
+// again tells whether the transaction met another one that its locks do not shut out: the same key under another identity
+// registry, or refused. One of the two always gets through, so trying anew ends.
+func again(err error) bool {
+	var pe *pgconn.PgError
+	const deadlockDetected = "40P01"
+	return errors.Is(err, errMoved) || errors.As(err, &pe) && pe.Code == deadlockDetected
+}
+
+// arrival is an intake as a row: everything about it is storable.
+type arrival struct {
+	Intake
+	key   string
+	kind  string
+	agent Agent
+	raw   []byte // null for what is refused: it may hold secrets that nobody found and encrypted
+}
+
+// maxKeyBytes is longer than any key of DESIGN §3 and short enough for Postgres' index.
+const maxKeyBytes = 1 << 10
+
+func arrive(it Intake) (arrival, error) {
+	a := arrival{Intake: it, key: text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes), kind: text(string(it.Job.Kind), maxNameBytes), agent: agentOf(it.Job)}
+	a.Refused = text(it.Refused, maxErrorBytes)
+	if a.refreshes() {
+		return a, nil
 	}
-	out := make([]Acceptance, len(in))
-	if err := s.insert(ctx, tx, in, out); err != nil {
-		return nil, nil, err
+	if a.key == "" {
+		return a, errors.New("a delivery needs a key")
 	}
-	if err := s.settleKnown(ctx, tx, in, out); err != nil {
-		return nil, nil, err
+	if a.Refused == "" {
+		raw, err := json.Marshal(it.Job)
+		if err != nil {
+			return a, fmt.Errorf("encode the job of %s: %w", a.key, err)
+		}
+		var ok bool
+		if a.raw, ok = cleanJSON(raw); !ok {
+			a.Refused = "the job nests too deeply or holds a number too long to be stored"
+		} else if it.Job.ChainID > math.MaxInt64 {
+			a.Refused = "chainId is too large to be stored"
+		}
 	}
-	tasks, err := s.dispatchIn(ctx, tx, agents)
-	if err != nil {
-		return nil, nil, err
+	if a.Refused != "" {
+		a.raw, a.SealedHeaders = nil, nil
+		a.agent.ChainID = min(a.agent.ChainID, math.MaxInt64)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return nil, nil, err
-	}
-	return out, tasks, nil
+	return a, nil
+}
+
+// refreshes: the job is no delivery, it raises its agent's epoch.
+func (a arrival) refreshes() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
+
+func (s *Store) accept(ctx context.Context, in []arrival) (out []Acceptance, tasks []Task, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		out, tasks = make([]Acceptance, len(in)), nil
+		agents := agentsOf(in)
+		if err := s.lockAgents(ctx, tx, agents); err != nil {
+			return err
+		}
+		if err := s.insert(ctx, tx, in, out); err != nil {
+			return err
+		}
+		if err := s.settleKnown(ctx, tx, in, out); err != nil {
+			return err
+		}
+		tasks, err = s.dispatchIn(ctx, tx, agents)
+		return err
+	})
+	return out, tasks, err
 }
 
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
@@ -109,114 +165,160 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insert takes what is new, and raises epochs. What is known stays acceptSlow.
-func (s *Store) insert(ctx context.Context, tx pgx.Tx, in []Intake, out []Acceptance) error {
+// insert takes what is new, and raises epochs. What is known stays undecided.
+func (s *Store) insert(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
-	for i, it := range in {
-		if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
-			a := agentOf(it.Job)
+	for i, a := range in {
+		if a.refreshes() {
 			b.Queue(`UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
-			          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID).
-				Exec(func(pgconn.CommandTag) error { out[i] = Acceptance{Verdict: Refreshed}; return nil })
+			          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.agent.ChainID, a.agent.Registry, a.agent.ID)
+			out[i] = Acceptance{Verdict: Refreshed}
 			continue
 		}
-		key := it.key()
-		if err := s.queueInsert(b, it, key, job.IDOf(key), &out[i]); err != nil {
-			return err
-		}
+		s.queueInsert(b, a, job.IDOf(a.key), &out[i])
 	}
 	return tx.SendBatch(ctx, b).Close()
 }
 
-func (s *Store) queueInsert(b *pgx.Batch, it Intake, key string, id uuid.UUID, out *Acceptance) error {
+func (s *Store) queueInsert(b *pgx.Batch, a arrival, id uuid.UUID, out *Acceptance) {
 	status, reason := Queued, ""
-	var raw []byte // stays null for what is refused: it may hold secrets that nobody found and encrypted
-	if it.Refused != "" {
+	if a.Refused != "" {
 		status, reason = Rejected, "invalid_job"
-	} else {
-		var err error
-		if raw, err = json.Marshal(it.Job); err != nil {
-			return fmt.Errorf("encode job %s: %w", key, err)
-		}
 	}
-	a := agentOf(it.Job)
-	b.Queue(s.sql.accept, id, key, it.Job.Kind, a.ChainID, a.Registry, a.ID, it.Job.OrderKey(), fmt.Sprint(it.Job.OrderSeq()),
-		raw, it.SealedHeaders, status, null(reason), null(text(it.Refused, maxErrorBytes))).
+	b.Queue(s.sql.accept, id, a.key, a.kind, a.agent.ChainID, a.agent.Registry, a.agent.ID, a.Job.OrderKey(), fmt.Sprint(a.Job.OrderSeq()),
+		a.raw, a.SealedHeaders, status, null(reason), null(a.Refused)).
 		QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&out.ID)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
-			out.Verdict, out.Key, out.Status = Accepted, key, status
+			out.Verdict, out.Key, out.Status = Accepted, a.key, status
 			return err
 		})
-	return nil
+}
+
+// holder is the row that has a key.
+type holder struct {
+	id     uuid.UUID
+	status Status
+	reason string
+	raw    []byte // null: retention dropped it, or it came Refused
 }
 
 // settleKnown decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
-func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []Intake, out []Acceptance) error {
-	for i := range in {
-		if out[i].Verdict != acceptSlow {
+func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
+	var keys []string
+	for i, a := range in {
+		if out[i].Verdict == undecided {
+			keys = append(keys, a.key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	holders, err := s.holders(ctx, tx, keys)
+	if err != nil {
+		return err
+	}
+	for i, a := range in {
+		if out[i].Verdict != undecided {
 			continue
 		}
-		if err := s.settle(ctx, tx, in[i], &out[i]); err != nil {
+		h, ok := holders[a.key]
+		if !ok {
+			return fmt.Errorf("look up %s: %w", a.key, errMoved)
+		}
+		if out[i], err = s.settle(ctx, tx, a, h); err != nil {
 			return err
+		}
+		if out[i].Verdict == Accepted { // the next of this batch with the same key meets what is there now
+			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw}
 		}
 	}
 	return nil
 }
 
-func (s *Store) settle(ctx context.Context, tx pgx.Tx, it Intake, out *Acceptance) error {
-	key := it.key()
-	out.Key = key
-	var raw []byte
-	err := tx.QueryRow(ctx, `SELECT id, status, job FROM herald.deliveries WHERE key = $1 FOR UPDATE`, key).
-		Scan(&out.ID, &out.Status, &raw)
+func (s *Store) holders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
+	rows, err := tx.Query(ctx, s.sql.known, keys)
 	if err != nil {
-		return fmt.Errorf("look up %s: %w", key, err)
+		return nil, fmt.Errorf("look up known keys: %w", err)
 	}
-	out.Verdict = Known
-	if raw == nil || it.Refused != "" {
-		return nil // retention dropped its job: the key alone is what is known
+	found := make(map[string]holder, len(keys))
+	var key string
+	var h holder
+	_, err = pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw}, func() error {
+		found[key] = h
+		h.raw = nil // the next row gets bytes of its own
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up known keys: %w", err)
 	}
+	return found, nil
+}
+
+func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	vanished := h.status == Cancelled && h.reason == "reorg"
+	notFound := h.status == Rejected && h.reason == "event_not_found"
+	invalid := h.status == Rejected && h.reason == "invalid_job"
 	var known job.Job
-	if err := json.Unmarshal(raw, &known); err != nil {
-		return fmt.Errorf("read the stored job of %s: %w", key, err)
+	switch {
+	case a.Refused != "":
+		return out, nil
+	case h.raw == nil && invalid:
+		return s.displace(ctx, tx, a, h) // it never was this event
+	case h.raw != nil && json.Unmarshal(h.raw, &known) != nil:
+		if invalid {
+			return s.displace(ctx, tx, a, h)
+		}
+		return out, nil // a newer version may be able to read it
+	case h.raw != nil:
+		var brought job.Job // as it would be stored: strings that had to be repaired were so in what is known
+		if err := json.Unmarshal(a.raw, &brought); err != nil {
+			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
+		}
+		field, differs := brought.Conflict(known)
+		if differs && (vanished || notFound || invalid) {
+			return s.displace(ctx, tx, a, h)
+		}
+		if differs {
+			out.Verdict, out.Field = Conflict, field
+			return out, nil
+		}
 	}
-	if field, differs := it.Job.Conflict(known); differs {
-		return s.displace(ctx, tx, it, field, out)
+	if !vanished && !notFound {
+		return out, nil
 	}
-	fresh, err := json.Marshal(it.Job)
-	if err != nil {
-		return err
-	}
-	err = tx.QueryRow(ctx, s.sql.reopen, out.ID, fresh, it.SealedHeaders).Scan(&out.ID)
+	err := tx.QueryRow(ctx, s.sql.reopen, h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq())).Scan(&out.ID)
 	switch {
 	case err == nil:
 		out.Verdict, out.Status = Accepted, Queued
-	case !errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("queue %s anew: %w", key, err)
+	case !errors.Is(err, pgx.ErrNoRows): // no row: it was called once
+		return out, fmt.Errorf("queue %s anew: %w", a.key, err)
 	}
-	return nil
+	return out, nil
 }
 
-// displace gives the key of a row that turned out not to be an event to the one that claims it now, or reports a conflict.
-func (s *Store) displace(ctx context.Context, tx pgx.Tx, it Intake, field string, out *Acceptance) error {
-	old := out.ID
+// displace gives the key of a row that turned out not to be an event to the one that claims it now.
+func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder) (out Acceptance, err error) {
 	var moved string
-	err := tx.QueryRow(ctx, s.sql.displace, old).Scan(&moved)
+	err = tx.QueryRow(ctx, s.sql.displace, h.id, a.key).Scan(&moved)
 	if errors.Is(err, pgx.ErrNoRows) {
-		out.Verdict, out.Field = Conflict, field
-		return nil
+		err = errMoved
 	}
 	if err != nil {
-		return fmt.Errorf("free the key %s: %w", out.Key, err)
+		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	b := &pgx.Batch{}
-	if err := s.queueInsert(b, it, out.Key, job.IDOf(moved), out); err != nil {
-		return err
+	s.queueInsert(b, a, job.IDOf(moved), &out)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return out, fmt.Errorf("take the key %s: %w", a.key, err)
 	}
-	return tx.SendBatch(ctx, b).Close()
+	if out.Verdict == undecided {
+		return out, fmt.Errorf("take the key %s: %w", a.key, errMoved)
+	}
+	return out, nil
 }
 
 // dispatchIn hands out for several agents whose rows are locked.
@@ -224,30 +326,29 @@ func (s *Store) dispatchIn(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Ta
 	var tasks []Task
 	b := &pgx.Batch{}
 	for _, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut).Query(func(rows pgx.Rows) error {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) error {
 			got, err := pgx.CollectRows(rows, scanTask)
 			tasks = append(tasks, got...)
 			return err
 		})
 	}
-	return tasks, tx.SendBatch(ctx, b).Close()
+	err := tx.SendBatch(ctx, b).Close()
+	return tasks, err
 }
 
-func (it Intake) key() string {
-	if it.Key != "" {
-		return it.Key
-	}
-	return it.Job.Key()
-}
-
-// agentsOf lists the agents of a batch once each, in the order in which they are locked.
-func agentsOf(in []Intake) []Agent {
+// agentsOf lists the agents of a batch.
+func agentsOf(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
-	for _, it := range in {
-		if it.Refused == "" { // bytes that are no job have no agent
-			agents = append(agents, agentOf(it.Job))
+	for _, a := range in {
+		if a.Refused == "" { // bytes that are no job have no agent
+			agents = append(agents, a.agent)
 		}
 	}
+	return distinct(agents)
+}
+
+// distinct lists each agent once, in one order.
+func distinct(agents []Agent) []Agent {
 	slices.SortFunc(agents, func(a, b Agent) int {
 		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry), strings.Compare(a.ID, b.ID))
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -30,22 +31,37 @@ type Claim struct {
 	Called        bool  // an earlier attempt reached the agent, or may have
 	Epoch         int64 // of the agent: what is cached under an older one is stale
 	Enabled       bool
+
+	kind  string // from the row's own columns, as is agent: the job may be unreadable
+	agent Agent
 }
 
 // Agent names the claim's agent.
-func (c *Claim) Agent() Agent { return agentOf(c.Job) }
+func (c *Claim) Agent() Agent {
+	if c.agent == (Agent{}) {
+		return agentOf(c.Job)
+	}
+	return c.agent
+}
 
-// ErrUnreadableJob means that a row's job cannot be read any more: written by a newer version, or edited by hand. The
-// claim that comes with it is valid, so that the outcome can be recorded.
+// ErrUnreadableJob means that a row's job cannot be read any more: written by a newer version, edited by hand, or dropped.
+// The claim that comes with it is valid, so that the outcome can be recorded; its Job is empty.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
 // Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, the task is old, or
 // the delivery is not due. The lease counts from Postgres' now().
 func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
+	if n < 1 || n > math.MaxInt32 {
+		return nil, nil // no task of ours
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	c := &Claim{ID: id, N: n}
 	var raw []byte
-	err := s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance).Scan(
-		&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.CreatedAt, &c.Called, &c.Epoch, &c.Enabled)
+	err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
+		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
+			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled)
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -53,13 +69,37 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 		return nil, fmt.Errorf("claim delivery %s: %w", id, Plain(err))
 	}
 	if err := json.Unmarshal(raw, &c.Job); err != nil {
+		c.Job = job.Job{}
 		return c, fmt.Errorf("claim delivery %s: %w: %w", id, ErrUnreadableJob, err)
 	}
 	return c, nil
 }
 
+// claimRow is one round trip and one commit. A first hand-out has its place; only one that has waited must get one.
+func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) error {
+	if n == 1 {
+		return scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance))
+	}
+	b := &pgx.Batch{}
+	b.Queue(s.sql.lockAgentOf, id)
+	b.Queue(s.sql.yield, id, n, clockTolerance, HandOut)
+	var err error // kept apart: a refusal must not look like a batch that failed
+	b.Queue(s.sql.claim, id, n, lease, clockTolerance).QueryRow(func(row pgx.Row) error {
+		if err = scan(row); errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if failed := s.pool.SendBatch(ctx, b).Close(); failed != nil {
+		return failed
+	}
+	return err
+}
+
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	var until time.Time
 	err := s.pool.QueryRow(ctx,
 		`UPDATE herald.deliveries SET lease_until = now() + $3::interval, updated_at = now()

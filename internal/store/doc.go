@@ -4,12 +4,16 @@
 //
 // Invariants:
 //   - A delivery exists once its Accept has committed; from then on only a fenced write changes its course.
-//   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Who lost
-//     the claim gets ErrFenced and must not act on the delivery again.
-//   - At most HandOut deliveries of an agent are pending or running at a time; waiting and held ones do not count.
+//   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Whoever takes
+//     a running row from its worker draws a new one. Who lost the claim gets ErrFenced and must not act on the delivery again;
+//     a late success is the one exception (Record).
+//   - At most HandOut deliveries of an agent are pending or running at a time; waiting and held ones do not count. Only a
+//     holder of the agent's row lock adds to them. A task whose row went back into the line (handed_at is null) claims nothing.
+//   - Whoever locks agents and deliveries in one transaction locks the agents first, in the order of their primary key.
 //   - Every time compared with a lease or a wait is Postgres' now(), never this machine's clock.
-//   - What is written as jsonb was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes cannot make a
-//     write fail.
+//   - What is written as jsonb or text was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes cannot
+//     make a write fail, nor one job the batch it came in.
+//   - Every call ends: a context without a deadline gets one.
 //
 // A warm delivery costs two round trips and two commits: Claim, and Record, which also hands out the agent's next ones.
 package store

@@ -1,10 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -79,18 +82,12 @@ func (d *Delivery) fields() []any {
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
 func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
-	limit := f.Limit
-	if limit <= 0 {
-		limit = 50
-	}
-	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries
-		WHERE ($1::bigint IS NULL OR chain_id = $1)
-		  AND ($2::text = '' OR agent_id = nullif($2, '')::numeric)
-		  AND ($3::text = '' OR status = $3)
-		  AND ($4::text = '' OR reason = $4)
-		  AND ($5::bigint = 0 OR seq < $5)
-		ORDER BY seq DESC LIMIT $6`,
-		f.ChainID, f.AgentID, f.Status, f.Reason, f.Before, min(limit, 1000))
+	where, args := f.where()
+	args = append(args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+where+
+		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
 	}
@@ -101,8 +98,38 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	return list, nil
 }
 
+// where holds only the conditions that narrow, so that Postgres plans each combination for the index that fits it.
+func (f Filter) where() (sql string, args []any) {
+	var conditions []string
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		conditions = append(conditions, condition+" $"+strconv.Itoa(len(args)))
+	}
+	if f.ChainID != nil {
+		add("chain_id =", *f.ChainID)
+	}
+	if f.AgentID != "" {
+		add("agent_id =", f.AgentID)
+	}
+	if f.Status != "" {
+		add("status =", f.Status)
+	}
+	if f.Reason != "" {
+		add("reason =", f.Reason)
+	}
+	if f.Before > 0 {
+		add("seq <", f.Before)
+	}
+	if len(conditions) == 0 {
+		return "", nil
+	}
+	return " WHERE " + strings.Join(conditions, " AND "), args
+}
+
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id)
 	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),

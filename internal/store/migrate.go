@@ -60,14 +60,15 @@ func Migrations(ctx context.Context, url secret.Secret) ([]Migration, error) {
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
 	cfg, err := pgx.ParseConfig(url.Reveal())
 	if err != nil {
-		return fmt.Errorf("DATABASE_URL is not a Postgres URL")
+		return errURL // the parser's error may quote the URL, and with it the password
 	}
+	cfg.ConnectTimeout = defaultConnectTimeout
 	db := stdlib.OpenDB(*cfg)
 	defer db.Close()
 	if err := ensureSchema(ctx, db); err != nil {
 		return Plain(err)
 	}
-	locker, err := lock.NewPostgresSessionLocker()
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // asks once a second, for 5 min
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	if err != nil {
 		return err
 	}
-	return do(p)
+	return Plain(do(p))
 }
 
 // ensureSchema makes the schema that goose's own table lives in. Two processes may try at once; IF NOT EXISTS does not
@@ -99,6 +100,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) error {
 
 // EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it made.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	var made int
 	err := s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
 	if err != nil {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,59 +46,74 @@ type Recorded struct {
 }
 
 // Record writes the outcome under the claim's fence, completes the attempt and hands out the agent's next deliveries: one
-// round trip, one commit. The caller puts the returned tasks into Redis. ErrFenced: the claim was lost, nothing changed.
+// round trip, one commit. The caller puts the returned tasks into Redis. Calling it again after an error is harmless.
+//
+// ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late Delivered of
+// a delivery that is not final is no error: it ends it.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+	rec, err := s.record(ctx, c, o)
+	if err != nil {
+		err = fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
+	}
+	return rec, err
+}
+
+func (s *Store) record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
+		return Recorded{}, fmt.Errorf("%q is not what an attempt can lead to", o.Status)
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	a := c.Agent()
 	b := &pgx.Batch{}
+	b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
 	b.Queue(s.sql.record,
-		c.ID, c.No, c.StartedAt, c.Attempt, o.Status, null(o.Reason), o.Delay, o.Task, o.Free, o.Called, o.Stage,
-		null(text(o.Error, maxErrorBytes)), null(text(o.ToolName, maxNameBytes)), null(text(o.Endpoint, maxURLBytes)),
-		null(o.FileVerification), null(o.FileSource),
-		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), null(text(o.Protocol, maxNameBytes)),
-		Storable(o.Result, maxSideBytes))
-	b.Queue(s.sql.totals, a.ChainID, a.Registry, a.ID, o.Status, o.Status.Final(), o.AgentOK,
-		null(text(o.AgentError, maxErrorBytes)), null(text(o.Endpoint, maxURLBytes)), null(text(o.Protocol, maxNameBytes)),
-		Storable(o.ServerInfo, maxSideBytes))
-	b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut)
+		c.ID, c.No, c.StartedAt, c.Attempt, o.Status, name(o.Reason), o.Delay, o.Task, o.Free, o.Called, text(o.Stage, maxNameBytes),
+		null(text(o.Error, maxErrorBytes)), name(o.ToolName), null(text(o.Endpoint, maxURLBytes)),
+		name(o.FileVerification), name(o.FileSource),
+		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
+		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes))
+	b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
 
 	var rec Recorded
 	res := s.pool.SendBatch(ctx, b)
 	defer res.Close()
+	if _, err := res.Exec(); err != nil {
+		return rec, fmt.Errorf("lock the agent: %w", err)
+	}
 	var n int
 	var next *time.Time
-	var created, now time.Time
-	fenced := false
-	switch err := res.QueryRow().Scan(&n, &next, &created, &now); {
-	case errors.Is(err, pgx.ErrNoRows):
-		fenced = true // the rest of the batch is harmless and still runs: it hands out what is free
-	case err != nil:
-		return rec, fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
-	}
-	if _, err := res.Exec(); err != nil {
-		return rec, fmt.Errorf("record delivery %s: agent totals: %w", c.ID, Plain(err))
+	var accepted, now time.Time
+	err := res.QueryRow().Scan(&n, &next, &accepted, &now)
+	fenced := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !fenced {
+		return rec, err
 	}
 	rows, err := res.Query()
 	if err == nil {
 		rec.Next, err = pgx.CollectRows(rows, scanTask)
 	}
 	if err == nil {
-		err = res.Close()
+		err = res.Close() // the commit
 	}
-	if err != nil {
-		return rec, fmt.Errorf("record delivery %s: hand out the next: %w", c.ID, Plain(err))
+	switch {
+	case err != nil:
+		return Recorded{}, fmt.Errorf("hand out the next: %w", err)
+	case fenced:
+		return Recorded{}, ErrFenced
 	}
-	if fenced {
-		return rec, ErrFenced
-	}
-	rec.Age = now.Sub(created)
+	rec.Age = now.Sub(accepted)
 	if next != nil {
 		rec.NextAttemptAt = *next
 		if o.Task {
-			rec.Task = &Task{ID: c.ID, N: n, Kind: string(c.Job.Kind), Attempts: max(c.Attempt, 1), At: *next}
+			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(c.Attempt, 1), At: *next}
 		}
 	}
 	return rec, nil
 }
+
+// name is one of our own words, or what an agent calls something.
+func name(s string) *string { return null(text(s, maxNameBytes)) }
 
 func null(s string) *string {
 	if s == "" {

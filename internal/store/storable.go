@@ -14,8 +14,9 @@ const (
 	maxErrorBytes = 4 << 10
 	maxURLBytes   = 2 << 10
 	maxNameBytes  = 256
-	maxDepth      = 64  // deeper JSON is kept as text
-	maxExponent   = 300 // jsonb numbers are numeric: an exponent beyond it is kept as text
+	maxDepth      = 64   // deeper JSON is kept as text
+	maxExponent   = 300  // jsonb numbers are numeric, written out in full: one beyond these two
+	maxDigits     = 1000 // is kept as text
 )
 
 // cut is how JSON that cannot be stored as it is looks: its beginning as text, and why.
@@ -25,9 +26,12 @@ type cut struct {
 	Text      string `json:"text"`
 }
 
-// Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit: NUL and invalid UTF-8 become
-// U+FFFD; what is too long, too deep, no JSON or holds a number beyond numeric is kept as
-// {"truncated": true, "bytes": <length>, "text": <beginning>}. Nil stays nil.
+// cutBytes is what a cut takes without its text.
+const cutBytes = 64
+
+// Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL and
+// invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
+// {"truncated": true, "bytes": <length>, "text": <beginning>}. Nothing stays nothing.
 func Storable(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
@@ -38,126 +42,139 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 		}
 	}
 	// Escapes can make text six times longer; halving ends quickly.
-	for room := limit - 64; ; room /= 2 {
+	for room := limit - cutBytes; ; room /= 2 {
+		room = max(room, 0)
 		out, err := json.Marshal(cut{Truncated: true, Bytes: len(raw), Text: text(string(raw[:min(len(raw), room)]), room)})
-		if err == nil && len(out) <= limit {
+		if err == nil && (len(out) <= limit || room == 0) {
 			return out
 		}
 	}
 }
 
-// cleanJSON decodes and re-encodes token by token, repairing strings; false when it is not storable JSON.
+// cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not storable JSON.
 func cleanJSON(raw []byte) (json.RawMessage, bool) {
-	if !bytes.ContainsRune(raw, 0) && utf8.Valid(raw) && !bytes.Contains(raw, []byte(`\u`)) && !hasHugeNumber(raw) &&
-		json.Valid(raw) && depth(raw) <= maxDepth {
-		return raw, true
-	}
-	dec := json.NewDecoder(bytes.NewReader(bytes.ReplaceAll(raw, []byte{0}, nil)))
-	dec.UseNumber()
-	var v any
-	if depth(raw) > maxDepth || dec.Decode(&v) != nil || dec.More() {
+	suspicious, fits := survey(raw)
+	if !fits {
 		return nil, false
 	}
-	v, ok := repair(v)
-	if !ok {
+	if !suspicious && utf8.Valid(raw) {
+		return raw, json.Valid(raw)
+	}
+	raw = bytes.ToValidUTF8(bytes.ReplaceAll(raw, []byte{0}, []byte("\uFFFD")), []byte("\uFFFD"))
+	if !json.Valid(raw) {
+		return nil, false
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
 		return nil, false
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if enc.Encode(v) != nil {
+	if enc.Encode(repair(v)) != nil {
 		return nil, false
 	}
 	return bytes.TrimSpace(out.Bytes()), true
 }
 
-func repair(v any) (any, bool) {
+// repair takes the NULs out of all strings; the decoder has replaced lone surrogates.
+func repair(v any) any {
 	switch v := v.(type) {
 	case string:
-		return text(v, len(v)*3), true
-	case json.Number:
-		return v, !hugeExponent(v.String())
+		return noNUL(v)
 	case []any:
 		for i := range v {
-			e, ok := repair(v[i])
-			if !ok {
-				return nil, false
-			}
-			v[i] = e
+			v[i] = repair(v[i])
 		}
-		return v, true
 	case map[string]any:
-		m := make(map[string]any, len(v))
+		repaired := make(map[string]any, len(v))
 		for k, e := range v {
-			e, ok := repair(e)
-			if !ok {
-				return nil, false
-			}
-			m[text(k, len(k)*3)] = e
+			repaired[noNUL(k)] = repair(e)
 		}
-		return m, true
+		return repaired
 	}
-	return v, true
+	return v
 }
 
-// depth is how deeply raw nests, by brackets outside strings.
-func depth(raw []byte) int {
-	deepest, now, inString := 0, 0, false
+func noNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+// survey walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a NUL in it,
+// or an escape that may stand for one or for a surrogate: jsonb takes neither.
+func survey(raw []byte) (suspicious, fits bool) {
+	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
+		case c == 0:
+			suspicious = true
 		case inString && c == '\\':
+			suspicious = suspicious || badEscape(raw[i+1:])
 			i++
 		case c == '"':
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			now++
-			deepest = max(deepest, now)
+			if depth++; depth > maxDepth {
+				return false, false
+			}
 		case c == '}' || c == ']':
-			now--
+			depth--
+		case c == '-' || c >= '0' && c <= '9':
+			n := numberLength(raw[i:])
+			if !numberFits(raw[i : i+n]) {
+				return false, false
+			}
+			i += n - 1
 		}
 	}
-	return deepest
+	return suspicious, true
 }
 
-// hasHugeNumber errs on the safe side: an "e" with three digits behind it anywhere sends the document the slow way.
-func hasHugeNumber(raw []byte) bool {
-	for i := 0; i+3 < len(raw); i++ {
-		if raw[i] != 'e' && raw[i] != 'E' {
-			continue
-		}
-		j := i + 1
-		if raw[j] == '+' || raw[j] == '-' {
-			j++
-		}
-		digits := 0
-		for ; j < len(raw) && raw[j] >= '0' && raw[j] <= '9'; j++ {
-			digits++
-		}
-		if digits >= 3 {
-			return true
-		}
-	}
-	return false
-}
-
-func hugeExponent(n string) bool {
-	i := strings.IndexAny(n, "eE")
-	if i < 0 {
+// badEscape: u0000, or ud800 to udfff.
+func badEscape(rest []byte) bool {
+	if len(rest) < 5 || rest[0] != 'u' {
 		return false
 	}
-	e, err := strconv.Atoi(strings.TrimPrefix(n[i+1:], "+"))
-	return err != nil || e > maxExponent || e < -maxExponent
+	hex := strings.ToLower(string(rest[1:5]))
+	return hex == "0000" || hex[0] == 'd' && hex[1] >= '8'
 }
 
-// text makes s a Postgres text of at most limit bytes: no NUL, valid UTF-8, cut between characters.
+func numberLength(raw []byte) int {
+	n := bytes.IndexFunc(raw, func(r rune) bool { return !strings.ContainsRune("+-.eE0123456789", r) })
+	if n < 0 {
+		return len(raw)
+	}
+	return n
+}
+
+func numberFits(n []byte) bool {
+	digits, exponent := n, ""
+	if i := bytes.IndexAny(n, "eE"); i >= 0 {
+		digits, exponent = n[:i], strings.TrimPrefix(string(n[i+1:]), "+")
+	}
+	if len(digits) > maxDigits {
+		return false
+	}
+	if exponent == "" {
+		return true // or no JSON, as will be found
+	}
+	e, err := strconv.Atoi(exponent)
+	return err == nil && e <= maxExponent && e >= -maxExponent
+}
+
+// text makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
 func text(s string, limit int) string {
-	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
-	if len(s) <= limit {
+	long := len(s) > 4*limit // far too long: the rest is not even looked at
+	if long {
+		s = s[:4*limit]
+	}
+	s = strings.ToValidUTF8(noNUL(s), "\uFFFD")
+	if len(s) <= limit && !long {
 		return s
 	}
-	end := max(limit-len("…"), 0)
-	for end > 0 && !utf8.RuneStart(s[end]) {
+	end := min(max(limit-len("…"), 0), len(s))
+	for end > 0 && end < len(s) && !utf8.RuneStart(s[end]) {
 		end--
 	}
 	return s[:end] + "…"

@@ -47,9 +47,9 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced means that the claim a write named is no longer the row's: the lease ran out and another worker has the
-// delivery. The write changed nothing.
-var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker took it")
+// ErrFenced means that the claim a write named is no longer the row's: the lease ran out and the delivery went on without
+// it. The write changed nothing.
+var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and it went on without this worker")
 
 // ErrNotFound means that no such row exists.
 var ErrNotFound = errors.New("not found")
@@ -58,70 +58,105 @@ var ErrNotFound = errors.New("not found")
 type Config struct {
 	URL secret.Secret // postgres:// URL or key=value string, needed
 
-	// MaxConns is the pool's size. It must exceed the worker's concurrency, or deliveries wait for connections.
-	// Default 10.
+	// MaxConns is the pool's size. It must exceed the worker's concurrency, or deliveries wait for connections; the one
+	// that leads the sweep holds a connection and needs another. Default 10, at least 2.
 	MaxConns int32
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// StatementTimeout is set on every session, so that a lost client cannot leave a statement holding locks. Default 30 s.
+	// StatementTimeout is set on every session, so that a lost client cannot leave a statement holding locks. A call of
+	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says nothing.
+	// Default 30 s.
 	StatementTimeout time.Duration
 }
 
 // Store is a pool of connections to one database. Safe for concurrent use.
 type Store struct {
-	pool *pgxpool.Pool
-	sql  statements
+	pool    *pgxpool.Pool
+	sql     statements
+	timeout time.Duration // of a call whose context has no earlier deadline
 }
+
+// idleInTransaction is how long the server lets a transaction of ours wait for its next statement: nothing here thinks
+// between statements, so whoever does is frozen or cut off, and holds agents' locks.
+const idleInTransaction = 10 * time.Second
 
 // statements are the texts of sql/*.sql, read once.
 type statements struct {
-	claim, record, totals, dispatch, makeAgents, lockAgents, accept, reopen, displace string
-	expireLeases, due, overdue, redispatch, backlog                                   string
+	accept, known, reopen, displace                                 string
+	claim, lockAgentOf, yield, lockAgent, record                    string
+	makeAgents, lockAgents, dispatch, backlog                       string
+	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
+	overdue, redispatch, depth                                      string
+}
+
+func readStatements() (q statements, err error) {
+	for name, text := range map[string]*string{
+		"accept": &q.accept, "known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
+		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "lock_agent": &q.lockAgent, "record": &q.record,
+		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
+		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
+		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
+		"overdue": &q.overdue, "redispatch": &q.redispatch, "depth": &q.depth,
+	} {
+		b, err := files.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			return q, err
+		}
+		*text = string(b)
+	}
+	return q, nil
 }
 
 // Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.
-func Open(cfg Config) (*Store, error) {
+func Open(cfg Config) (*Store, error) { return open(cfg, func(*pgxpool.Config) {}) }
+
+func open(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
 	}
+	if cfg.MaxConns < 0 || cfg.MaxConns == 1 {
+		return nil, fmt.Errorf("store: a pool of %d connections is too small (HERALD_DB_POOL): it needs at least 2", cfg.MaxConns)
+	}
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
 	if err != nil {
-		// The parser's error may quote the URL, and with it the password.
-		return nil, errors.New("store: DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
+		return nil, fmt.Errorf("store: %w", errURL) // the parser's error may quote the URL, and with it the password
 	}
 	pc.MaxConns = 10
 	if cfg.MaxConns > 0 {
 		pc.MaxConns = cfg.MaxConns
 	}
-	pc.ConnConfig.ConnectTimeout = orDefault(cfg.ConnectTimeout, 5*time.Second)
+	pc.ConnConfig.ConnectTimeout = orDefault(cfg.ConnectTimeout, defaultConnectTimeout)
 	statement := orDefault(cfg.StatementTimeout, 30*time.Second)
-	pc.ConnConfig.RuntimeParams["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
-	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(statement.Milliseconds())
-	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
-		pc.ConnConfig.RuntimeParams["application_name"] = "herald"
+	params := pc.ConnConfig.RuntimeParams
+	params["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
+	params["idle_in_transaction_session_timeout"] = fmt.Sprint(min(statement, idleInTransaction).Milliseconds())
+	params["timezone"] = "UTC"
+	// Each statement has one good plan, by index. Planning anew would cost more than running it, and a plan that was right for
+	// an empty table (a new week's attempts, a queue that was drained) would be ruinous a minute later.
+	params["plan_cache_mode"], params["enable_seqscan"], params["jit"] = "force_generic_plan", "off", "off"
+	if params["application_name"] == "" {
+		params["application_name"] = "herald"
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
-	if err != nil {
+	adjust(pc)
+	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout}
+	if s.sql, err = readStatements(); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{pool: pool}
-	for name, text := range map[string]*string{
-		"claim": &s.sql.claim, "record": &s.sql.record, "totals": &s.sql.totals, "dispatch": &s.sql.dispatch,
-		"make_agents": &s.sql.makeAgents, "lock_agents": &s.sql.lockAgents, "accept": &s.sql.accept,
-		"reopen": &s.sql.reopen, "displace": &s.sql.displace, "expire_leases": &s.sql.expireLeases, "due": &s.sql.due,
-		"overdue": &s.sql.overdue, "redispatch": &s.sql.redispatch, "backlog": &s.sql.backlog,
-	} {
-		b, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			pool.Close()
-			return nil, fmt.Errorf("store: %w", err)
-		}
-		*text = string(b)
+	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
+		return nil, fmt.Errorf("store: %w", Plain(err))
 	}
 	return s, nil
+}
+
+const defaultConnectTimeout = 5 * time.Second
+
+var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
+
+// bound gives a call its deadline.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.timeout)
 }
 
 // Close ends all connections; it waits for those in use.
@@ -129,6 +164,8 @@ func (s *Store) Close() { s.pool.Close() }
 
 // Ping tells whether the database answers.
 func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	if err := s.pool.Ping(ctx); err != nil {
 		return fmt.Errorf("reach Postgres: %w", Plain(err))
 	}
@@ -155,8 +192,7 @@ type Task struct {
 
 func scanTask(row pgx.CollectableRow) (Task, error) {
 	var t Task
-	var now time.Time
-	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &now)
+	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts)
 	return t, err
 }
 

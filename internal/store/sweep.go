@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // sweepLock is the advisory lock that makes one process the sweeper: the text "herald" as a number.
@@ -16,15 +17,11 @@ const sweepLock = 0x686572616c64
 // Lead runs do on the one process that holds the sweep lock, and tells whether this was it. The lock is held by a
 // connection of its own and ends with it, so a process that dies leaves no lock behind.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, leads, err := s.sweepConn(ctx)
 	if err != nil {
 		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
 	}
 	defer conn.Release()
-	var leads bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, sweepLock).Scan(&leads); err != nil {
-		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
-	}
 	if !leads {
 		return false, nil
 	}
@@ -38,30 +35,104 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 	return true, do(ctx)
 }
 
+func (s *Store) sweepConn(ctx context.Context) (conn *pgxpool.Conn, leads bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	if conn, err = s.pool.Acquire(ctx); err != nil {
+		return nil, false, err
+	}
+	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, sweepLock).Scan(&leads); err != nil {
+		_ = conn.Conn().Close(ctx) // it may have got the lock and lost the answer
+		conn.Release()
+		return nil, false, err
+	}
+	return conn, leads, nil
+}
+
 // ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all their
 // attempts, and returns how many there were.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (int, error) {
-	tag, err := s.pool.Exec(ctx, s.sql.expireLeases, limit, attempts)
+	found, err := s.find(ctx, s.sql.lostLeases, limit)
+	n := 0
+	if err == nil && len(found.ids) > 0 {
+		n, _, err = s.move(ctx, found, false, s.sql.expireLeases, found.ids, attempts)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
 	}
-	return int(tag.RowsAffected()), nil
+	return n, nil
 }
 
-// Due hands out waits that stayed in Postgres and are over.
-func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
-	rows, err := s.pool.Query(ctx, s.sql.due, limit)
-	if err == nil {
-		var tasks []Task
-		if tasks, err = pgx.CollectRows(rows, scanTask); err == nil {
-			return tasks, nil
-		}
+// Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
+func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, error) {
+	found, err := s.find(ctx, s.sql.tooOld, age, limit)
+	n := 0
+	if err == nil && len(found.ids) > 0 {
+		n, _, err = s.move(ctx, found, false, s.sql.expire, found.ids, age)
 	}
-	return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
+	if err != nil {
+		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
+	}
+	return n, nil
 }
 
-// Backlog hands out for agents that have both work and a free place.
+// Due puts waits that stayed in Postgres and are over back into their agents' lines, and hands out from these.
+func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
+	found, err := s.find(ctx, s.sql.due, limit)
+	var tasks []Task
+	if err == nil && len(found.ids) > 0 {
+		_, tasks, err = s.move(ctx, found, true, s.sql.requeue, found.ids)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
+	}
+	return tasks, nil
+}
+
+// found are rows that a sweep wants to move, and their agents.
+type found struct {
+	ids    []uuid.UUID
+	agents []Agent
+}
+
+func (s *Store) find(ctx context.Context, sql string, args ...any) (f found, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return f, err
+	}
+	var id uuid.UUID
+	var a Agent
+	_, err = pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
+		f.ids, f.agents = append(f.ids, id), append(f.agents, a)
+		return nil
+	})
+	f.agents = distinct(f.agents)
+	return f, err
+}
+
+// move locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found.
+func (s *Store) move(ctx context.Context, f found, handOut bool, sql string, args ...any) (n int, tasks []Task, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockAgents(ctx, tx, f.agents); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sql, args...).Scan(&n); err != nil || !handOut {
+			return err
+		}
+		tasks, err = s.dispatchIn(ctx, tx, f.agents)
+		return err
+	})
+	return n, tasks, err
+}
+
+// Backlog hands out for agents that have both work and a free place, at most limit of them.
 func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.backlog, HandOut, limit)
 	if err != nil {
 		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
@@ -93,6 +164,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 // Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from the
 // start). Redis may or may not still hold their tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
 	if err == nil {
 		var tasks []Task
@@ -105,6 +178,8 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 
 // Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
 func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
 	if err == nil {
 		t, err = pgx.CollectExactlyOneRow(rows, scanTask)
@@ -126,11 +201,10 @@ type Depth struct {
 
 // Depth reads the queue's depth for the metrics; it costs an index scan of what is open.
 func (s *Store) Depth(ctx context.Context) (Depth, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	d := Depth{ByStatus: map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}}
-	rows, err := s.pool.Query(ctx, `
-		SELECT status, count(*),
-		       coalesce(extract(epoch FROM max(now() - next_attempt_at) FILTER (WHERE status = 'waiting')), 0)::float8
-		  FROM herald.deliveries WHERE status IN ('queued', 'running', 'waiting', 'held') GROUP BY status`)
+	rows, err := s.pool.Query(ctx, s.sql.depth)
 	if err != nil {
 		return d, fmt.Errorf("count open deliveries: %w", Plain(err))
 	}
@@ -153,30 +227,15 @@ func (s *Store) Release(ctx context.Context, chains []uint64, limit int) (int, e
 	if len(chains) == 0 {
 		return 0, nil
 	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	ids := make([]int64, len(chains))
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
-	tag, err := s.pool.Exec(ctx, `
-		UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
-		 WHERE id IN (SELECT id FROM herald.deliveries
-		               WHERE status = 'held' AND reason = 'chain_unconfigured' AND chain_id = ANY($1)
-		               ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED)`, ids, limit)
+	tag, err := s.pool.Exec(ctx, s.sql.release, ids, limit)
 	if err != nil {
 		return 0, fmt.Errorf("release deliveries of chains that have an RPC URL now: %w", Plain(err))
-	}
-	return int(tag.RowsAffected()), nil
-}
-
-// Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
-func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, error) {
-	tag, err := s.pool.Exec(ctx, `
-		UPDATE herald.deliveries SET status = 'dead', reason = 'expired', handed_at = NULL, finished_at = now(), updated_at = now()
-		 WHERE id IN (SELECT id FROM herald.deliveries
-		               WHERE status IN ('queued', 'waiting', 'held') AND created_at < now() - $1::interval
-		               ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, age, limit)
-	if err != nil {
-		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
 	}
 	return int(tag.RowsAffected()), nil
 }

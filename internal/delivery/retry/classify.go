@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Failure is an outcome that a step of the pipeline decided itself, not an error of something below it.
@@ -36,6 +37,36 @@ func Pause(r Reason, d time.Duration, text string) error {
 func Reached(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Written
+}
+
+// NotATool tells whether the agent says that the tool it was asked for, or tools at all, do not exist there or do not take these
+// arguments. Nothing was executed, so its list of tools may be read anew and the call made once more (mcp-client §6).
+func NotATool(err error) bool {
+	var call *mcpcall.CallError
+	return errors.As(err, &call) && (call.Code == codeMethodNotFound || call.Code == codeInvalidParams) && !final(call.Status)
+}
+
+// final statuses outweigh a JSON-RPC code in the same answer.
+func final(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500
+}
+
+// Unstorable tells whether Postgres refuses what is being written, not just now but for good: data it cannot represent, or that
+// breaks a rule of the schema. Writing the same again is useless.
+func Unstorable(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || len(pg.Code) < 2 {
+		return false
+	}
+	switch pg.Code[:2] {
+	case "22", "23", "54": // data exception, integrity constraint violation, program limit exceeded
+		return true
+	}
+	return false
 }
 
 // Classify maps any error of the pipeline to its verdict. Unknown errors are internal_error: they cost an attempt, and the
@@ -145,56 +176,73 @@ func ofMCP(err error, v *Verdict) (Reason, bool) {
 	case errors.Is(err, mcpcall.ErrClosed):
 		return InternalError, true
 	case errors.As(err, &call):
-		v.AgentFault = true
 		v.RetryAfter = call.RetryAfter
-		return ofCall(call), true
+		r := ofCall(call)
+		v.AgentFault = r != InternalError
+		return r, true
 	}
 	return "", false
 }
 
 // ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody knows.
 func ofCall(call *mcpcall.CallError) Reason {
-	var input *mcpcall.InputRequiredError
-	var large *mcpcall.TooLargeError
-	var bad *mcpcall.BadAnswerError
 	switch s := call.Status; {
+	case errors.Is(call.Err, mcpcall.ErrSessionGone):
+		return ConnectFailed // neither session was looked at; another machine behind the same address may know the next
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return AuthRequired
 	case s == http.StatusTooManyRequests:
 		return RateLimited
-	case s == http.StatusRequestTimeout, s >= 500:
+	case final(s):
 		return ServerError
-	case s >= 300:
-		return BadResponse // refused as it is; it will be the next time too
 	}
-	switch call.Code {
-	case codeInternal:
-		return ServerError
-	case codeInvalidParams, codeMethodNotFound, codeInvalidRequest:
+	switch c := call.Code; {
+	case c == 0:
+	case c == codeInvalidParams && call.Stage == mcpcall.StageCall:
+		return SchemaMismatch // its published schema takes the arguments, the agent does not
+	case c == codeInvalidParams, c == codeMethodNotFound, c == codeInvalidRequest, c == codeParse,
+		c == codeHeaderMismatch, c == codeMissingCapability, c == codeUnsupportedVersion:
+		return BadResponse // refused as it is; it will be the next time too
+	case call.Status == 0:
+		return ServerError // -32603, and codes that mean nothing reliable: it did answer, and failed
+	}
+	if call.Status >= 300 {
 		return BadResponse
 	}
+	return withoutAnswer(call)
+}
+
+// withoutAnswer is a request that no status and no JSON-RPC error answered.
+func withoutAnswer(call *mcpcall.CallError) Reason {
+	var input *mcpcall.InputRequiredError
+	var large *mcpcall.TooLargeError
+	var bad *mcpcall.BadAnswerError
 	switch {
+	case errors.As(call.Err, &input) && input.Later:
+		return RateLimited
 	case errors.As(call.Err, &input):
-		if input.Later {
-			return RateLimited
-		}
 		return BadResponse
 	case call.Written:
 		return OutcomeUnknown
 	case call.Timeout, errors.Is(call.Err, context.DeadlineExceeded):
 		return Timeout
+	case errors.Is(call.Err, context.Canceled):
+		return InternalError // this process gave up, not the agent
 	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
 		return BadResponse // the handshake or the listing, again and again
 	}
 	return ConnectFailed
 }
 
-// JSON-RPC 2.0 §5.1.
+// JSON-RPC 2.0 §5.1 and MCP 2026-07-28.
 const (
-	codeInvalidRequest = -32600
-	codeMethodNotFound = -32601
-	codeInvalidParams  = -32602
-	codeInternal       = -32603
+	codeParse              = -32700
+	codeInvalidRequest     = -32600
+	codeMethodNotFound     = -32601
+	codeInvalidParams      = -32602
+	codeHeaderMismatch     = -32020
+	codeMissingCapability  = -32021
+	codeUnsupportedVersion = -32022
 )
 
 func ofStore(err error, _ *Verdict) (Reason, bool) {

@@ -1,10 +1,26 @@
 -- backlog: agents that have something to hand out and a free place.
 --
 -- $1 how many an agent may have handed out (8)   $2 at most this many agents
-SELECT b.chain_id, b.identity_registry, b.agent_id::text
-  FROM (SELECT DISTINCT chain_id, identity_registry, agent_id FROM herald.deliveries
-         WHERE status = 'queued' AND handed_at IS NULL) b
+--
+-- Jumps from agent to agent through the index deliveries_backlog, so that a long line of one agent costs as much as a short one.
+WITH RECURSIVE line AS (
+    (SELECT chain_id, identity_registry, agent_id
+       FROM herald.deliveries
+      WHERE status = 'queued' AND handed_at IS NULL
+      ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1)
+    UNION ALL
+    SELECT n.chain_id, n.identity_registry, n.agent_id
+      FROM line l
+     CROSS JOIN LATERAL (
+           SELECT chain_id, identity_registry, agent_id
+             FROM herald.deliveries
+            WHERE status = 'queued' AND handed_at IS NULL
+              AND (chain_id, identity_registry, agent_id) > (l.chain_id, l.identity_registry, l.agent_id)
+            ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1) n
+)
+SELECT l.chain_id, l.identity_registry, l.agent_id::text
+  FROM line l
  WHERE (SELECT count(*) FROM herald.deliveries d
-         WHERE (d.chain_id, d.identity_registry, d.agent_id) = (b.chain_id, b.identity_registry, b.agent_id)
+         WHERE d.chain_id = l.chain_id AND d.identity_registry = l.identity_registry AND d.agent_id = l.agent_id
            AND d.status IN ('queued', 'running') AND d.handed_at IS NOT NULL) < $1
  LIMIT $2

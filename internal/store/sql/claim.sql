@@ -2,27 +2,31 @@
 --
 -- $1 delivery id   $2 n, the task's dispatch counter   $3 lease (interval)   $4 tolerance for clock differences (interval)
 --
--- Takes the row only when the task is the newest one (dispatch = n) and the row is ready: queued, or waiting and due. The
--- attempt is counted and its row made here, so that a process which dies during the call leaves a trace. All times are
--- Postgres'. Returns no row when refused: another worker has it, the task is old, or it is not due yet.
+-- Takes the row only when the task is the newest one (dispatch = n), still handed out (what went back into the agent's line
+-- is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and its row made here, so
+-- that a process which dies during the call leaves a trace: "called" is also true when an earlier attempt never ended. All
+-- times are Postgres'. Returns no row when refused.
 WITH claimed AS (
     UPDATE herald.deliveries
-       SET status      = 'running',
-           reason      = NULL,
-           claim_no    = nextval('herald.claim_no'),
-           lease_until = now() + $3::interval,
-           handed_at   = coalesce(handed_at, now()),
-           attempts    = attempts + 1,
-           updated_at  = now()
+       SET status          = 'running',
+           reason          = NULL,
+           claim_no        = nextval('herald.claim_no'),
+           lease_until     = now() + $3::interval,
+           next_attempt_at = NULL,
+           attempts        = attempts + 1,
+           updated_at      = now()
      WHERE id = $1
        AND dispatch = $2
+       AND handed_at IS NOT NULL
        AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $4::interval))
-    RETURNING *
+    RETURNING id, claim_no, attempts, lease_until, job, secret_headers, key, kind, created_at, called,
+              chain_id, identity_registry, agent_id
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
 )
-SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.created_at, c.called,
-       coalesce(a.epoch, 0) AS epoch, coalesce(a.enabled, true) AS enabled
+SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
+       c.called OR (c.attempts > 1 AND EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = c.id AND a.outcome IS NULL)) AS called,
+       c.chain_id, c.identity_registry, c.agent_id::text, coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled
   FROM claimed c
-  LEFT JOIN herald.agents a USING (chain_id, identity_registry, agent_id)
+  LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

@@ -1,22 +1,27 @@
 -- dispatch: hand out an agent's next deliveries, oldest first, so that at most $4 are pending or running at a time.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 how many an agent may have handed out (8)
+-- $5 delivery id and $6 claim_no, or nulls: hand out only if this claim was recorded; whoever lost its claim freed no place
+--    and has nobody to give the tasks to
 --
--- The caller holds the agent's row lock (totals.sql, or lock_agents.sql at intake), or two of these could count the same
--- free places. Returns the tasks to put into Redis; if that fails the sweep finds them by handed_at.
+-- An earlier statement of the transaction has locked the agent (lock_agent.sql, lock_agents.sql), or two of these could
+-- count the same free places. Returns the tasks to put into Redis; if that fails the sweep finds them by handed_at.
 WITH next AS (
     SELECT id
       FROM herald.deliveries
      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND status = 'queued' AND handed_at IS NULL
+       AND ($5::uuid IS NULL OR EXISTS (SELECT FROM herald.deliveries WHERE id = $5 AND claim_no = $6 AND status <> 'running'))
      ORDER BY seq
      LIMIT (SELECT greatest($4::int - count(*), 0)
               FROM herald.deliveries
              WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3
                AND status IN ('queued', 'running') AND handed_at IS NOT NULL)
        FOR UPDATE SKIP LOCKED
+), handed AS (
+    UPDATE herald.deliveries d
+       SET dispatch = d.dispatch + 1, handed_at = now(), updated_at = now()
+      FROM next
+     WHERE d.id = next.id
+    RETURNING d.id, d.dispatch, d.kind, d.attempts, d.seq
 )
-UPDATE herald.deliveries d
-   SET dispatch = d.dispatch + 1, handed_at = now(), updated_at = now()
-  FROM next
- WHERE d.id = next.id
-RETURNING d.id, d.dispatch, d.kind, d.attempts, now()
+SELECT id, dispatch, kind, attempts FROM handed ORDER BY seq

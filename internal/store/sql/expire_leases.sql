@@ -1,13 +1,24 @@
 -- expire_leases: deliveries whose worker is gone go back to the agent's line, or die when that was their last attempt: one
--- that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did is unknown. The
--- fence (claim_no) makes a late write of the old worker change nothing.
+-- that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did is unknown. The new
+-- claim_no makes a late write of the old worker change nothing. The agents are locked.
 --
--- $1 at most this many   $2 attempts a delivery has
-UPDATE herald.deliveries
-   SET status      = CASE WHEN attempts >= $2 THEN 'dead' ELSE 'queued' END,
-       reason      = CASE WHEN attempts >= $2 THEN 'outcome_unknown' END,
-       error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
-       finished_at = CASE WHEN attempts >= $2 THEN now() END,
-       handed_at   = NULL, lease_until = NULL, updated_at = now()
- WHERE id IN (SELECT id FROM herald.deliveries WHERE status = 'running' AND lease_until < now()
-               ORDER BY lease_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+-- $1 ids uuid[]   $2 attempts a delivery has
+WITH changed AS (
+    UPDATE herald.deliveries
+       SET status      = CASE WHEN attempts >= $2 THEN 'dead' ELSE 'queued' END,
+           reason      = CASE WHEN attempts >= $2 THEN 'outcome_unknown' END,
+           error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
+           finished_at = CASE WHEN attempts >= $2 THEN now() END,
+           claim_no    = nextval('herald.claim_no'),
+           handed_at   = NULL, lease_until = NULL, updated_at = now()
+     WHERE id = ANY($1) AND status = 'running' AND lease_until < now()
+    RETURNING chain_id, identity_registry, agent_id, status
+), dead AS (
+    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed WHERE status = 'dead' GROUP BY 1, 2, 3
+), counted AS (
+    UPDATE herald.agents g
+       SET totals = totals || jsonb_build_object('dead', coalesce((totals ->> 'dead')::bigint, 0) + n), updated_at = now()
+      FROM dead d
+     WHERE g.chain_id = d.chain_id AND g.identity_registry = d.identity_registry AND g.agent_id = d.agent_id
+)
+SELECT count(*) FROM changed

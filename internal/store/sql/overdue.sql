@@ -1,10 +1,11 @@
 -- overdue: hand-outs that should have been claimed by now. The caller asks Redis whether it still holds their tasks.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
-SELECT d.id, d.dispatch, d.kind, d.attempts, now()
-  FROM herald.deliveries d
- WHERE handed_at < now() - $1::interval
-   AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at < now() - $1::interval))
+SELECT id, dispatch, kind, attempts
+  FROM herald.deliveries
+ WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL
+   AND handed_at < now() - $1::interval
+   AND (status = 'queued' OR next_attempt_at < now() - $1::interval)
    AND id > $2
  ORDER BY id
  LIMIT $3

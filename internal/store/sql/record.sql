@@ -1,4 +1,5 @@
--- record: write what an attempt led to, under the claim's fence. Runs in one implicit transaction with totals and dispatch.
+-- record: write what an attempt led to, under the claim's fence: the delivery, its attempt and what is known of the agent.
+-- Runs in one implicit transaction between lock_agent and dispatch.
 --
 -- $1  delivery id          $2  claim_no             $3  attempt started_at    $4  attempt number
 -- $5  status               $6  reason or null       $7  delay until the next attempt (interval), for waiting
@@ -7,12 +8,17 @@
 -- $10 a call was written   $11 stage reached        $12 error or null
 -- $13 tool name            $14 endpoint             $15 file_verification     $16 file_source
 -- $17 arguments jsonb      $18 response jsonb       $19 protocol              $20 result jsonb
+-- $21 the agent answered and took it                $22 error the agent is to blame for, or null
+-- $23 server info jsonb
 --
--- Returns the row's new dispatch counter, next_attempt_at and lane data; no row when the claim is no longer ours.
+-- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new claim_no, and
+-- the attempt is completed whatever the delivery is. Returns the row's dispatch counter, next_attempt_at and acceptance,
+-- also when this very claim wrote the same status before (its answer was lost on the way); no row: the claim is lost.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = $5,
            reason            = $6,
+           claim_no          = CASE WHEN claim_no = $2 AND status = 'running' THEN claim_no ELSE nextval('herald.claim_no') END,
            attempts          = attempts - CASE WHEN $9 AND NOT $10 THEN 1 ELSE 0 END,
            dispatch          = dispatch + CASE WHEN $5 = 'waiting' AND $8 THEN 1 ELSE 0 END,
            handed_at         = CASE WHEN $5 = 'waiting' AND $8 THEN now() END,
@@ -27,14 +33,17 @@ WITH recorded AS (
            error             = $12,
            updated_at        = now(),
            finished_at       = CASE WHEN $5 IN ('delivered', 'skipped', 'rejected', 'dead', 'cancelled') THEN now() END
-     WHERE id = $1 AND claim_no = $2 AND status = 'running'
-    RETURNING id, dispatch, next_attempt_at, created_at
+     WHERE id = $1
+       AND ((claim_no = $2 AND status = 'running')
+         OR ($5 = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held')))
+    RETURNING chain_id, identity_registry, agent_id, status, finished_at, dispatch, next_attempt_at, accepted_at
 ), freed AS (
-    DELETE FROM herald.attempts a USING recorded r
-     WHERE a.delivery_id = r.id AND a.number = $4 AND a.started_at = $3 AND $9 AND NOT $10
+    DELETE FROM herald.attempts
+     WHERE delivery_id = $1 AND number = $4 AND started_at = $3
+       AND $9 AND NOT $10 AND EXISTS (SELECT FROM recorded)
 ), completed AS (
-    UPDATE herald.attempts a
-       SET duration_ms = extract(epoch FROM clock_timestamp() - a.started_at) * 1000,
+    UPDATE herald.attempts
+       SET duration_ms = least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647),
            stage       = $11,
            outcome     = $5,
            reason      = $6,
@@ -42,7 +51,24 @@ WITH recorded AS (
            arguments   = $17,
            response    = $18,
            protocol    = $19
+     WHERE delivery_id = $1 AND number = $4 AND started_at = $3
+       AND outcome IS NULL AND NOT ($9 AND NOT $10) AND ($5 = 'delivered' OR EXISTS (SELECT FROM recorded))
+), agent AS (
+    UPDATE herald.agents g
+       SET totals        = CASE WHEN r.finished_at IS NULL THEN totals
+                                ELSE totals || jsonb_build_object(r.status, coalesce((totals ->> r.status)::bigint, 0) + 1) END,
+           state         = CASE WHEN NOT enabled THEN 'disabled' WHEN $21 THEN 'connected' WHEN $22::text IS NOT NULL THEN 'failed' ELSE state END,
+           last_ok_at    = CASE WHEN $21 THEN now() ELSE last_ok_at END,
+           last_error    = coalesce($22, last_error),
+           last_error_at = CASE WHEN $22::text IS NOT NULL THEN now() ELSE last_error_at END,
+           endpoint      = coalesce($14, endpoint),
+           protocol      = coalesce($19, protocol),
+           server_info   = coalesce($23, server_info),
+           updated_at    = now()
       FROM recorded r
-     WHERE a.delivery_id = r.id AND a.number = $4 AND a.started_at = $3 AND NOT ($9 AND NOT $10)
+     WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
 )
-SELECT dispatch, next_attempt_at, created_at, now() FROM recorded
+SELECT dispatch, next_attempt_at, accepted_at, now() FROM recorded
+UNION ALL
+SELECT dispatch, next_attempt_at, accepted_at, now() FROM herald.deliveries
+ WHERE id = $1 AND claim_no = $2 AND status = $5 AND status NOT IN ('queued', 'running') AND NOT EXISTS (SELECT FROM recorded)

@@ -1,7 +1,7 @@
 -- redispatch: a hand-out that Redis does not hold any more gets a new task. Nothing happens when it moved on meanwhile.
 --
 -- $1 id   $2 n that was lost
-UPDATE herald.deliveries d
+UPDATE herald.deliveries
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
  WHERE id = $1 AND dispatch = $2 AND status IN ('queued', 'waiting') AND handed_at IS NOT NULL
-RETURNING d.id, d.dispatch, d.kind, d.attempts, now()
+RETURNING id, dispatch, kind, attempts

@@ -1,11 +1,13 @@
 -- reopen: queue a known delivery anew after a reorg cancelled it or its event could not be found, if it was never called.
--- The event came back in another block, so the job (block, transaction) is taken from the new intake.
+-- The event came back in another block, so the job (block, transaction) is taken from the new intake. Its age, for expiry,
+-- begins again. The key guards against somebody who gave the row another one meanwhile.
 --
--- $1 id   $2 job jsonb   $3 sealed headers or null
+-- $1 id   $2 key   $3 job jsonb   $4 sealed headers or null   $5 order seq
 UPDATE herald.deliveries
    SET status = 'queued', reason = NULL, error = NULL, attempts = 0, handed_at = NULL, next_attempt_at = NULL,
-       job = $2, secret_headers = $3, finished_at = NULL, updated_at = now()
+       job = $3, secret_headers = $4, order_seq = $5::text::numeric, accepted_at = now(), finished_at = NULL, updated_at = now()
  WHERE id = $1
+   AND key = $2
    AND NOT called
    AND ((status = 'cancelled' AND reason = 'reorg') OR (status = 'rejected' AND reason = 'event_not_found'))
 RETURNING id

@@ -1,0 +1,102 @@
+# Herald. `make` alone lists what there is.
+
+GO        ?= go
+# Options of `make demo`, as in ARGS=--once.
+ARGS      ?=
+# How long `make fuzz` tries each target.
+FUZZTIME  ?= 60s
+# Which benchmarks `make bench` runs.
+BENCH     ?= .
+# Which packages test, race, vet, lint, fuzz and bench look at.
+PKG       ?= ./...
+# Where test and race append "passed failed skipped" for scripts; empty: nowhere.
+TOTALS    ?=
+
+# One set of build flags everywhere, so that nothing is compiled twice; a checkout of another user's builds too.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# Without debug information a program links in half the time. Stack traces keep their lines.
+LINK      := -ldflags='-s -w'
+# Pinned tools, in a module of their own (tools/go.mod).
+TOOL      := $(GO) tool -modfile=tools/go.mod
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List what make can do here.
+	@awk -F ':.*## ' '/^##@ / {print substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+##@ Programs
+
+.PHONY: build
+build: ## Build bin/worker, bin/enqueue, bin/demo and bin/agent.
+	$(GO) build $(LINK) -o bin/ ./cmd/worker ./cmd/enqueue ./cmd/demo ./examples/agent
+
+# The demo runs the worker inside itself. Only who stays to look around needs the operator's commands.
+.PHONY: demo
+demo: ## Show everything on this machine, nothing installed. ARGS=--once leaves when it has been told.
+	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker)
+	bin/demo $(ARGS)
+
+.PHONY: screenshot
+screenshot: ## Take docs/web-ui.png from the running demo, in a real browser (as root, Debian's Chromium is installed if missing).
+	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent
+	$(GO) run ./scripts/screenshot -demo bin/demo -o docs/web-ui.png
+
+##@ Checks
+
+# Postgres and Redis are fetched into a cache when the machine has none; the system is not changed.
+.PHONY: services
+services: ## Fetch what the embedded Postgres and Redis need, if this machine lacks it.
+	$(GO) build $(LINK) -o bin/ ./cmd/worker
+	bin/worker embedded fetch
+
+# vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache.
+.PHONY: test
+test: services ## Run all tests, on real Postgres and Redis. Nothing may skip.
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -timeout=4m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+
+.PHONY: race
+race: services ## Run all tests under the race detector (needs a C compiler).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=15m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+
+.PHONY: vet
+vet: ## Look for mistakes with go vet, and for files that gofmt would change.
+	@unformatted=$$(gofmt -l cmd examples internal migrations scripts); \
+	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
+	$(GO) vet $(PKG)
+
+.PHONY: lint
+lint: ## Look for mistakes with staticcheck.
+	$(TOOL) staticcheck $(PKG)
+
+.PHONY: fuzz
+fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
+	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
+
+.PHONY: bench
+bench: services ## Run the benchmarks named by BENCH (all).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -run='^$$' -bench='$(BENCH)' -benchmem -timeout=30m $(PKG)
+
+.PHONY: ci
+ci: ## Everything that a change has to pass (.ci/run).
+	.ci/run
+
+.PHONY: fresh
+fresh: ## Time the demo and the tests as after a fresh clone: the committed files, an empty build cache.
+	scripts/fresh
+
+##@ Upkeep
+
+.PHONY: contracts
+contracts: ## Compile the development registries anew and generate their bindings (needs npm).
+	ABIGEN='$(TOOL) abigen' sh internal/devnet/contracts/build.sh
+
+.PHONY: compose-secrets
+compose-secrets: ## Make ./secrets for docker-compose.yml; what is there stays.
+	scripts/compose-secrets
+
+.PHONY: clean
+clean: ## Remove what was built here. Caches and embedded data stay.
+	rm -rf bin

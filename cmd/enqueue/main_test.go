@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { embeddedtest.Main(m) }
+
+// to connects to l, and counts what is given back.
+func to(l submitter, released *int) connector {
+	return func(context.Context, *config.Config, io.Writer) (submitter, func(), error) {
+		return l, func() { *released++ }, nil
+	}
+}
+
+func nowhere(context.Context, *config.Config, io.Writer) (submitter, func(), error) {
+	return nil, nil, errors.New("Postgres is away")
+}
+
+func write(t testing.TB, name, content string) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	first, second := write(t, "first", feedback(1)+"\n"+feedback(2)), write(t, "second", feedback(3)) // without a newline between them
+	stopped, stop := context.WithCancelCause(t.Context())
+	stop(errors.New("interrupt signal received"))
+	for name, c := range map[string]struct {
+		ctx            context.Context
+		args, environ  []string
+		stdin          string
+		away           bool
+		code           int
+		stdout, stderr string // contained; empty stdout: nothing
+		accepted       int
+	}{
+		"accepted":     {stdin: feedback(1) + "\n", code: 0, stdout: "accepted ", stderr: "enqueue: 1 accepted, 0 known, 0 refused, 0 in conflict\n", accepted: 1},
+		"known":        {stdin: feedback(1) + "\n" + feedback(1), code: 0, stdout: "known ", stderr: "1 accepted, 1 known", accepted: 1},
+		"refused":      {stdin: "x\n" + feedback(1), code: 3, stdout: "refused - ", stderr: "1 accepted, 0 known, 1 refused", accepted: 1},
+		"conflict":     {stdin: feedback(1) + "\n" + feedbackOf(1, 2), code: 3, stdout: "conflict ", stderr: "1 in conflict", accepted: 1},
+		"refreshed":    {stdin: `{"type":"AgentUpdated","chainId":1,"agentId":0}`, code: 0, stdout: "accepted - -", stderr: "1 agents refreshed"},
+		"nothing":      {code: 0, stderr: "0 accepted"},
+		"files":        {args: []string{first, second}, code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
+		"file, dash":   {args: []string{first, "-"}, stdin: feedback(9), code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
+		"json":         {args: []string{"--json"}, stdin: feedback(1), code: 0, stdout: `{"verdict":"accepted","id":"`, stderr: "1 accepted", accepted: 1},
+		"help":         {args: []string{"--help"}, code: 0, stdout: "Usage: enqueue"},
+		"flag":         {args: []string{"--nonsense"}, code: 2, stderr: "enqueue: unknown flag --nonsense"},
+		"no file":      {args: []string{first + "x"}, code: 2, stderr: "no such file"},
+		"folder":       {args: []string{filepath.Dir(first)}, code: 2, stderr: "is a folder"},
+		"fault":        {environ: []string{"HERALD_LEASE=1s", "HERALD_LOG_LEVEL=x"}, code: 2, stderr: "enqueue: the configuration has faults:\nHERALD_LOG_LEVEL: must be"},
+		"away":         {away: true, stdin: feedback(1), code: 1, stderr: "enqueue: Postgres is away\n"},
+		"interrupted":  {ctx: stopped, stdin: feedback(1), code: 1, stderr: "enqueue: stopped before the end of the input: interrupt signal received"},
+		"after a fail": {args: []string{first, second, first + "x"}, code: 2, stderr: "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := c.ctx
+			if ctx == nil {
+				ctx = t.Context()
+			}
+			l, released := &ledger{}, 0
+			conn := to(l, &released)
+			if c.away {
+				conn = nowhere
+			}
+			var stdout, stderr bytes.Buffer
+			code := run(ctx, process{c.args, c.environ, strings.NewReader(c.stdin), &stdout, &stderr}, conn)
+			if code != c.code || !strings.Contains(stdout.String(), c.stdout) || (c.stdout == "") != (stdout.Len() == 0) || !strings.Contains(stderr.String(), c.stderr) {
+				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
+			}
+			if len(l.rows) != c.accepted {
+				t.Errorf("%d rows", len(l.rows))
+			}
+			if want := len(l.batches); min(want, 1) > released || released > 1 {
+				t.Errorf("released %d times", released)
+			}
+		})
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	t.Parallel()
+	released := 0
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), process{nil, nil, strings.NewReader(feedback(1)), &stdout, &stderr}, to(&ledger{fail: errors.New("it broke")}, &released))
+	if code != exitFailed || released != 1 || stdout.Len() > 0 || !strings.Contains(stderr.String(), "enqueue: it broke; lines without an answer") {
+		t.Errorf("code %d, %q, %q", code, stdout.String(), stderr.String())
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	a, b := write(t, "a", "12345"), write(t, "b", "123")
+	for name, c := range map[string]struct {
+		paths []string
+		stdin io.Reader
+		size  int64
+		text  string
+	}{
+		"files":            {[]string{a, b}, nil, 8, "12345\n123\n"},
+		"standard input":   {nil, strings.NewReader("x"), 0, "x\n"},
+		"both":             {[]string{a, "-"}, strings.NewReader("x"), 0, "12345\nx\n"},
+		"input of a shell": {nil, reopen(t, a), 5, "12345\n"},
+	} {
+		in, err := open(c.paths, c.stdin)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		text, err := io.ReadAll(in)
+		if err != nil || string(text) != c.text || in.size != c.size {
+			t.Errorf("%s: %q, %d, %v", name, text, in.size, err)
+		}
+		if err := in.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func reopen(t testing.TB, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// The whole way on a real Postgres, without a Redis: rows wait for a worker.
+func TestRunPostgres(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.Postgres(t, func(ctx context.Context, url string) error {
+		_, err := store.Migrate(ctx, secret.New(url))
+		return err
+	})
+	k, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys strings.Builder
+	if err := k.Write(&keys); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + keys.String(), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
+	enqueue := func(in string) (int, []string, string) {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), process{nil, environ, strings.NewReader(in), &stdout, &stderr}, connect)
+		return code, lines(stdout.String()), stderr.String()
+	}
+	poison := strings.Replace(feedback(3), `"score"`, "\"tag1\":\"a\\u0000b\xff\",\"meta\":{\"k\\u0000\":[\"\\ud800\",1e300]},\"score\"", 1)
+	withHeaders := strings.Replace(feedback(4), `"score"`, `"action":{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a.example/mcp","headers":{"X-Key":"pw1234"}}},"score"`, 1)
+	code, out, said := enqueue(strings.Join([]string{feedback(1), "x", feedback(2), poison, withHeaders, feedback(1), feedbackOf(2, 1)}, "\n"))
+	want := []string{"accepted", "refused", "accepted", "accepted", "accepted", "known", "conflict"}
+	if code != exitRefused || len(out) != len(want) {
+		t.Fatalf("code %d, %q, %s", code, out, said)
+	}
+	for i, w := range want {
+		if !strings.HasPrefix(out[i], w+" ") {
+			t.Errorf("line %d: %s", i, out[i])
+		}
+	}
+	if code, out, said = enqueue(feedback(1) + "\n" + poison + "\n" + withHeaders + "\n"); code != exitDone || len(out) != 3 || strings.Count(strings.Join(out, ""), "known ") != 3 {
+		t.Errorf("again: code %d, %q, %s", code, out, said)
+	}
+	if strings.Contains(said, "pw1234") || strings.Contains(strings.Join(out, ""), "pw1234") {
+		t.Error("a secret is shown")
+	}
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var rows, repaired, plain int
+	err = conn.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE job ? 'sanitized'), count(*) FILTER (WHERE d::text LIKE '%pw1234%') FROM herald.deliveries d`).
+		Scan(&rows, &repaired, &plain)
+	if err != nil || rows != 4 || repaired != 1 || plain != 0 {
+		t.Errorf("%d rows, %d of them repaired, %d with a secret in clear: %v", rows, repaired, plain, err)
+	}
+}

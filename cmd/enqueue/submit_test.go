@@ -1,0 +1,371 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+const (
+	client = "0x1111111111111111111111111111111111111111"
+	limit  = job.MaxBytes
+)
+
+// feedback is a job for Base, agent 42.
+func feedback(index int) string { return feedbackOf(index, 95) }
+
+func feedbackOf(index, score int) string {
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"42","clientAddress":"%s","feedbackIndex":%d,"score":%d}`, client, index, score)
+}
+
+func key(index int) string {
+	return fmt.Sprintf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/%s/%d#NewFeedback", client, index)
+}
+
+// ledger is an intake in memory: the real parser, and a map for the rows.
+type ledger struct {
+	rows    map[string]job.Job
+	batches []int         // how many bodies each Submit had
+	fail    error         // what the next Submit returns
+	called  chan struct{} // when set: one value per Submit
+}
+
+func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]delivery.Answer, error) {
+	l.batches = append(l.batches, len(bodies))
+	if l.called != nil {
+		defer func() { l.called <- struct{}{} }()
+	}
+	if l.fail != nil {
+		return nil, l.fail
+	}
+	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
+		return nil, errors.New("a commit is bounded in time, and not ended by a signal")
+	}
+	if l.rows == nil {
+		l.rows = map[string]job.Job{}
+	}
+	out := make([]delivery.Answer, len(bodies))
+	for i, body := range bodies {
+		j, err := job.Parse(body, job.Limits{})
+		var refusal *job.Refusal
+		if errors.As(err, &refusal) {
+			out[i] = delivery.Answer{Verdict: delivery.Refused, Path: refusal.Path, Problem: refusal.Problem}
+			continue
+		}
+		known, there := l.rows[j.Key()]
+		field, differs := j.Conflict(known)
+		switch {
+		case j.Kind == job.KindAgentUpdated:
+			out[i] = delivery.Answer{Verdict: store.Refreshed}
+			continue
+		case !there:
+			out[i].Verdict, l.rows[j.Key()] = store.Accepted, j
+		case differs:
+			out[i].Verdict, out[i].Path = store.Conflict, field
+		default:
+			out[i].Verdict = store.Known
+		}
+		out[i].ID, out[i].Key = j.ID(), j.Key()
+	}
+	return out, nil
+}
+
+func quiet() *progress { return newProgress(io.Discard, 0) }
+
+func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
+
+func TestSubmit(t *testing.T) {
+	t.Parallel()
+	in := strings.Join([]string{
+		feedback(1),
+		"nonsense",
+		"",
+		feedback(2) + "\r",
+		`{"type":"NewFeedback","feedbackIndex":0,` + feedback(3)[strings.Index(feedback(3), `"chainId"`):],
+		strings.Repeat("x", 5<<20),
+		" \t",
+		feedback(1),
+		feedbackOf(2, 94),
+		`{"type":"AgentUpdated","chainId":8453,"agentId":42}`,
+		"{\"a\u202e\x1b[31m\":1}",
+		feedback(4), // no newline at the end
+	}, "\n")
+	var out bytes.Buffer
+	l := &ledger{}
+	got, err := submit(t.Context(), l, strings.NewReader(in), newPrinter(&out, false), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (tally{accepted: 3, known: 1, refreshed: 1, conflicts: 1, refused: 4}); got != want {
+		t.Errorf("tally: %+v", got)
+	}
+	id := func(index int) string { return job.IDOf(key(index)).String() }
+	for i, want := range []string{
+		"accepted " + id(1) + " " + key(1),
+		"refused - is not JSON",
+		"accepted " + id(2) + " " + key(2),
+		"refused feedbackIndex ",
+		"refused - is 5242880 bytes long",
+		"known " + id(1) + " " + key(1),
+		"conflict " + id(2) + " " + key(2) + " value differs",
+		"accepted - -",
+		"refused ",
+		"accepted " + id(4) + " " + key(4),
+	} {
+		if line := lines(out.String())[i]; !strings.HasPrefix(line, want) {
+			t.Errorf("line %d: got %q, want %q…", i, line, want)
+		}
+	}
+	if n := len(lines(out.String())); n != 10 {
+		t.Errorf("%d answers", n)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\u202e") {
+		t.Errorf("a stranger's control characters reach the terminal: %q", out.String())
+	}
+}
+
+func TestSubmitJSON(t *testing.T) {
+	t.Parallel()
+	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
+	var out bytes.Buffer
+	if _, err := submit(t.Context(), &ledger{}, strings.NewReader(in), newPrinter(&out, true), quiet()); err != nil {
+		t.Fatal(err)
+	}
+	id := job.IDOf(key(1)).String()
+	for i, want := range []string{
+		`{"verdict":"accepted","id":"` + id + `","key":"` + key(1) + `"}`,
+		`{"verdict":"known","id":"` + id + `","key":"` + key(1) + `"}`,
+		`{"verdict":"conflict","id":"` + id + `","key":"` + key(1) + `","field":"value"}`,
+		`{"verdict":"refused","field":"agentId","problem":"is missing"}`,
+		`{"verdict":"refused","problem":"is not JSON`,
+		`{"verdict":"accepted"}`,
+	} {
+		line := lines(out.String())[i]
+		if !strings.HasPrefix(line, want) || !json.Valid([]byte(line)) {
+			t.Errorf("line %d: got %s, want %s", i, line, want)
+		}
+	}
+}
+
+func TestSubmitNothing(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"", "\n", " \n\r\n\t"} {
+		var out bytes.Buffer
+		l := &ledger{}
+		got, err := submit(t.Context(), l, strings.NewReader(in), newPrinter(&out, false), quiet())
+		if err != nil || got != (tally{}) || out.Len() > 0 || len(l.batches) > 0 {
+			t.Errorf("%q: %+v, %v, %q", in, got, err, out.String())
+		}
+	}
+}
+
+// Lines that are no jobs cost no commit of their own.
+func TestSubmitOnlyTooLong(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	l := &ledger{}
+	long := strings.Repeat("x", limit+1) + "\n"
+	got, err := submit(t.Context(), l, strings.NewReader(long+long), newPrinter(&out, false), quiet())
+	if err != nil || got.refused != 2 || len(l.batches) > 0 {
+		t.Errorf("%+v, %v, %v", got, err, l.batches)
+	}
+}
+
+func TestSubmitBatches(t *testing.T) {
+	t.Parallel()
+	var in strings.Builder
+	for i := range 2*batch + 1 {
+		in.WriteString(feedback(i+1) + "\n")
+	}
+	var out bytes.Buffer
+	l := &ledger{}
+	got, err := submit(t.Context(), l, strings.NewReader(in.String()), newPrinter(&out, false), quiet())
+	if err != nil || got.accepted != 2*batch+1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	sum := 0
+	for _, n := range l.batches {
+		sum += n
+		if n > batch {
+			t.Errorf("a batch of %d", n)
+		}
+	}
+	if sum != 2*batch+1 || batch > store.MaxAccept {
+		t.Errorf("batches %v", l.batches)
+	}
+	for i, line := range lines(out.String()) {
+		if !strings.HasSuffix(line, " "+key(i+1)) {
+			t.Fatalf("line %d: %s", i, line)
+		}
+	}
+
+	// Large jobs are committed in smaller batches.
+	in.Reset()
+	for i := range 80 {
+		in.WriteString(feedback(i+1) + strings.Repeat(" ", limit-200) + "\n")
+	}
+	l = &ledger{}
+	got, err = submit(t.Context(), l, strings.NewReader(in.String()), newPrinter(&out, false), quiet())
+	if err != nil || got.accepted != 80 || len(l.batches) < 3 {
+		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
+	}
+}
+
+// A producer that writes now and then has its line committed soon, with nothing after it.
+func TestSubmitSlowProducer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		l := &ledger{called: make(chan struct{})}
+		var out bytes.Buffer
+		done := make(chan error)
+		go func() {
+			_, err := submit(t.Context(), l, r, newPrinter(&out, false), quiet())
+			done <- err
+		}()
+		for i := range 3 {
+			began := time.Now() // the bubble's clock
+			fmt.Fprintln(w, feedback(i+1))
+			<-l.called
+			if waited := time.Since(began); waited > flushAfter {
+				t.Errorf("waited %s", waited)
+			}
+		}
+		_ = w.Close()
+		if err := <-done; err != nil || len(lines(out.String())) != 3 {
+			t.Errorf("%v: %s", err, out.String())
+		}
+	})
+}
+
+func TestSubmitStopped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r, w := io.Pipe()
+		l := &ledger{called: make(chan struct{})}
+		var out bytes.Buffer
+		type result struct {
+			tally
+			err error
+		}
+		done := make(chan result)
+		go func() {
+			got, err := submit(ctx, l, r, newPrinter(&out, false), quiet())
+			done <- result{got, err}
+		}()
+		fmt.Fprintln(w, feedback(1))
+		<-l.called
+		fmt.Fprintln(w, feedback(2)) // read, not yet in a batch that is committed
+		synctest.Wait()
+		why := errors.New("a signal")
+		cancel(why)
+		if got := <-done; !errors.Is(got.err, why) || got.accepted != 1 || len(l.batches) != 1 {
+			t.Errorf("%+v, batches %v", got, l.batches)
+		}
+		_ = w.Close() // the reader's goroutine is in a Read; the bubble fails if it stayed
+		if n := len(lines(out.String())); n != 1 {
+			t.Errorf("%d answers", n)
+		}
+	})
+}
+
+type faultyReader struct {
+	io.Reader
+	err error
+}
+
+func (r faultyReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = r.err
+	}
+	return n, err
+}
+
+type faultyWriter struct{ err error }
+
+func (w faultyWriter) Write([]byte) (int, error) { return 0, w.err }
+
+func TestSubmitFaults(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("a fault")
+	one := feedback(1) + "\n"
+
+	var out bytes.Buffer
+	got, err := submit(t.Context(), &ledger{}, faultyReader{strings.NewReader(one + one[:10]), fault}, newPrinter(&out, false), quiet())
+	if !errors.Is(err, fault) || got.accepted != 1 || len(lines(out.String())) != 1 {
+		t.Errorf("input: %+v, %v, %s", got, err, out.String())
+	}
+	out.Reset()
+	got, err = submit(t.Context(), &ledger{fail: fault}, strings.NewReader(one), newPrinter(&out, false), quiet())
+	if !errors.Is(err, fault) || got != (tally{}) || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
+		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
+	}
+	if _, err = submit(t.Context(), &ledger{}, strings.NewReader(one), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
+		t.Errorf("answers: %v", err)
+	}
+	// Its reader is full of lines that nobody takes any more.
+	if _, err = submit(t.Context(), &ledger{fail: fault}, strings.NewReader(strings.Repeat(one, 10*batch)), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
+		t.Errorf("commit: %v", err)
+	}
+}
+
+func TestPrinterConflict(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newPrinter(&out, false)
+	p.add(delivery.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
+	p.add(delivery.Answer{Verdict: delivery.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
+	if err := p.flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := "conflict 00000000-0000-0000-0000-000000000000 k value differs from what is known\nrefused a b " + strings.Repeat("é", maxProblems) + "…\n"
+	if out.String() != want {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	var out strings.Builder
+	p := &progress{w: &out, size: 1000, now: func() time.Time { return now }, began: now}
+	p.show(tally{accepted: 1})
+	p.end()
+	if out.Len() > 0 {
+		t.Errorf("a bar within the first second: %q", out.String())
+	}
+	now = now.Add(2 * time.Second)
+	p.read(500)
+	p.show(tally{accepted: 10, refused: 1})
+	p.show(tally{accepted: 11}) // too soon
+	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"
+	if out.String() != want {
+		t.Errorf("got %q", out.String())
+	}
+	p.end()
+	p.end()
+	if out.String() != want+"\r\x1b[K" {
+		t.Errorf("got %q", out.String())
+	}
+	out.Reset()
+	now = now.Add(time.Second)
+	p.size = 0
+	p.show(tally{known: 3})
+	if out.String() != "\r\x1b[K3 lines, 1/s, 0 refused" {
+		t.Errorf("got %q", out.String())
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+func TestMain(m *testing.M) { embeddedtest.Main(m) }
+
+// worker runs the command and returns its exit code and what it said.
+func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(args, append([]string{"HERALD_DATA=" + t.TempDir()}, env...), &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func services(t testing.TB) (env []string, databaseURL string) {
+	t.Helper()
+	databaseURL = embeddedtest.Postgres(t, nil)
+	k, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := k.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_KEYSET=" + b.String()}, databaseURL
+}
+
+func TestExitCodes(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		code int
+		says string
+	}{
+		"help":              {nil, []string{"--help"}, 0, "Usage: worker"},
+		"an unknown word":   {nil, []string{"nonsense"}, 2, "nonsense"},
+		"an unknown option": {nil, []string{"config", "--nonsense"}, 2, "nonsense"},
+		"a bad setting":     {[]string{"HERALD_CONCURRENCY=many"}, []string{"config"}, 2, "HERALD_CONCURRENCY"},
+		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
+		"keys":              {nil, []string{"keys", "init"}, 0, ""},
+		"not an agent":      {nil, []string{"delivery", "list", "--agent", "42"}, 2, "CHAIN:AGENT"},
+		"not an id":         {nil, []string{"delivery", "show", "42"}, 2, "not a delivery id"},
+		"no such limit":     {nil, []string{"delivery", "list", "--limit", "0"}, 2, "--limit"},
+		"not a status":      {nil, []string{"delivery", "list", "--status", "lost"}, 2, "status"},
+		"no listener":       {[]string{"HERALD_LISTEN=0.0.0.0:0"}, nil, 1, "HERALD_API_TOKEN"},
+	} {
+		code, out, errs := worker(t, c.env, c.args...)
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%s: exit code %d, want %d\n%s\n%s", name, code, c.code, out, errs)
+		}
+		if strings.Contains(out+errs, "hunter2") {
+			t.Errorf("%s: a secret is shown", name)
+		}
+	}
+}
+
+// deliveries fills a database with a delivered row and one that a stranger spoiled.
+func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
+	t.Helper()
+	st, err := store.Open(store.Config{URL: secret.New(url)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"}
+	got, tasks, err := st.Accept(t.Context(), []store.Intake{{Job: j},
+		{Refused: "\x1b]0;owned\x07 \u202etxt", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := st.Claim(t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = st.Record(t.Context(), c, store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true,
+		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0].ID, got[1].ID
+}
+
+func TestOperatorCommands(t *testing.T) {
+	env, url := services(t)
+	must := func(args ...string) string {
+		t.Helper()
+		code, out, errs := worker(t, env, args...)
+		if code != 0 {
+			t.Fatalf("worker %v: exit code %d\n%s%s", args, code, out, errs)
+		}
+		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+			t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
+		}
+		return out
+	}
+	if out := must("migrate", "status"); !strings.Contains(out, "pending") {
+		t.Errorf("before: %s", out)
+	}
+	if code, out, _ := worker(t, env, "doctor"); code != 1 || !strings.Contains(out, "FAIL  migrations") || !strings.Contains(out, "worker migrate") {
+		t.Errorf("%d %s", code, out)
+	}
+	if code, _, errs := worker(t, env, "delivery", "list"); code != 1 || !strings.Contains(errs, "worker migrate") {
+		t.Errorf("%d %s", code, errs)
+	}
+	if out := must("migrate"); !strings.Contains(out, "applied") {
+		t.Errorf("migrate: %s", out)
+	}
+	if out := must("migrate"); !strings.Contains(out, "nothing to apply") {
+		t.Errorf("again: %s", out)
+	}
+	if out := must("migrate", "status", "--json"); strings.Contains(out, `"pending"`) || !json.Valid([]byte(out)) {
+		t.Errorf("after: %s", out)
+	}
+	doctor := must("doctor")
+	for _, want := range []string{"ok    postgres", "ok    migrations", "ok    redis", "ok    keyset", "ok    chains"} {
+		if !strings.Contains(doctor, want) {
+			t.Errorf("doctor lacks %q:\n%s", want, doctor)
+		}
+	}
+	if out := must("delivery", "list", "--json"); out != "[]\n" {
+		t.Errorf("nothing: %s", out)
+	}
+
+	good, bad := deliveries(t, url)
+	if out := must("delivery", "list"); !strings.Contains(out, good.String()) || !strings.Contains(out, bad.String()) || strings.Index(out, good.String()) < strings.Index(out, bad.String()) {
+		t.Errorf("list: %s", out)
+	}
+	first := must("delivery", "list", "--limit", "1")
+	_, cursor, more := strings.Cut(strings.TrimSpace(first), "more: --cursor ")
+	if !more || !strings.Contains(first, bad.String()) {
+		t.Fatalf("first page: %s", first)
+	}
+	if out := must("delivery", "list", "--limit", "1", "--cursor", cursor); !strings.Contains(out, good.String()) {
+		t.Errorf("second page: %s", out)
+	}
+	if out := must("delivery", "list", "--agent", "8453:42", "--status", "delivered"); !strings.Contains(out, good.String()) || strings.Contains(out, bad.String()) {
+		t.Errorf("filtered: %s", out)
+	}
+	if out := must("delivery", "list", "--reason", "invalid_job"); !strings.Contains(out, bad.String()) || strings.Contains(out, good.String()) {
+		t.Errorf("by reason: %s", out)
+	}
+	show := must("delivery", "show", good.String())
+	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:"} {
+		if !strings.Contains(show, want) {
+			t.Errorf("show lacks %q:\n%s", want, show)
+		}
+	}
+	var d store.Delivery
+	if err := json.Unmarshal([]byte(must("delivery", "show", "--json", good.String())), &d); err != nil || d.ID != good || !strings.Contains(string(d.Job), "gnp") {
+		t.Errorf("%v %+v", err, d)
+	}
+	if out := must("delivery", "show", bad.String()); !strings.Contains(out, "invalid_job") {
+		t.Errorf("show: %s", out)
+	}
+	if code, _, errs := worker(t, env, "delivery", "show", uuid.New().String()); code != 1 || !strings.Contains(errs, "there is no delivery") {
+		t.Errorf("%d %s", code, errs)
+	}
+}
+
+func TestDoctorNamesWhatIsAway(t *testing.T) {
+	env := []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d", "REDIS_URL=redis://:hunter2@127.0.0.1:1", "RPC_URL_8453=http://127.0.0.1:1/hunter2",
+		"RPC_URL_1=http://127.0.0.1:1/", `HERALD_STDIO_COMMANDS=[["/nowhere/agent"]]`}
+	_, key, _ := worker(t, nil, "keys", "init")
+	env = append(env, "HERALD_KEYSET="+strings.TrimSpace(key))
+	code, out, errs := worker(t, env, "doctor", "--json")
+	if code != 1 || strings.Contains(out+errs, "hunter2") {
+		t.Fatalf("%d\n%s%s", code, out, errs)
+	}
+	var findings []finding
+	if err := json.Unmarshal([]byte(out), &findings); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, f := range findings {
+		got += fmt.Sprintf("%s=%t ", f.Check, f.OK)
+	}
+	if want := "configuration=true postgres=false redis=false keyset=true chain 1=false chain 8453=false stdio=false "; got != want {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[2J\u202eb\u0085\r\n"); got != "a·[2J·b···" {
+		t.Errorf("%q", got)
+	}
+	var b bytes.Buffer
+	if err := writeJSON(&app{out: &b}, map[string]string{"a": "\u202e\u0085\x1b\x7f<é>"}); err != nil || b.String() != "{\n  \"a\": \"\\u202e\\u0085\\u001b\\u007f<é>\"\n}\n" {
+		t.Errorf("%v %q", err, b.String())
+	}
+}

@@ -1,0 +1,71 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the table of settings in README.md")
+
+const (
+	readme     = "../../README.md"
+	tableBegin = "<!-- config:begin -->\n"
+	tableEnd   = "<!-- config:end -->\n"
+)
+
+// TestReadme: the README's table of settings is the code's. `go test ./internal/config -run TestReadme -update` rewrites it.
+func TestReadme(t *testing.T) {
+	raw, err := os.ReadFile(readme)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("README.md is not written yet")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(raw), tableBegin)
+	old, after, ends := strings.Cut(rest, tableEnd)
+	if !begins || !ends {
+		t.Fatalf("README.md has no place for the table of settings: add the lines %s and %s to it", strings.TrimSpace(tableBegin), strings.TrimSpace(tableEnd))
+	}
+	table := markdown(Docs())
+	if old == table {
+		return
+	}
+	if !*update {
+		t.Fatal("README.md's table of settings is not the code's: run `go test ./internal/config -run TestReadme -update`")
+	}
+	if err := os.WriteFile(readme, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// markdown writes one row per variable; a list of defaults may break after its commas.
+func markdown(docs []Doc) string {
+	escape := strings.NewReplacer("|", `\|`, "<", `\<`, "*", `\*`, "\n", " ")
+	var b strings.Builder
+	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")
+	for _, d := range docs {
+		text := ""
+		switch {
+		case strings.Contains(d.Default, " "):
+			text = escape.Replace(d.Default) // words, not a value
+		case d.Default != "":
+			text = "`" + strings.ReplaceAll(d.Default, ",", "`, `") + "`"
+		}
+		b.WriteString("| `" + d.Name + "` | " + text + " | " + escape.Replace(d.Help) + " |\n")
+	}
+	return b.String()
+}
+
+func TestMarkdown(t *testing.T) {
+	t.Parallel()
+	const want = "| variable | default | meaning |\n| --- | --- | --- |\n" +
+		"| `A_<id>` |  | a\\|b \\*c |\n| `B` | `1s`, `2s` | b |\n| `C` | known address | c |\n"
+	if got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c"}}); got != want {
+		t.Errorf("got %s", got)
+	}
+}

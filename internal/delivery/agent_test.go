@@ -1,0 +1,121 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// agent is an MCP server (2025-11-25, JSON answers) that a test can make misbehave.
+type agent struct {
+	*httptest.Server
+	schema string // of agent.receiveFeedback
+	tool   string
+	// on is asked first; true: it has answered.
+	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
+
+	mu    sync.Mutex
+	calls []call
+}
+
+// call is one tools/call that arrived.
+type call struct {
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Meta      map[string]any  `json:"_meta"`
+	header    http.Header
+}
+
+func (c call) args(t testing.TB) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(c.Arguments, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func newAgent(t testing.TB, adapt ...func(*agent)) *agent {
+	t.Helper()
+	a := &agent{schema: `{"type":"object"}`, tool: "agent.receiveFeedback"}
+	for _, f := range adapt {
+		f(a)
+	}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(a.Server.Close)
+	return a
+}
+
+func (a *agent) received() []call {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]call(nil), a.calls...)
+}
+
+func reply(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+}
+
+func replyError(w http.ResponseWriter, id json.RawMessage, code int, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s}}`, id, code, asJSON(message))
+}
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		ID     json.RawMessage
+		Method string
+		Params json.RawMessage
+	}
+	req.Method = r.Method
+	if r.Method == http.MethodPost {
+		_ = json.NewDecoder(r.Body).Decode(&req)
+	}
+	a.mu.Lock()
+	if req.Method == "tools/call" {
+		c := call{header: r.Header.Clone()}
+		_ = json.Unmarshal(req.Params, &c)
+		a.calls = append(a.calls, c)
+	}
+	schema, tool := a.schema, a.tool
+	a.mu.Unlock()
+	if a.on != nil && a.on(req.Method, w, r, req.ID) {
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		reply(w, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"test agent","version":"1"}}`)
+	case "tools/list":
+		reply(w, req.ID, fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":%s}]}`, asJSON(tool), schema))
+	case "tools/call":
+		reply(w, req.ID, `{"content":[{"type":"text","text":"thank you"}]}`)
+	case "ping":
+		reply(w, req.ID, `{}`)
+	case http.MethodGet:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// onCall makes the agent answer its calls itself; n counts from 1.
+func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) func(*agent) {
+	return func(a *agent) {
+		var mu sync.Mutex
+		n := 0
+		a.on = func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+			if method != "tools/call" {
+				return false
+			}
+			mu.Lock()
+			n++
+			k := n
+			mu.Unlock()
+			return do(k, w, r, id)
+		}
+	}
+}

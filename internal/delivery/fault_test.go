@@ -1,0 +1,457 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// faulty is a ledger that can fail before or after the real one was asked.
+type faulty struct {
+	Ledger
+	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
+	extend func(ctx context.Context, c *store.Claim, d time.Duration) error
+	record func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
+}
+
+func (f *faulty) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+	if f.claim != nil {
+		return f.claim(ctx, id, n, lease)
+	}
+	return f.Ledger.Claim(ctx, id, n, lease)
+}
+
+func (f *faulty) Extend(ctx context.Context, c *store.Claim, d time.Duration) error {
+	if f.extend != nil {
+		return f.extend(ctx, c, d)
+	}
+	return f.Ledger.Extend(ctx, c, d)
+}
+
+func (f *faulty) Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	if f.record != nil {
+		return f.record(ctx, c, o)
+	}
+	return f.Ledger.Record(ctx, c, o)
+}
+
+// handOut gives a feedback for an agent at url and returns the delivery, whose task 1 nobody serves.
+func (w *world) handOut(url string) uuid.UUID {
+	w.t.Helper()
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(url))})
+	return w.accept(j)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	ctx := within(w.t, 10*time.Second)
+	conn, err := pgx.Connect(ctx, w.dbURL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestFaults runs tasks by hand, one world for all: no server takes them.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+
+	t.Run("a task is run once", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		k := w.newWorker()
+		id := w.handOut(a.URL)
+		for _, c := range []struct {
+			id uuid.UUID
+			n  int
+		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
+			if note, err := k.runner.Deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "refused") {
+				t.Errorf("task %s:%d: %q, %v", c.id, c.n, note, err)
+			}
+		}
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+			t.Errorf("a second time: %q, %v", note, err)
+		}
+		if n := len(a.received()); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	})
+
+	t.Run("asynq's context does not reach the call", func(t *testing.T) {
+		w := w.in(t)
+		begun, finish := make(chan bool, 1), make(chan bool)
+		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+			begun <- true
+			<-finish
+			return false
+		}))
+		k := w.newWorker()
+		id := w.handOut(a.URL)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan string)
+		go func() {
+			note, err := k.runner.Deliver(ctx, id, 1)
+			done <- fmt.Sprint(note, err)
+		}()
+		receive(t, "the call", begun)
+		cancel() // Redis froze
+
+		// The task comes again while its first run goes on, and so does a newer one.
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.Contains(note, "already") {
+			t.Errorf("%q, %v", note, err)
+		}
+		if _, err := k.runner.Deliver(t.Context(), id, 2); err == nil {
+			t.Error("a newer task is used up while the older one runs")
+		}
+		if k.runner.Running() != 1 {
+			t.Errorf("%d run", k.runner.Running())
+		}
+		close(finish)
+		if got := receive(t, "the end", done); got != "delivered<nil>" {
+			t.Error(got)
+		}
+		w.until(id, store.Delivered)
+	})
+
+	t.Run("shutdown waits for the call", func(t *testing.T) {
+		w := w.in(t)
+		begun, finish := make(chan bool, 1), make(chan bool)
+		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+			begun <- true
+			<-finish
+			return false
+		}))
+		k := w.newWorker()
+		id := w.handOut(a.URL)
+		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
+		receive(t, "the call", begun)
+		waited := make(chan bool)
+		go func() { k.runner.Wait(within(t, 20*time.Second)); close(waited) }()
+		select {
+		case <-waited:
+			t.Error("it did not wait")
+		default:
+		}
+		close(finish)
+		receive(t, "Wait", waited)
+		if d := w.row(id); d.Status != store.Delivered {
+			t.Errorf("%s %s", d.Status, d.Reason)
+		}
+	})
+
+	t.Run("shutdown that waited long enough cuts the call off and records it", func(t *testing.T) {
+		w := w.in(t)
+		begun := make(chan bool, 1)
+		a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			_, _ = io.Copy(io.Discard, r.Body)
+			begun <- true
+			<-r.Context().Done()
+			return true
+		}))
+		k := w.newWorker()
+		id := w.handOut(a.URL)
+		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
+		receive(t, "the call", begun)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		k.runner.Wait(ctx)
+		if d := w.row(id); d.Status != store.Waiting || d.Reason != "outcome_unknown" {
+			t.Errorf("%s %s", d.Status, d.Reason)
+		}
+	})
+
+	t.Run("recording is tried until it is done", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		tries := 0
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+				if tries++; tries < 4 {
+					return store.Recorded{}, errors.New("Postgres is away")
+				}
+				return w.store.Record(ctx, cl, o)
+			}}
+		})
+		id := w.handOut(a.URL)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if n := len(a.received()); n != 1 || tries != 4 {
+			t.Errorf("%d calls, recorded with try %d", n, tries)
+		}
+	})
+
+	t.Run("what Postgres will never take is recorded without the strangers' part", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+				if o.Response != nil {
+					return store.Recorded{}, fmt.Errorf("record: %w", &pgconn.PgError{Code: "22P05", Message: "unsupported Unicode escape sequence"})
+				}
+				return w.store.Record(ctx, cl, o)
+			}}
+		})
+		id := w.handOut(newAgent(t).URL)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
+			t.Errorf("%+v", d.History)
+		}
+	})
+
+	t.Run("what Postgres takes in no form does not hold the slot", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+				return store.Recorded{}, &pgconn.PgError{Code: "23514"}
+			}}
+		})
+		if _, err := k.runner.Deliver(t.Context(), w.handOut(newAgent(t).URL), 1); err == nil {
+			t.Error("it counts as recorded")
+		}
+	})
+
+	t.Run("a worker that died", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		// It claimed, and was never heard of again.
+		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
+		sw := w.newSweeper()
+		w.sweep(sw)
+		if d := w.row(id); d.Status != store.Running {
+			t.Fatalf("%s before its lease ran out", d.Status)
+		}
+		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.sweep(sw)
+		d := w.row(id)
+		if d.Status != store.Queued || d.Dispatch != 2 {
+			t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
+		}
+		k := w.newWorker()
+		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		d = w.until(id, store.Delivered)
+		if d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome == "delivered" {
+			t.Errorf("%+v", d.History)
+		}
+	})
+
+	t.Run("a worker that lost its claim changes nothing", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			w.exec(`UPDATE herald.deliveries SET claim_no = nextval('herald.claim_no')`)
+			http.Error(rw, "no", 500)
+			return true
+		}))
+		k := w.newWorker()
+		id := w.handOut(a.URL)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+			t.Errorf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Running {
+			t.Errorf("%s", d.Status)
+		}
+	})
+
+	t.Run("a step that panics", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) { c.Fetcher = panics{} })
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
+		id := w.accept(j)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Waiting || d.Reason != "internal_error" || d.History[0].Stage != "fetch" {
+			t.Errorf("%+v", d)
+		}
+		if k.runner.Running() != 0 {
+			t.Error("the delivery is still marked as running")
+		}
+	})
+
+	t.Run("a ledger that panics", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, claim: func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) { panic("boom") }}
+		})
+		if _, err := k.runner.Deliver(t.Context(), uuid.New(), 1); err == nil || k.runner.Running() != 0 {
+			t.Errorf("%v, %d run", err, k.runner.Running())
+		}
+	})
+
+	t.Run("Postgres is away at the claim", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, claim: func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
+				return nil, errors.New("Postgres is away")
+			}}
+		})
+		if _, err := k.runner.Deliver(t.Context(), uuid.New(), 1); err == nil {
+			t.Error("the task is used up")
+		}
+	})
+
+	t.Run("a job that cannot be read any more", func(t *testing.T) {
+		w := w.in(t)
+		id := w.handOut(newAgent(t).URL)
+		w.exec(`UPDATE herald.deliveries SET job = '{"type": 7}' WHERE id = $1`, id)
+		k := w.newWorker()
+		if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil {
+			t.Error("a rejected task is not archived")
+		}
+		if d := w.row(id); d.Status != store.Rejected || d.Reason != "invalid_job" {
+			t.Errorf("%s %s", d.Status, d.Reason)
+		}
+	})
+
+	t.Run("headers sealed with another keyset", func(t *testing.T) {
+		w := w.in(t)
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		id := w.accept(with(j, own(newAgent(t).URL, map[string]any{"X-Key": "hunter2hunter2"})))
+		w.exec(`UPDATE herald.deliveries SET secret_headers = decode(repeat('01', 64), 'hex') WHERE id = $1`, id)
+		k := w.newWorker()
+		if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+			t.Error(err)
+		}
+		if d := w.row(id); d.Status != store.Held || d.Reason != "auth_required" {
+			t.Errorf("%s %s", d.Status, d.Reason)
+		}
+	})
+
+	t.Run("the lease before the call", func(t *testing.T) {
+		w := w.in(t)
+		type outcome struct {
+			extends int
+			status  store.Status
+			reason  string
+			calls   int
+		}
+		// The clock jumps by late just before the call's stage looks at the lease of 20 s; a call may take 5 s, the margin is 10 s.
+		run := func(t *testing.T, late time.Duration, extend error) outcome {
+			var mu sync.Mutex
+			var skew time.Duration
+			out := outcome{}
+			a := newAgent(t)
+			k := w.newWorker(func(c *Config) {
+				c.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return time.Now().Add(skew) }
+				c.Caller = listed{c.Caller, func() { mu.Lock(); defer mu.Unlock(); skew = late }}
+				c.Ledger = &faulty{Ledger: w.store, extend: func(ctx context.Context, cl *store.Claim, d time.Duration) error {
+					out.extends++
+					if extend != nil {
+						return extend
+					}
+					return w.store.Extend(ctx, cl, d)
+				}}
+			})
+			id := w.handOut(a.URL)
+			if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+				t.Log(err)
+			}
+			d := w.row(id)
+			out.status, out.reason, out.calls = d.Status, d.Reason, len(a.received())
+			return out
+		}
+		away := errors.New("Postgres is away")
+		for name, c := range map[string]struct {
+			late   time.Duration
+			extend error
+			want   outcome
+		}{
+			"enough is left":              {4 * time.Second, away, outcome{0, store.Delivered, "", 1}},
+			"it is extended":              {6 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
+			"what is left is ours":        {6 * time.Second, away, outcome{1, store.Delivered, "", 1}},
+			"less than the call is left":  {16 * time.Second, away, outcome{1, store.Waiting, "internal_error", 0}},
+			"it is lost":                  {6 * time.Second, store.ErrFenced, outcome{1, store.Running, "", 0}},
+			"it ran out and was extended": {21 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
+		} {
+			// "it is lost": recording is fenced as well.
+			if errors.Is(c.extend, store.ErrFenced) {
+				continue
+			}
+			if got := run(t, c.late, c.extend); got != c.want {
+				t.Errorf("%s: %+v, want %+v", name, got, c.want)
+			}
+		}
+	})
+
+	t.Run("the claim is lost before the call", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		k := w.newWorker(func(c *Config) {
+			c.Lease, c.LeaseMargin = 15*time.Second, 10*time.Second
+			c.Ledger = &faulty{Ledger: w.store, extend: func(context.Context, *store.Claim, time.Duration) error { return store.ErrFenced },
+				record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+					return store.Recorded{}, store.ErrFenced
+				}}
+		})
+		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "refused") {
+			t.Errorf("%q, %v", note, err)
+		}
+		if n := len(a.received()); n != 0 {
+			t.Errorf("%d calls without a claim", n)
+		}
+	})
+
+	t.Run("https without a hash under the policy require", func(t *testing.T) {
+		w := w.in(t)
+		web := newAgent(t, func(a *agent) {
+			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				_, _ = io.WriteString(w, `{}`)
+				return true
+			}
+		})
+		for policy, want := range map[string]store.Status{HashRequire: store.Rejected, HashStrict: store.Delivered, HashAnnotate: store.Delivered} {
+			k := w.newWorker(func(c *Config) { c.HashPolicy = policy })
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: web.URL + "/f"})
+			id := w.accept(j)
+			_, _ = k.runner.Deliver(t.Context(), id, 1)
+			if d := w.row(id); d.Status != want {
+				t.Errorf("%s: %s %s", policy, d.Status, d.Reason)
+			}
+		}
+	})
+}
+
+// panics is a fetcher with a fault.
+type panics struct{}
+
+func (panics) Fetch(context.Context, string, int64) (ipfs.Document, error) { panic("boom") }
+
+// listed calls after once the tools are listed.
+type listed struct {
+	Caller
+	after func()
+}
+
+func (l listed) Tools(ctx context.Context, e mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error) {
+	set, err := l.Caller.Tools(ctx, e, fresh)
+	l.after()
+	return set, err
+}

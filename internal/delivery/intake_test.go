@@ -1,0 +1,204 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Whole jobs in Redis are intakes; there is nobody to answer, so a bad one becomes a rejected row.
+func TestForeignTasks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	a := newAgent(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "x"})
+	take := func(j map[string]any) string {
+		t.Helper()
+		note, err := k.runner.Intake(t.Context(), "NewFeedback", asJSON(j))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return note
+	}
+	if note := take(j); !strings.HasPrefix(note, "accepted as delivery ") {
+		t.Fatal(note)
+	}
+	if note := take(j); !strings.HasPrefix(note, "known as delivery ") {
+		t.Error(note)
+	}
+	id := w.submit(j)[0].ID
+	bad := map[string]any{}
+	for name, v := range j {
+		bad[name] = v
+	}
+	bad["tag1"] = "y"
+	if note := take(bad); !strings.HasPrefix(note, "conflict with delivery "+id.String()) || !strings.Contains(note, "tag1") {
+		t.Error(note)
+	}
+
+	// Bad where it does not touch the event: the row has the event's own key, so that the corrected job finds it.
+	other, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
+	if note := take(with(other, map[string]any{"toolName": "rm"})); !strings.HasPrefix(note, "refused: action.toolName") {
+		t.Error(note)
+	}
+	// Bad altogether.
+	for _, body := range []string{"", "hello", `{"type":"NewFeedback"}`, "{\"a\":\"\x00\"}", strings.Repeat("x", job.MaxBytes+1)} {
+		if note, err := k.runner.Intake(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "refused: ") {
+			t.Errorf("%.40q: %q, %v", body, note, err)
+		}
+	}
+	list, err := w.store.Deliveries(t.Context(), store.Filter{Status: store.Rejected, Reason: "invalid_job"})
+	if err != nil || len(list) != 6 {
+		t.Fatalf("%d rejected rows, %v", len(list), err)
+	}
+	own := 0
+	for _, d := range list {
+		if !strings.HasPrefix(d.Key, "invalid:") {
+			own++
+		}
+		if d.Error == "" {
+			t.Errorf("%s does not say why", d.Key)
+		}
+	}
+	if own != 1 {
+		t.Errorf("%d rows have an event's key", own)
+	}
+	if note, err := k.runner.Intake(t.Context(), "AgentUpdated", asJSON(map[string]any{"type": "AgentUpdated", "chainId": j["chainId"], "agentId": j["agentId"]})); err != nil || !strings.HasPrefix(note, "refreshed") {
+		t.Errorf("%q, %v", note, err)
+	}
+}
+
+// away is Redis that is away.
+type away struct{ tries int }
+
+func (r *away) Enqueue(context.Context, queue.Task) error {
+	r.tries++
+	return errors.New("Redis is away")
+}
+func (r *away) Find(queue.Task) (queue.Place, error) { return queue.Nowhere, nil }
+
+// A job is accepted when Postgres has it; Redis may come later.
+func TestAcceptedWithoutRedis(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	redis := &away{}
+	in := must(NewIntake(IntakeConfig{Ledger: w.store, Dispatcher: must(NewDispatcher(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL))})
+	got, err := in.Submit(within(t, 10*time.Second), [][]byte{asJSON(j)})
+	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
+		t.Fatalf("%+v, %v, %d tries", got, err, redis.tries)
+	}
+	w.sweep(w.newSweeper())
+	w.serve(w.newWorker())
+	w.until(got[0].ID, store.Delivered)
+}
+
+func TestSubmitJobs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	line, _ := w.rateLine(devnet.Feedback{AgentID: w.register(nil)})
+	j := must(job.Parse(line, w.limits()))
+	got, err := w.intake.SubmitJobs(t.Context(), []job.Job{j, j.Retraction()})
+	if err != nil || len(got) != 2 || got[0].Verdict != store.Accepted || got[1].Verdict != store.Accepted || got[0].Key == got[1].Key {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestConstructorsRefuse(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Config{}); err == nil {
+		t.Error("a pipeline of nothing")
+	}
+	if _, err := NewRunner(nil, nil, 0); err == nil {
+		t.Error("a runner of nothing")
+	}
+	if _, err := NewIntake(IntakeConfig{}); err == nil {
+		t.Error("an intake of nothing")
+	}
+	if _, err := NewDispatcher(nil, nil); err == nil {
+		t.Error("a dispatcher of nothing")
+	}
+	if _, err := NewSweeper(SweeperConfig{}); err == nil {
+		t.Error("a sweeper of nothing")
+	}
+}
+
+func TestMetricLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := must(NewMetrics(reg))
+	for _, tool := range []string{"agent.receiveFeedback", "agent.receiveAnythingAtAll", "operators_tool", "\xff\x00", "agent.receiveRevocation"} {
+		m.call(tool, tool != "operators_tool", time.Millisecond)
+	}
+	for kind, age := range map[job.Kind]time.Duration{job.KindNewFeedback: time.Second, "Strange": time.Second} {
+		m.recorded(&attempt{job: job.Job{Kind: kind}, out: store.Outcome{Status: store.Delivered, AgentOK: true}}, age)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			series := f.GetName()
+			for _, l := range m.GetLabel() {
+				series += " " + l.GetName() + "=" + l.GetValue()
+			}
+			got[series] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	want := map[string]float64{
+		"mcp_calls_total status=failed tool_name=other":                     1,
+		"mcp_calls_total status=success tool_name=agent.receiveFeedback":    1,
+		"mcp_calls_total status=success tool_name=agent.receiveRevocation":  1,
+		"mcp_calls_total status=success tool_name=other":                    2,
+		"mcp_call_duration_seconds tool_name=agent.receiveFeedback":         1,
+		"mcp_call_duration_seconds tool_name=agent.receiveRevocation":       1,
+		"mcp_call_duration_seconds tool_name=other":                         3,
+		"herald_deliveries_total kind=NewFeedback reason= status=delivered": 1,
+		"herald_deliveries_total kind=other reason= status=delivered":       1,
+		"herald_delivery_latency_seconds":                                   2,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		res            Result
+		note, archived string
+	}{
+		"delivered": {Result{Status: store.Delivered}, "delivered", ""},
+		"skipped":   {Result{Status: store.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI"}, "skipped no_uri: the agent has no tokenURI", ""},
+		"held":      {Result{Status: store.Held, Reason: "auth_required", Text: "401"}, "held auth_required: 401", ""},
+		"waiting":   {Result{Status: store.Waiting, Reason: "server_error", Text: "503", Delay: 1234 * time.Millisecond}, "waiting server_error, again in 1.2s: 503", ""},
+		"rejected":  {Result{Status: store.Rejected, Reason: "tool_error", Text: "no"}, "", "rejected tool_error: no"},
+		"dead":      {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", "dead timeout: no answer"},
+		"refused":   {Result{Refused: true}, "refused: an older task, another worker has it, or it is not due", ""},
+	} {
+		note, err := verdict(c.res)
+		var a *queue.ArchivedError
+		text := ""
+		if errors.As(err, &a) {
+			text = a.Text
+		}
+		if note != c.note || text != c.archived {
+			t.Errorf("%s: %q, %q", name, note, text)
+		}
+	}
+	if _, err := verdict(Result{Status: store.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {
+		t.Errorf("%d bytes go to Redis", len(err.Error()))
+	}
+}

@@ -1,0 +1,379 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestMain(m *testing.M) {
+	queue.LogDriver(slog.New(slog.DiscardHandler))
+	embeddedtest.Main(m, devnettest.Leftovers()...)
+}
+
+// world is a whole Herald of the test's own, but for cmd and HTTP: real Postgres, real Redis, a chain, a gateway.
+type world struct {
+	t       testing.TB
+	net     *devnet.Net
+	chain   *chain.Client
+	gateway *ipfstest.Gateway
+	keys    *secret.Keyset
+
+	dbURL, redisURL string
+	store           *store.Store
+	queue           *queue.Queue
+	dispatcher      *Dispatcher
+	intake          *Intake
+	registry        *prometheus.Registry
+	log             *syncBuffer
+
+	mu     *sync.Mutex // the chain, one transaction at a time
+	client *int        // the next account that gives feedback
+}
+
+// in is the same world for a subtest.
+func (w *world) in(t testing.TB) *world {
+	c := *w
+	c.t = t
+	return &c
+}
+
+// syncBuffer is what was logged.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func migrate(ctx context.Context, url string) error {
+	_, err := store.Migrate(ctx, secret.New(url))
+	return err
+}
+
+// newStore opens a migrated database of the test's own.
+func newStore(t testing.TB) (*store.Store, string) {
+	t.Helper()
+	url := embeddedtest.Postgres(t, migrate)
+	return openStore(t, url), url
+}
+
+func openStore(t testing.TB, url string) *store.Store {
+	t.Helper()
+	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	return st
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, log: &syncBuffer{}, registry: prometheus.NewRegistry(), gateway: ipfstest.New(), mu: &sync.Mutex{}, client: new(int)}
+	w.store, w.dbURL = newStore(t)
+	w.redisURL = embeddedtest.Redis(t)
+	w.net = devnettest.Start(t, devnet.Config{Accounts: 60})
+	w.keys = must(secret.Create())
+	var err error
+	if w.queue, err = queue.Open(queue.Config{URL: secret.New(w.redisURL), Logger: w.logger()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.queue.Close() })
+	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()), Logger: w.logger()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.chain.Close)
+	w.dispatcher = must(NewDispatcher(w.queue, w.logger()))
+	w.intake = must(NewIntake(IntakeConfig{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	return w
+}
+
+func (w *world) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func (w *world) limits() job.Limits {
+	return job.Limits{MaxTimeout: 5 * time.Second, Registries: func(id uint64) (erc8004.Deployment, bool) { return w.net.Deployment(), id == w.net.ChainID() }}
+}
+
+// worker is one worker process' inside.
+type worker struct {
+	pipeline *Pipeline
+	runner   *Runner
+	pool     *mcpcall.Pool
+	chains   map[uint64]Chain
+	mu       sync.Mutex
+	steps    []Step
+}
+
+func (k *worker) seen(id uuid.UUID, name string) (n int, last Step) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.steps {
+		if s.DeliveryID == id && s.Name == name {
+			n, last = n+1, s
+		}
+	}
+	return n, last
+}
+
+// chainsReader is what the resolver reads tokenURI from.
+type chainsReader struct{ c *chain.Client }
+
+func (r chainsReader) TokenURI(ctx context.Context, _ uint64, registry common.Address, id *big.Int) (string, error) {
+	return r.c.TokenURI(ctx, registry, id)
+}
+
+// newWorker makes a worker; adapt changes its configuration. It takes no tasks by itself: see serve.
+func (w *world) newWorker(adapt ...func(*Config)) *worker {
+	w.t.Helper()
+	k := &worker{chains: map[uint64]Chain{w.net.ChainID(): w.chain}}
+	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	gw := httptest.NewServer(w.gateway.Handler())
+	w.t.Cleanup(gw.Close)
+	fetcher := must(ipfs.New(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard, Logger: w.logger()}))
+	w.t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	w.t.Cleanup(resolve.Close)
+	k.pool = must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger(), RelistAfter: time.Nanosecond}))
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = k.pool.Close(ctx)
+	})
+	metrics := must(NewMetrics(prometheus.NewRegistry()))
+	cfg := Config{Ledger: w.store, Chain: func(id uint64) (Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
+		Caller: k.pool, Opener: w.keys, Dispatcher: w.dispatcher,
+		Schedule:    must(retry.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
+		CallTimeout: 5 * time.Second, Lease: 20 * time.Second, LeaseMargin: 10 * time.Second, Metrics: metrics, Logger: w.logger(),
+		Trace: func(s Step) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.steps = append(k.steps, s)
+		}}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	k.pipeline = must(New(cfg))
+	k.runner = must(NewRunner(k.pipeline, w.intake, 16))
+	return k
+}
+
+// serve takes tasks with k until the test ends or the returned function is called.
+func (w *world) serve(k *worker) (shutdown func()) {
+	w.t.Helper()
+	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: 16, ShutdownTimeout: 20 * time.Second, PollInterval: 5 * time.Millisecond,
+		Kinds: []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended), string(job.KindValidationResponse), string(job.KindAgentUpdated)}}))
+	if err := srv.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	shutdown = sync.OnceFunc(func() {
+		srv.Shutdown()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		k.runner.Wait(ctx)
+	})
+	w.t.Cleanup(shutdown)
+	return shutdown
+}
+
+// register makes an agent whose registration, a data: URI, says doc.
+func (w *world) register(doc any) *big.Int {
+	w.t.Helper()
+	uri := ""
+	if doc != nil {
+		uri = "data:application/json," + string(asJSON(doc))
+	}
+	return w.registerURI(uri)
+}
+
+func (w *world) registerURI(uri string) *big.Int {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id, _, err := w.net.Register(within(w.t, 20*time.Second), w.net.Account(0), uri)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return id
+}
+
+// at is a registration with one MCP endpoint.
+func at(url string) map[string]any {
+	return map[string]any{"name": "agent", "services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}}}
+}
+
+// rate gives feedback from one of the accounts and returns the event as an indexer's job, to change before it is submitted.
+func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
+	w.t.Helper()
+	line, client := w.rateLine(f)
+	var j map[string]any
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.UseNumber()
+	if err := dec.Decode(&j); err != nil {
+		w.t.Fatal(err)
+	}
+	return j, client
+}
+
+// rateLine is rate with the line as the indexer writes it, strangers' bytes and all.
+func (w *world) rateLine(f devnet.Feedback) ([]byte, devnet.Account) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	client := w.net.Account(2 + *w.client%50)
+	*w.client++
+	if f.Value == nil {
+		f.Value, f.ValueDecimals = big.NewInt(9977), 2
+	}
+	_, receipt, err := w.net.GiveFeedback(within(w.t, 20*time.Second), client, f)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
+			return must(chain.JobLine(e, w.net.ChainID(), w.net.Deployment(), 1770000000)), client
+		}
+	}
+	w.t.Fatal("no event was mined")
+	return nil, client
+}
+
+// with returns the job with an action.
+func with(j map[string]any, action map[string]any) map[string]any {
+	out := maps.Clone(j)
+	out["action"] = action
+	return out
+}
+
+// own is an action that names its endpoint.
+func own(url string, headers map[string]any) map[string]any {
+	return map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": url, "headers": headers}}
+}
+
+// submit enqueues jobs and returns the answers.
+func (w *world) submit(jobs ...map[string]any) []Answer {
+	w.t.Helper()
+	bodies := make([][]byte, len(jobs))
+	for i, j := range jobs {
+		bodies[i] = asJSON(j)
+	}
+	got, err := w.intake.Submit(within(w.t, 20*time.Second), bodies)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+// accept enqueues one job that must be new.
+func (w *world) accept(j map[string]any) uuid.UUID {
+	w.t.Helper()
+	a := w.submit(j)[0]
+	if a.Verdict != store.Accepted {
+		w.t.Fatalf("%+v", a)
+	}
+	return a.ID
+}
+
+func (w *world) row(id uuid.UUID) store.Delivery {
+	w.t.Helper()
+	d, err := w.store.Delivery(within(w.t, 20*time.Second), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// until waits for a delivery to get a status.
+func (w *world) until(id uuid.UUID, want store.Status) store.Delivery {
+	w.t.Helper()
+	var d store.Delivery
+	await(w.t, func() bool {
+		d = w.row(id)
+		return d.Status == want || d.Status.Final()
+	}, func() string { return fmt.Sprintf("delivery %s is %s %s: %s", id, d.Status, d.Reason, d.Error) })
+	if d.Status != want {
+		w.t.Fatalf("delivery is %s %s: %s; want %s", d.Status, d.Reason, d.Error, want)
+	}
+	return d
+}
+
+// await polls until ok; state says where things are when they are not.
+func await(t testing.TB, ok func() bool, state func() string) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("not within 30 s: " + state())
+		}
+	}
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func receive[T any](t testing.TB, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(30 * time.Second):
+		t.Fatal("not within 30 s: " + what)
+		panic("unreachable")
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(fmt.Sprintf("%T: %v", err, err))
+	}
+	return v
+}

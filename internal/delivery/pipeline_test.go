@@ -1,0 +1,485 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// TestDeliveries tells how single deliveries end, all of them in one running worker.
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	w.serve(k)
+
+	t.Run("delivered with its file", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		file := []byte(`{"text":"Fast and always there.","n":1e2}`)
+		c := must(w.gateway.AddFile(file))
+		id := w.register(at(a.URL))
+		j, client := w.rate(devnet.Feedback{AgentID: id, Tag1: "uptime", URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash(file)})
+		d := w.until(w.accept(j), store.Delivered)
+		if d.FileSource != "cid" || d.FileVerification != "raw" || d.ToolName != "agent.receiveFeedback" || d.Endpoint != a.URL || d.Attempts != 1 || d.Error != "" {
+			t.Errorf("%+v", d)
+		}
+		if len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Protocol != "2025-11-25" || !strings.Contains(string(d.Result), "thank you") {
+			t.Errorf("history %+v, result %s", d.History, d.Result)
+		}
+		calls := a.received()
+		if len(calls) != 1 {
+			t.Fatalf("%d calls", len(calls))
+		}
+		args := calls[0].args(t)
+		for name, want := range map[string]any{"deliveryId": d.ID.String(), "clientAddress": client.Address.Hex(), "value": "9977", "tag1": "uptime",
+			"agentId": id.String(), "fileVerification": "raw", "fileSource": "cid"} {
+			if args[name] != want {
+				t.Errorf("%s is %v, want %v", name, args[name], want)
+			}
+		}
+		if !strings.Contains(string(calls[0].Arguments), `"fileContent":{"text":"Fast and always there.","n":1e2}`) {
+			t.Errorf("the file was changed: %s", calls[0].Arguments)
+		}
+		about, _ := calls[0].Meta[metaKey].(map[string]any)
+		if about["id"] != d.ID.String() || about["key"] != d.Key || about["attempt"] != 1.0 || about["replay"] != false || about["sanitized"] != nil {
+			t.Errorf("_meta %v", calls[0].Meta)
+		}
+		if tp, _ := calls[0].Meta["traceparent"].(string); len(tp) != 55 || !strings.HasPrefix(tp, "00-") {
+			t.Errorf("traceparent %q", tp)
+		}
+		for _, step := range []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"} {
+			if n, _ := k.seen(d.ID, step); n != 1 {
+				t.Errorf("step %s was told %d times", step, n)
+			}
+		}
+	})
+
+	t.Run("the same job twice is one call", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "a"})
+		id := w.accept(j)
+		for _, again := range w.submit(j, j) {
+			if again.Verdict != store.Known || again.ID != id {
+				t.Errorf("%+v", again)
+			}
+		}
+		w.until(id, store.Delivered)
+		again := w.submit(j)[0]
+		if again.Verdict != store.Known || again.ID != id || again.Status != store.Delivered {
+			t.Errorf("%+v", again)
+		}
+		other := map[string]any{}
+		for name, v := range j {
+			other[name] = v
+		}
+		other["tag1"] = "b"
+		if c := w.submit(other)[0]; c.Verdict != store.Conflict || c.Path != "tag1" || c.ID != id {
+			t.Errorf("%+v", c)
+		}
+		if n := len(a.received()); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	})
+
+	t.Run("a refused job is not stored", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		j["feedbackIndex"] = 0
+		if r := w.submit(j)[0]; r.Verdict != Refused || r.Path != "feedbackIndex" || r.Problem == "" {
+			t.Errorf("%+v", r)
+		}
+	})
+
+	// ends runs one feedback and tells how it ended.
+	ends := func(name string, want store.Status, reason string, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			id := w.accept(setup(t, w))
+			d := w.until(id, want)
+			if d.Reason != reason {
+				t.Errorf("reason %s: %s; want %s", d.Reason, d.Error, reason)
+			}
+			if reason != "" && d.Error == "" {
+				t.Error("nothing tells why")
+			}
+			if look != nil {
+				look(t, w, d)
+			}
+			place := w.archived(d)
+			switch want {
+			case store.Rejected, store.Dead:
+				if !strings.HasPrefix(place, string(want)+" "+reason) {
+					t.Errorf("the archive says %q", place)
+				}
+			}
+		})
+	}
+	rated := func(w *world, registration any, f devnet.Feedback) map[string]any {
+		f.AgentID = w.register(registration)
+		j, _ := w.rate(f)
+		return j
+	}
+
+	ends("the file is not what was hashed", store.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
+		c := must(w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`)))
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x01")})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "mismatch" || d.Attempts != 1 {
+			t.Errorf("%+v", d)
+		}
+	})
+	ends("a mismatch that the job does not mind", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		c := must(w.gateway.AddFile([]byte(`{}`)))
+		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x02")})
+		return with(j, map[string]any{"verifyFileHash": false})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "mismatch" {
+			t.Errorf("%s", d.FileVerification)
+		}
+	})
+	ends("a web file that is replaced while it is read", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		good, first := []byte(`{"v":2}`), make(chan bool, 1)
+		first <- true
+		web := newAgent(t, func(a *agent) {
+			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				select {
+				case <-first:
+					_, _ = w.Write([]byte(`{"v":1}`))
+				default:
+					_, _ = w.Write(good)
+				}
+				return true
+			}
+		})
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: web.URL + "/file.json", Hash: crypto.Keccak256Hash(good)})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "raw" || d.Attempts != 1 {
+			t.Errorf("%+v", d)
+		}
+	})
+	ends("a file that cannot be had is left out", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "unavailable" || d.Attempts != 4 || d.History[0].Reason != "content_unavailable" {
+			t.Errorf("%+v", d)
+		}
+	})
+	ends("a URI that is none delays nobody", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "I liked it"})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "unavailable" || d.Attempts != 1 {
+			t.Errorf("%+v", d)
+		}
+	})
+	ends("a file at an inner address", store.Rejected, "address_blocked", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/latest/meta-data"})
+	}, nil)
+	ends("content is not asked for", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/never/fetched"})
+		return with(j, map[string]any{"includeFileContent": false})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.FileVerification != "not_fetched" {
+			t.Errorf("%s", d.FileVerification)
+		}
+	})
+	ends("no tokenURI", store.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
+	ends("no MCP endpoint", store.Skipped, "no_mcp_endpoint", func(t *testing.T, w *world) map[string]any {
+		return rated(w, map[string]any{"name": "x", "services": []any{}}, devnet.Feedback{})
+	}, nil)
+	ends("an inactive agent", store.Skipped, "agent_inactive", func(t *testing.T, w *world) map[string]any {
+		doc := at(newAgent(t).URL)
+		doc["active"] = false
+		return rated(w, doc, devnet.Feedback{})
+	}, nil)
+	ends("an endpoint at an inner address", store.Rejected, "address_blocked", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at("https://10.1.2.3/mcp"), devnet.Feedback{})
+	}, nil)
+	ends("a command from the chain", store.Rejected, "transport_refused", func(t *testing.T, w *world) map[string]any {
+		return rated(w, map[string]any{"capabilities": map[string]any{"mcp": map[string]any{"transport": "stdio", "command": "/bin/sh", "args": []string{"-c", "id"}}}}, devnet.Feedback{})
+	}, nil)
+	ends("no such tool", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, func(a *agent) { a.tool = "other" }).URL), devnet.Feedback{})
+	}, nil)
+	ends("no tools at all", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, func(a *agent) {
+			a.on = func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method != "tools/list" {
+					return false
+				}
+				replyError(w, id, -32601, "method not found")
+				return true
+			}
+		}).URL), devnet.Feedback{})
+	}, nil)
+	ends("a tool by its alias", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, func(a *agent) { a.tool = "receiveFeedback" }).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.ToolName != "receiveFeedback" {
+			t.Errorf("%s", d.ToolName)
+		}
+	})
+	ends("arguments that do not fit", store.Rejected, "schema_mismatch", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, func(a *agent) { a.schema = `{"type":"object","required":["nobodyHasThis"]}` }).URL), devnet.Feedback{})
+	}, nil)
+	ends("a schema that forbids the rest", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, func(a *agent) {
+			a.schema = `{"type":"object","properties":{"score":{"type":"integer"}},"additionalProperties":false,"required":["score"]}`
+		}).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if string(d.History[0].Arguments) != `{"score": 100}` {
+			t.Errorf("sent %s", d.History[0].Arguments)
+		}
+	})
+	ends("the tool says no", store.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			reply(w, id, `{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
+			return true
+		})).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if strings.ContainsRune(d.Error, 0x1b) || !strings.Contains(d.Error, "not from") || !strings.Contains(string(d.History[0].Response), "isError") {
+			t.Errorf("%q %s", d.Error, d.History[0].Response)
+		}
+	})
+	ends("arguments refused although they fit", store.Rejected, "schema_mismatch", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			replyError(w, id, -32602, "I do not like it")
+			return true
+		})).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if !strings.Contains(d.Error, "I do not like it") {
+			t.Error(d.Error)
+		}
+	})
+	ends("a tool renamed since it was listed", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		var a *agent
+		a = newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if n > 1 {
+				return false
+			}
+			a.mu.Lock()
+			a.tool = "agent_receiveFeedback"
+			a.mu.Unlock()
+			replyError(w, id, -32602, "unknown tool")
+			return true
+		}))
+		return rated(w, at(a.URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.ToolName != "agent_receiveFeedback" || d.Attempts != 1 {
+			t.Errorf("%s after %d attempts", d.ToolName, d.Attempts)
+		}
+	})
+	ends("a tool that is gone since it was listed", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
+		var a *agent
+		a = newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			a.mu.Lock()
+			a.tool = "nothing"
+			a.mu.Unlock()
+			replyError(w, id, -32602, "unknown tool")
+			return true
+		}))
+		return rated(w, at(a.URL), devnet.Feedback{})
+	}, nil)
+	status := func(code int, header ...string) func(*agent) {
+		return func(a *agent) {
+			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				for i := 0; i+1 < len(header); i += 2 {
+					w.Header().Set(header[i], header[i+1])
+				}
+				http.Error(w, "no", code)
+				return true
+			}
+		}
+	}
+	ends("an agent that wants credentials", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, status(401)).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.Attempts != 0 || len(d.History) != 0 {
+			t.Errorf("it cost an attempt: %+v", d)
+		}
+	})
+	ends("a forbidding agent", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, status(403)).URL), devnet.Feedback{})
+	}, nil)
+	ends("the job's own headers are refused", store.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
+		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, map[string]any{"X-Key": "hunter2hunter2"}))
+	}, nil)
+	ends("an own endpoint without headers is not authorised", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
+		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, nil))
+	}, nil)
+	ends("an own endpoint with headers", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		a := newAgent(t, func(a *agent) {
+			a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				if r.Header.Get("X-Key") == "hunter2hunter2" {
+					return false
+				}
+				w.WriteHeader(401)
+				return true
+			}
+		})
+		return with(rated(w, nil, devnet.Feedback{}), own(a.URL, map[string]any{"X-Key": "hunter2hunter2"}))
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if all := string(asJSON(d)); strings.Contains(all, "hunter2") {
+			t.Errorf("the secret is in the row: %s", all)
+		}
+	})
+	ends("an own endpoint is checked too", store.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
+		j := with(rated(w, nil, devnet.Feedback{}), own(newAgent(t).URL, nil))
+		j["value"] = "1"
+		return j
+	}, nil)
+	ends("a forged event", store.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
+		j := rated(w, at(newAgent(t).URL), devnet.Feedback{})
+		j["tag1"] = "forged"
+		return j
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if !strings.Contains(d.Error, "tag1") {
+			t.Error(d.Error)
+		}
+	})
+	ends("an event in a transaction that does not exist", store.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
+		j := rated(w, at(newAgent(t).URL), devnet.Feedback{})
+		j["transactionHash"] = common.HexToHash("0x0bad").Hex()
+		return j
+	}, nil)
+	ends("revoked before it was delivered", store.Skipped, "revoked", func(t *testing.T, w *world) map[string]any {
+		id := w.register(at(newAgent(t).URL))
+		j, client := w.rate(devnet.Feedback{AgentID: id})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		must(w.net.RevokeFeedback(within(t, 20*time.Second), client, id, 1))
+		return j
+	}, nil)
+	ends("a revocation for an agent that does not take them", store.Skipped, "tool_not_offered", func(t *testing.T, w *world) map[string]any {
+		id := w.register(at(newAgent(t).URL))
+		j, _ := w.rate(devnet.Feedback{AgentID: id})
+		r := map[string]any{"type": "FeedbackRevoked", "reason": "reorg", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
+			"feedbackIndex": j["feedbackIndex"], "blockHash": j["blockHash"], "blockNumber": j["blockNumber"]}
+		return r
+	}, nil)
+	ends("503 twice, then delivered", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if n > 2 {
+				return false
+			}
+			if n == 2 {
+				w.Header().Set("Retry-After", "2")
+			}
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return true
+		})).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if len(d.History) != 3 || d.History[0].Reason != "server_error" || d.History[1].Reason != "server_error" {
+			t.Fatalf("%+v", d.History)
+		}
+		if gap := d.History[2].StartedAt.Sub(d.History[1].StartedAt); gap < 2*time.Second {
+			t.Errorf("called again after %s, Retry-After was 2", gap)
+		}
+	})
+	ends("429", store.Waiting, "rate_limited", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, status(429, "Retry-After", "3")).URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if wait := time.Until(*d.NextAttemptAt); wait < 50*time.Second || wait > 70*time.Second {
+			t.Errorf("again in %s", wait)
+		}
+		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
+		await(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Pending }, func() string { return "no scheduled task " + task.ID() })
+	})
+	ends("an agent that hangs", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
+		j := rated(w, at(newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+			return true
+		})).URL), devnet.Feedback{})
+		return with(j, map[string]any{"timeoutMs": 1000})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if took := *d.History[0].DurationMs; took < 1000 || took > 3000 {
+			t.Errorf("it took %d ms, timeoutMs is 1000", took)
+		}
+	})
+	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
+		a := newAgent(t)
+		a.Server.Close()
+		return rated(w, at(a.URL), devnet.Feedback{})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		if d.Attempts != 4 || len(d.History) != 4 {
+			t.Errorf("%d attempts, %d rows", d.Attempts, len(d.History))
+		}
+	})
+	ends("an answer that is too large", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			reply(w, id, fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, strings.Repeat("x", 2<<20)))
+			return true
+		})).URL), devnet.Feedback{})
+	}, nil)
+	ends("an answer in no known form", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			reply(w, id, `{"structuredContent":{"ok":true}}`)
+			return true
+		})).URL), devnet.Feedback{})
+	}, nil)
+	ends("a template", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		return with(rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime"}), map[string]any{
+			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})
+	}, func(t *testing.T, w *world, d store.Delivery) {
+		var sent map[string]any
+		if err := json.Unmarshal(d.History[0].Arguments, &sent); err != nil {
+			t.Fatal(err)
+		}
+		if sent["what"] != "uptime is 9977" || sent["index"] != 1.0 || sent["id"] != d.ID.String() || sent["deliveryId"] != d.ID.String() || len(sent) != 4 {
+			t.Errorf("sent %v", sent)
+		}
+	})
+
+	t.Cleanup(func() {
+		if log := w.log.String(); strings.Contains(log, "hunter2") {
+			t.Error("a secret was logged")
+		}
+		for _, s := range k.steps {
+			if strings.Contains(s.Detail, "hunter2") {
+				t.Errorf("a secret was traced: %s", s.Detail)
+			}
+		}
+	})
+}
+
+// archived is what the web UI's archive says of a delivery's last task; empty for one that did not end badly.
+func (w *world) archived(d store.Delivery) string {
+	w.t.Helper()
+	if d.Status != store.Rejected && d.Status != store.Dead {
+		return ""
+	}
+	ui := w.queue.Monitor("/monitor")
+	defer ui.Close()
+	var task struct {
+		State string `json:"state"`
+		Error string `json:"error_message"`
+	}
+	lane := "first"
+	if d.Attempts > 1 {
+		lane = "retry"
+	}
+	path := fmt.Sprintf("/monitor/api/queues/%s/tasks/%s:%d", lane, d.ID, d.Dispatch)
+	await(w.t, func() bool {
+		r := httptest.NewRecorder()
+		ui.ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
+		return json.Unmarshal(r.Body.Bytes(), &task) == nil && task.State == "archived"
+	}, func() string { return fmt.Sprintf("%s is %+v", path, task) })
+	return task.Error
+}

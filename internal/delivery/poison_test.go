@@ -1,0 +1,237 @@
+package delivery
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+)
+
+// venom is what strangers' strings may hold. All of it fits a transaction.
+var venom = map[string]string{
+	"NUL":           "a\x00b",
+	"NUL alone":     "\x00",
+	"bad UTF-8":     "a\xff\xfe\xc0\xafb",
+	"surrogates":    "\xed\xa0\x80\xed\xbf\xbf",
+	"cut character": "abc\xe2\x82",
+	"RTL":           "\u202egnp.exe\u202c \u2066x\u2069 \u200f",
+	"controls":      "\x1b]0;owned\x07\x1b[2J\r\n\t\x7f\u0085\u009b31m",
+	"quotes":        `"\'); DROP SCHEMA herald; --{{tag1}}{{nothing}}%s%n${HOME}`,
+	"escapes":       `\u0000\ud800\x00`,
+	"deep":          strings.Repeat("[", 600) + strings.Repeat("]", 600),
+	"number":        "1e999999999",
+	"noncharacter":  "\ufffe\uffff\U0010ffff",
+	"combining":     "e" + strings.Repeat("\u0301", 400),
+	"BOM":           "\ufeff{}",
+}
+
+// big1M is too large for a transaction, but not for a file, a document or an answer.
+var big1M = strings.Repeat("\u202eA\x01", 1<<20/5)
+
+// documents are whole JSON documents that a stranger may serve.
+func documents() map[string]string {
+	docs := map[string]string{
+		"nothing": "", "null": "null", "a number": "1e400", "huge numbers": `{"a":1e999999,"b":-1e-999999,"c":` + strings.Repeat("9", 5000) + `}`,
+		"deep": strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000), "deeper than Go reads": strings.Repeat("[", 20000) + strings.Repeat("]", 20000),
+		"NUL escape": `{"a\u0000":"b\u0000"}`, "lone surrogates": `{"\ud800":"\udfff\ud83d"}`, "raw NUL": "{\"a\":\"\x00\"}", "raw bytes": "{\"a\":\"\xff\"}",
+		"twice": `{"a":1,"a":2,"A":3}`, "BOM": "\xef\xbb\xbf{}", "RTL": `{"\u202ea":"\u202e\u001b[2J"}`, "many": "[" + strings.Repeat("{},", 100000) + "{}]",
+		"1 MiB": string(asJSON(map[string]string{"text": big1M})), "no JSON": "<!doctype html>\x00\xff", "cut": `{"a":`,
+	}
+	for name, v := range venom {
+		docs["string "+name] = string(asJSON(map[string]string{v: v}))
+	}
+	return docs
+}
+
+// TestPoison sends strangers' bytes the whole way: nothing panics, nothing sticks, every row ends and can be read, and what an
+// agent receives holds nothing that drives a terminal or turns text around.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	var ids []uuid.UUID
+	names := map[uuid.UUID]string{}
+	note := func(name string, id uuid.UUID) {
+		if other, known := names[id]; known {
+			t.Errorf("%s and %s are one row", name, other)
+		}
+		ids, names[id] = append(ids, id), name
+	}
+	submit := func(name string, line []byte) {
+		t.Helper()
+		got, err := w.intake.Submit(within(t, 20*time.Second), [][]byte{line})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got[0].Verdict == Refused {
+			t.Errorf("%s: an event of the chain is refused: %s %s", name, got[0].Path, got[0].Problem)
+			return
+		}
+		note(name, got[0].ID)
+	}
+	good := newAgent(t)
+	goodID := w.register(at(good.URL))
+
+	// The event's own strings, as mined.
+	for name, v := range venom {
+		line, _ := w.rateLine(devnet.Feedback{AgentID: goodID, Tag1: v, Tag2: v, Endpoint: v})
+		submit("tags and endpoint: "+name, line)
+		line, _ = w.rateLine(devnet.Feedback{AgentID: goodID, URI: v})
+		submit("feedbackURI: "+name, line)
+		line, _ = w.rateLine(devnet.Feedback{AgentID: goodID, URI: "data:application/json," + v})
+		submit("data URI: "+name, line)
+		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI(v)})
+		submit("tokenURI: "+name, line)
+	}
+	// What the enqueuer adds. Such a job may be refused, but it must be answered.
+	for name, v := range venom {
+		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
+		j["meta"] = map[string]any{v: v}
+		j["action"] = map[string]any{"payloadTemplate": map[string]any{v: "{{tag1}}" + v, "file": "{{fileContent}} and {{file_content}}"}}
+		if a := w.submit(j)[0]; a.Verdict == store.Accepted {
+			note("meta and template: "+name, a.ID)
+		} else if a.Verdict != Refused {
+			t.Errorf("meta and template: %s: %+v", name, a)
+		}
+		j, _ = w.rate(devnet.Feedback{AgentID: goodID})
+		j = with(j, map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": good.URL + "/" + v, "headers": map[string]any{"X-Key": v}}})
+		if a := w.submit(j)[0]; a.Verdict == store.Accepted {
+			note("own endpoint: "+name, a.ID)
+		}
+	}
+	// Files, registrations, and everything that an agent says.
+	for name, doc := range documents() {
+		c := must(w.gateway.AddFile([]byte(doc)))
+		line, _ := w.rateLine(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
+		submit("file: "+name, line)
+		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
+		submit("registration: "+name, line)
+		rigged := []byte(`{"name":` + string(asJSON(doc)) + `,"x":` + doc + `,"services":[{"name":"MCP","endpoint":` + string(asJSON(good.URL)) + `,"version":` + string(asJSON(doc)) + `}]}`)
+		c = must(w.gateway.AddFile(rigged))
+		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
+		submit("around a good registration: "+name, line)
+		for method, say := range map[string]func(http.ResponseWriter, json.RawMessage){
+			"initialize": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
+			"initialize, server info": func(rw http.ResponseWriter, id json.RawMessage) {
+				text := asJSON(doc)
+				reply(rw, id, fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":%s},"instructions":%s}`, text, text, text))
+			},
+			"tools/list": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
+			"tools/list, schema": func(rw http.ResponseWriter, id json.RawMessage) {
+				reply(rw, id, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":`+doc+`}]}`)
+			},
+			"tools/list, names": func(rw http.ResponseWriter, id json.RawMessage) {
+				reply(rw, id, fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":{}},{"name":"agent.receiveFeedback","description":%s,"inputSchema":{"type":"object","properties":{%s:{"default":%s}}}}]}`,
+					asJSON(doc), asJSON(doc), asJSON(doc), asJSON(doc)))
+			},
+			"tools/call": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
+			"tools/call, text": func(rw http.ResponseWriter, id json.RawMessage) {
+				reply(rw, id, `{"content":[{"type":"text","text":`+string(asJSON(doc))+`}],"structuredContent":`+doc+`}`)
+			},
+			"tools/call, isError": func(rw http.ResponseWriter, id json.RawMessage) {
+				reply(rw, id, `{"isError":true,"content":[{"type":"text","text":`+string(asJSON(doc))+`}]}`)
+			},
+			"tools/call, error": func(rw http.ResponseWriter, id json.RawMessage) {
+				replyError(rw, id, -32602, doc)
+			},
+			"tools/call, HTTP": func(rw http.ResponseWriter, _ json.RawMessage) { http.Error(rw, doc, http.StatusBadRequest) },
+		} {
+			a := newAgent(t, func(a *agent) {
+				a.on = func(m string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+					if wanted, _, _ := strings.Cut(method, ","); m != wanted {
+						return false
+					}
+					say(rw, id)
+					return true
+				}
+			})
+			j, _ := w.rate(devnet.Feedback{AgentID: goodID})
+			note(method+": "+name, w.accept(with(j, own(a.URL, nil))))
+		}
+	}
+	// Whole jobs that somebody put into Redis: bytes that are no job become rejected rows.
+	for name, doc := range documents() {
+		if _, err := w.intake.FromTask(within(t, 20*time.Second), "NewFeedback", []byte(doc)); err != nil {
+			t.Errorf("task: %s: %v", name, err)
+		}
+	}
+
+	ended := map[string]int{}
+	for _, id := range ids {
+		var d store.Delivery
+		await(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == store.Held }, func() string {
+			return fmt.Sprintf("%s sticks: %s %s: %s", names[id], d.Status, d.Reason, d.Error)
+		})
+		ended[strings.TrimSpace(string(d.Status)+" "+d.Reason)]++
+		if d.Reason == "internal_error" {
+			t.Errorf("%s: %s: %s", names[id], d.Reason, d.Error)
+		}
+		for _, s := range []string{d.Error, d.Endpoint, d.ToolName} {
+			if !utf8.ValidString(s) || strings.ContainsRune(s, 0) || len(s) > 8<<10 {
+				t.Errorf("%s: kept %.100q, %d bytes", names[id], s, len(s))
+			}
+		}
+	}
+	t.Logf("%d rows ended: %v", len(ids), ended)
+	list, err := w.store.Deliveries(within(t, 10*time.Second), store.Filter{Status: store.Rejected, Reason: "invalid_job", Limit: 1000})
+	if err != nil || len(list) < len(documents()) {
+		t.Errorf("%d rejected rows for %d bad tasks, %v", len(list), len(documents()), err)
+	}
+	for _, c := range good.received() {
+		var v any
+		dec := json.NewDecoder(bytes.NewReader(c.Arguments))
+		dec.UseNumber() // 1e999999999 is JSON
+		if err := dec.Decode(&v); err != nil {
+			t.Errorf("an agent got no JSON: %v", err)
+			continue
+		}
+		if bad := firstBad(v); bad != "" {
+			t.Errorf("an agent got %.100q", bad)
+		}
+	}
+	log := w.log.String()
+	if i := strings.Index(log, "panick"); i >= 0 {
+		t.Errorf("something panicked: %.2000s", log[max(0, i-200):])
+	}
+	if i := strings.IndexFunc(log, func(r rune) bool { return r != '\n' && drives(r) }); i >= 0 {
+		t.Errorf("the log drives a terminal: %.200q", log[max(0, i-100):])
+	}
+}
+
+// drives tells what must reach neither an agent's model nor a terminal.
+func drives(r rune) bool {
+	return unicode.IsControl(r) && r != '\t' && r != '\n' || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
+}
+
+// firstBad finds a string with such a character in a JSON value; base64 of a file that is no JSON cannot hold one.
+func firstBad(v any) string {
+	switch v := v.(type) {
+	case string:
+		if strings.IndexFunc(v, drives) >= 0 || !utf8.ValidString(v) {
+			return v
+		}
+	case []any:
+		for _, e := range v {
+			if bad := firstBad(e); bad != "" {
+				return bad
+			}
+		}
+	case map[string]any:
+		for k, e := range v {
+			if bad := firstBad(k) + firstBad(e); bad != "" {
+				return bad
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,103 @@
+package retry
+
+import (
+	"testing"
+	"time"
+)
+
+// standard is the default of HERALD_RETRY_SCHEDULE (DESIGN §5).
+var standard = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute,
+	30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour}
+
+func newSchedule(t *testing.T, waits ...time.Duration) Schedule {
+	t.Helper()
+	s, err := NewSchedule(waits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestScheduleFollowsTheList(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(t, standard...)
+	if s.Attempts() != 11 {
+		t.Fatalf("%d attempts, want 11", s.Attempts())
+	}
+	var total time.Duration
+	for i, want := range standard {
+		got, more := s.Next(i+1, Verdict{Reason: Timeout}, 0.5)
+		if !more || got != want {
+			t.Errorf("after attempt %d: %s, %t; want %s", i+1, got, more, want)
+		}
+		total += got
+	}
+	if total < 17*time.Hour || total > 19*time.Hour {
+		t.Errorf("the schedule lasts %s, want about 18 h", total)
+	}
+	if _, more := s.Next(11, Verdict{Reason: Timeout}, 0.5); more {
+		t.Error("a twelfth attempt is granted")
+	}
+	if _, more := s.Next(1000, Verdict{Reason: Timeout}, 0.5); more {
+		t.Error("an attempt is granted long after the budget")
+	}
+	if d, more := s.Next(0, Verdict{Reason: Timeout}, 0.5); !more || d != time.Second {
+		t.Errorf("attempt 0: %s, %t", d, more)
+	}
+}
+
+func TestJitterStaysWithinTwentyPercent(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(t, 10*time.Second)
+	for _, c := range []struct {
+		rnd  float64
+		want time.Duration
+	}{{0, 8 * time.Second}, {0.25, 9 * time.Second}, {0.5, 10 * time.Second}, {0.999999, 12 * time.Second}} {
+		got, _ := s.Next(1, Verdict{Reason: ConnectFailed}, c.rnd)
+		if diff := (got - c.want).Abs(); diff > time.Millisecond {
+			t.Errorf("rnd %v: %s, want %s", c.rnd, got, c.want)
+		}
+	}
+}
+
+func TestRetryAfterAndOverload(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(t, time.Second, 2*time.Hour)
+	for name, c := range map[string]struct {
+		attempt int
+		v       Verdict
+		want    time.Duration
+	}{
+		"shorter than the schedule":     {1, Verdict{Reason: ServerError, RetryAfter: 500 * time.Millisecond}, time.Second},
+		"longer than the schedule":      {1, Verdict{Reason: ServerError, RetryAfter: 15 * time.Second}, 15 * time.Second},
+		"no longer than an hour":        {1, Verdict{Reason: ServerError, RetryAfter: 24 * time.Hour}, time.Hour},
+		"the schedule may be longer":    {2, Verdict{Reason: ServerError, RetryAfter: 24 * time.Hour}, 2 * time.Hour},
+		"a minute after 429":            {1, Verdict{Reason: RateLimited}, time.Minute},
+		"429 with a short Retry-After":  {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Second}, time.Minute},
+		"429 with a longer Retry-After": {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Minute}, 5 * time.Minute},
+		"negative":                      {1, Verdict{Reason: ServerError, RetryAfter: -time.Hour}, time.Second},
+	} {
+		if got, more := s.Next(c.attempt, c.v, 0.5); !more || got != c.want {
+			t.Errorf("%s: %s, %t; want %s", name, got, more, c.want)
+		}
+	}
+}
+
+func TestFreeWaitsHaveTheirOwnLengthAndNoBudget(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(t, time.Hour)
+	got, more := s.Next(99, Classify(Pause(NotConfirmed, 6*time.Second, "")), 0.5)
+	if !more || got != 6*time.Second {
+		t.Errorf("%s, %t", got, more)
+	}
+}
+
+func TestNewScheduleRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := NewSchedule(nil); err == nil {
+		t.Error("an empty schedule is taken")
+	}
+	if _, err := NewSchedule([]time.Duration{time.Second, -time.Second}); err == nil {
+		t.Error("a negative wait is taken")
+	}
+}

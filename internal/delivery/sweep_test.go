@@ -1,0 +1,263 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+func (w *world) newSweeper(adapt ...func(*SweeperConfig)) *Sweeper {
+	w.t.Helper()
+	cfg := SweeperConfig{Ledger: w.store, Dispatcher: w.dispatcher, Attempts: 4, Logger: w.logger(), Late: time.Microsecond, Chains: []uint64{w.net.ChainID()}}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	return must(NewSweeper(cfg))
+}
+
+func (w *world) sweep(s *Sweeper) {
+	w.t.Helper()
+	if err := s.Sweep(within(w.t, 20*time.Second)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) flush() {
+	w.t.Helper()
+	o, err := redis.ParseURL(w.redisURL)
+	if err != nil { // redis-socket
+		o = &redis.Options{Network: "unix", Addr: w.redisURL[len("redis-socket://"):]}
+	}
+	c := redis.NewClient(o)
+	defer c.Close()
+	if err := c.FlushAll(within(w.t, 10*time.Second)).Err(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Losing Redis costs time, never work.
+func TestSweeperFindsWhatRedisLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	s := w.newSweeper()
+	id := w.handOut(a.URL)
+
+	// What Redis still has is left alone, however often it is looked at.
+	for range 3 {
+		w.sweep(s)
+	}
+	if d := w.row(id); d.Dispatch != 1 {
+		t.Fatalf("a waiting task was handed out again: dispatch %d", d.Dispatch)
+	}
+
+	w.flush()
+	w.sweep(s)
+	if d := w.row(id); d.Dispatch != 2 || d.Status != store.Queued {
+		t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
+	}
+	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.First}); err != nil || p != queue.Pending {
+		t.Fatalf("%d, %v", p, err)
+	}
+	w.sweep(s)
+	if d := w.row(id); d.Dispatch != 2 {
+		t.Errorf("handed out a third time")
+	}
+	w.serve(w.newWorker())
+	w.until(id, store.Delivered)
+	if n := len(a.received()); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// A flood for one agent stays in Postgres but for eight, and is not handed out again and again while it waits.
+func TestLongQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	agentID := w.register(at(a.URL))
+	var ids []uuid.UUID
+	for range 20 {
+		j, _ := w.rate(devnet.Feedback{AgentID: agentID})
+		ids = append(ids, w.accept(j))
+	}
+	s := w.newSweeper()
+	for range 3 {
+		w.sweep(s)
+	}
+	handed := 0
+	for _, id := range ids {
+		handed += w.row(id).Dispatch
+	}
+	if handed != store.HandOut {
+		t.Errorf("%d hand-outs, want %d", handed, store.HandOut)
+	}
+	lanes := must(w.queue.Lanes())
+	if lanes[queue.First]["pending"] != store.HandOut {
+		t.Errorf("%v", lanes)
+	}
+	w.serve(w.newWorker())
+	for _, id := range ids {
+		if d := w.until(id, store.Delivered); d.Dispatch != 1 {
+			t.Errorf("%s was handed out %d times", id, d.Dispatch)
+		}
+	}
+	if n := len(a.received()); n != 20 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// lost is a Redis that calls every task running.
+type lost struct {
+	Lanes
+	place queue.Place
+	err   error
+	put   []queue.Task
+}
+
+func (l *lost) Find(queue.Task) (queue.Place, error) { return l.place, l.err }
+
+func (l *lost) Enqueue(_ context.Context, t queue.Task) error {
+	l.put = append(l.put, t)
+	return nil
+}
+
+func TestSweeperAndTasksThatRunForEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.handOut(newAgent(t).URL)
+	redis := &lost{place: queue.Active}
+	d := must(NewDispatcher(redis, w.logger()))
+	s := w.newSweeper(func(c *SweeperConfig) { c.Dispatcher = d })
+	w.sweep(s)
+	if len(redis.put) != 0 {
+		t.Fatal("a task that runs was handed out again")
+	}
+	w.exec(`UPDATE herald.deliveries SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
+	w.sweep(s)
+	if len(redis.put) != 1 || redis.put[0].N != 2 {
+		t.Fatalf("%+v", redis.put)
+	}
+	redis.err = errors.New("Redis is away")
+	if err := s.Sweep(within(t, 10*time.Second)); err == nil {
+		t.Error("not being able to look counts as lost")
+	}
+	if len(redis.put) != 1 {
+		t.Errorf("%+v", redis.put)
+	}
+}
+
+func TestHeldForWantOfAChain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	id := w.handOut(a.URL)
+	k := w.newWorker()
+	delete(k.chains, w.net.ChainID())
+	if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+		t.Fatal(err)
+	}
+	if d := w.row(id); d.Status != store.Held || d.Reason != "chain_unconfigured" || d.Attempts != 0 {
+		t.Fatalf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
+	}
+	// One that names its endpoint needs no chain.
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+	other := w.accept(with(j, own(a.URL, nil)))
+	if note, err := k.runner.Deliver(t.Context(), other, 1); err != nil || note != "delivered" {
+		t.Fatalf("%q, %v", note, err)
+	}
+
+	w.sweep(w.newSweeper(func(c *SweeperConfig) { c.Chains = []uint64{1} }))
+	if d := w.row(id); d.Status != store.Held {
+		t.Fatalf("%s by a worker that has not that chain either", d.Status)
+	}
+	w.sweep(w.newSweeper())
+	w.serve(w.newWorker())
+	w.until(id, store.Delivered)
+}
+
+// A wait that is too long for Redis lives in Postgres until it is due.
+func TestLongWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	id := w.handOut(a.URL)
+	c, err := w.store.Claim(t.Context(), id, 1, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.Record(t.Context(), c, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Stage: "call"}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.newSweeper()
+	w.sweep(s)
+	if d := w.row(id); d.Dispatch != 1 {
+		t.Fatalf("dispatch %d", d.Dispatch)
+	}
+	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+	w.sweep(s)
+	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.Retry}); err != nil || p != queue.Pending {
+		t.Fatalf("%d, %v", p, err)
+	}
+	w.serve(w.newWorker())
+	w.until(id, store.Delivered)
+}
+
+// What takes its worker down every time ends.
+func TestLeasesEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.handOut(newAgent(t).URL)
+	s := w.newSweeper()
+	for n := 1; n <= 4; n++ {
+		c, err := w.store.Claim(t.Context(), id, n, time.Minute)
+		if c == nil || err != nil {
+			t.Fatalf("claim %d: %v, %v", n, c, err)
+		}
+		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.sweep(s)
+	}
+	if d := w.row(id); d.Status != store.Dead || d.Reason != "outcome_unknown" {
+		t.Errorf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
+	}
+}
+
+// The loop sweeps at once and then from time to time, and one process of several does.
+func TestSweeperRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.handOut(newAgent(t).URL)
+	w.flush()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool)
+	for range 2 {
+		s := w.newSweeper(func(c *SweeperConfig) { c.Interval = 10 * time.Millisecond })
+		go func() { s.Run(ctx); ended <- true }()
+	}
+	await(t, func() bool { return w.row(id).Dispatch >= 2 }, func() string { return "nothing was swept" })
+	w.exec(`UPDATE herald.deliveries SET created_at = now() - interval '40 days', accepted_at = now() - interval '40 days' WHERE id = $1`, id)
+	cancel()
+	for range 2 {
+		receive(t, "the loop's end", ended)
+	}
+	if d := w.row(id); d.Dispatch != 2 {
+		t.Errorf("two sweepers handed it out %d times", d.Dispatch-1)
+	}
+	once, stop := context.WithCancel(t.Context())
+	defer stop()
+	s := w.newSweeper()
+	go func() { s.Run(once); ended <- true }()
+	w.until(id, store.Dead)
+	stop()
+	receive(t, "the loop's end", ended)
+	if d := w.row(id); d.Reason != "expired" {
+		t.Errorf("%s", d.Reason)
+	}
+}

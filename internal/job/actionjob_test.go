@@ -1,0 +1,142 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// oldJob is an ActionJob as the old backend enqueued it; changes are for event_data.
+func oldJob(config string, changes ...string) string {
+	data := change(map[string]any{
+		"event_id": "reputation-8453-" + hashHex + "-3", "chain_id": 8453, "block_number": 41700000, "registry": "reputation",
+		"event_type": "NewFeedback", "timestamp": 1770000000, "transaction_hash": hashHex, "agent_id": 42, "owner": nil, "token_uri": nil,
+		"client_address": clientHex, "feedback_index": 7, "score": 95, "tag1": "uptime", "tag2": nil, "file_uri": "ipfs://x", "file_hash": hashHex,
+		"validator_address": nil, "request_hash": nil, "response": nil, "response_uri": nil, "response_hash": nil, "tag": nil,
+	}, changes)
+	if config == "" {
+		config = "{}"
+	}
+	return `{"id":"4b0e8ad5-0000-4000-8000-000000000000","trigger_id":"trigger-1","event_id":"reputation-8453-` + hashHex + `-3","action_type":"mcp",` +
+		`"priority":1,"config":` + config + `,"event_data":` + data + `,"created_at":"2026-01-11T00:00:00Z"}`
+}
+
+func TestActionJob(t *testing.T) {
+	t.Parallel()
+	j := mustParse(t, oldJob(""))
+	// The same event in our form has the same key.
+	ours := mustParse(t, feedback("value=", "valueDecimals=", "score=95", `feedbackURI="ipfs://x"`, "endpoint="))
+	if j.Key() != ours.Key() || j.TransactionHash != ours.TransactionHash || *j.LogIndex != 3 || j.Timestamp != ours.Timestamp || j.BlockNumber != ours.BlockNumber {
+		t.Errorf("got %+v", j)
+	}
+	if field, conflict := j.Conflict(ours); conflict {
+		t.Errorf("differs in %s", field)
+	}
+	if string(j.Meta) != `{"jobId":"4b0e8ad5-0000-4000-8000-000000000000","triggerId":"trigger-1","eventId":"reputation-8453-`+hashHex+`-3"}` {
+		t.Errorf("meta %s", j.Meta)
+	}
+	if !j.LegacyScore || !j.Action.ResolveEndpoint || j.Action.ToolName != "agent.receiveFeedback" {
+		t.Errorf("action %+v", j.Action)
+	}
+}
+
+func TestActionJobConfigs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ config, want string }{
+		"none":                         {`{}`, `agent.receiveFeedback true - true true 0 `},
+		"design":                       {`{"resolve_endpoint":true,"tool_name":"agent.receiveFeedback","verify_file_hash":false,"include_file_content":false,"validate_oasf":true,"payload_template":{"a":"{{verified_file_content}}"}}`, `agent.receiveFeedback true - false false 0 {"a":"{{verified_file_content}}"}`},
+		"design, explicit":             {`{"resolve_endpoint":false,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback false http https://a/mcp - true true 0 `},
+		"design, both":                 {`{"resolve_endpoint":true,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback true - true true 0 `},
+		"implemented":                  {`{"server_url":"https://a/mcp","tool_name":"receiveFeedback","arguments_template":{"s":"{{score}}"},"timeout_ms":20000,"auth_token":"s3cret"}`, `receiveFeedback false http https://a/mcp Bearer s3cret true true 20000 {"s":"{{score}}"}`},
+		"clamped":                      {`{"timeout_ms":300000}`, `agent.receiveFeedback true - true true 30000 `},
+		"gateway test":                 {`{"endpoint":"https://a/mcp","tool":"agent_receiveFeedback"}`, `agent_receiveFeedback false http https://a/mcp - true true 0 `},
+		"docs site":                    {`{"server_url":"https://a/mcp","resource_type":"x","operation":"y"}`, `agent.receiveFeedback false http https://a/mcp - true true 0 `},
+		"token, but nowhere to use it": {`{"auth_token":"s3cret"}`, `agent.receiveFeedback true - true true 0 `},
+	} {
+		j := mustParse(t, oldJob(c.config))
+		a, endpoint := j.Action, "-"
+		if a.Endpoint != nil {
+			endpoint = a.Endpoint.Transport + " " + a.Endpoint.URL + " -"
+			if h, ok := a.Endpoint.Headers["Authorization"]; ok {
+				endpoint = a.Endpoint.Transport + " " + a.Endpoint.URL + " " + h.Reveal()
+			}
+		}
+		got := fmt.Sprintf("%s %v %s %v %v %d %s", a.ToolName, a.ResolveEndpoint, endpoint, a.IncludeFileContent, a.VerifyFileHash, a.TimeoutMs, a.PayloadTemplate)
+		if got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
+			t.Errorf("%s: stored as %s, %v", name, raw, err)
+		}
+	}
+}
+
+func TestActionJobKinds(t *testing.T) {
+	t.Parallel()
+	v := mustParse(t, oldJob("", `event_type="ValidationResponse"`, `validator_address="`+clientHex+`"`, `request_hash="`+blockHex+`"`,
+		`response=88`, `response_uri="https://a/r"`, `tag="t"`))
+	if v.Key() != "eip155:8453:0x8004cc8439f36fd5f9f049d9ff86523df6daab58/"+blockHex+"/"+hashHex+"/3#ValidationResponse" ||
+		v.Response != 88 || v.Tag != "t" || v.ResponseURI != "https://a/r" || v.Action.ToolName != "agent.receiveValidation" {
+		t.Errorf("got %+v", v)
+	}
+	r := mustParse(t, oldJob("", `event_type="FeedbackRevoked"`))
+	if r.Kind != KindFeedbackRevoked || r.Reason != RevokedByClient {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// The older ids have no transaction, and a job may be without the field.
+func TestActionJobPlace(t *testing.T) {
+	t.Parallel()
+	withID := func(id string, changes ...string) string {
+		return strings.Replace(oldJob("", changes...), `"event_id":"reputation-8453-`+hashHex+`-3","action_type"`, `"event_id":"`+id+`","action_type"`, 1)
+	}
+	j := mustParse(t, withID("8453-41700000-12"))
+	if j.LogIndex == nil || *j.LogIndex != 12 || j.TransactionHash.Hex() != hashHex {
+		t.Errorf("got %+v", j)
+	}
+	j = mustParse(t, withID("reputation-8453-"+hashHex+"-5", "transaction_hash="))
+	if j.LogIndex == nil || *j.LogIndex != 5 || j.TransactionHash.Hex() != hashHex {
+		t.Errorf("got %+v", j)
+	}
+	j = mustParse(t, withID("something"))
+	if j.LogIndex != nil || j.TransactionHash.Hex() != hashHex {
+		t.Errorf("got %+v", j)
+	}
+}
+
+func TestActionJobRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ line, path, problem string }{
+		"telegram":       {strings.Replace(oldJob(""), `"mcp"`, `"telegram"`, 1), "action_type", `"telegram" is not delivered`},
+		"no action":      {strings.Replace(oldJob(""), `"action_type":"mcp",`, ``, 1), "action_type", "is missing"},
+		"no event":       {`{"action_type":"mcp"}`, "event_data", "is missing"},
+		"no kind":        {oldJob("", "event_type="), "event_data.event_type", "is missing"},
+		"other kind":     {oldJob("", `event_type="AgentRegistered"`), "event_data.event_type", "must be NewFeedback"},
+		"no client":      {oldJob("", "client_address="), "event_data.client_address", "is missing"},
+		"no score":       {oldJob("", "score="), "event_data.score", "is missing"},
+		"index 0":        {oldJob("", "feedback_index=0"), "event_data.feedback_index", "must be at least 1"},
+		"score":          {oldJob("", "score=101"), "event_data.score", "must be at most 100"},
+		"no responder":   {oldJob("", `event_type="ResponseAppended"`), "event_data.responder", "is missing"},
+		"config":         {oldJob(`[]`), "config", "must be an object"},
+		"tool":           {oldJob(`{"tool":"wallet.send"}`), "config.tool", "HERALD_TOOLS"},
+		"no endpoint":    {oldJob(`{"resolve_endpoint":false}`), "config.endpoint", "is missing"},
+		"server_url":     {oldJob(`{"server_url":"ftp://a"}`), "config.server_url", "http or https"},
+		"template":       {oldJob(`{"arguments_template":{"a":"{{owner}}"}}`), "config.arguments_template.a", `no value "owner"`},
+		"token newline":  {oldJob(`{"server_url":"https://a","auth_token":"s3cret\n"}`), "config.auth_token", "printable ASCII"},
+		"token number":   {oldJob(`{"server_url":"https://a","auth_token":5}`), "config.auth_token", "must be a string"},
+		"given twice":    {strings.Replace(oldJob(""), `"priority":1`, `"priority":1,"priority":2`, 1), "priority", "given twice"},
+		"event id alone": {strings.ReplaceAll(oldJob("", `event_type="ValidationResponse"`, `validator_address="`+clientHex+`"`, `request_hash="`+blockHex+`"`, `response=1`), "reputation-8453-"+hashHex+"-3", "x"), "event_id", "is missing"},
+	} {
+		_, err := Parse([]byte(c.line), Limits{})
+		var r *Refusal
+		if !errors.As(err, &r) || r.Path != c.path || !strings.Contains(r.Problem, c.problem) {
+			t.Errorf("%s: got %v, want %s: …%s…", name, err, c.path, c.problem)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: shows a secret", name)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+const secretText = "s3cret-header-value"
+
+// storedOf encodes and decodes a job, and fails when Postgres would not take the JSON or a secret is in it.
+func storedOf(t rapid.TB, j Job) ([]byte, Job) {
+	raw, err := json.Marshal(j)
+	if err != nil {
+		t.Fatalf("encode: %v", err)
+	}
+	if err := jsonb(raw); err != nil {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	if bytes.Contains(raw, []byte(secretText)) {
+		t.Fatalf("holds a secret: %s", raw)
+	}
+	var back Job
+	if err := json.Unmarshal(raw, &back); err != nil {
+		t.Fatalf("decode %s: %v", raw, err)
+	}
+	return raw, back
+}
+
+// jsonb checks what Postgres asks of jsonb: UTF-8, no NUL, whole surrogate pairs, numbers within numeric.
+func jsonb(raw []byte) error {
+	if !utf8.Valid(raw) {
+		return errors.New("is not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	depth := 0
+	for {
+		from := dec.InputOffset()
+		tok, err := dec.Token()
+		if err != nil {
+			if depth != 0 || dec.InputOffset() != int64(len(raw)) {
+				return err
+			}
+			return nil
+		}
+		switch v := tok.(type) {
+		case json.Delim:
+			if v == '{' || v == '[' {
+				depth++
+			} else {
+				depth--
+			}
+			if depth > maxDepth+1 {
+				return errors.New("is too deep")
+			}
+		case string:
+			if strings.ContainsRune(v, 0) || damaged(raw[from:dec.InputOffset()]) {
+				return fmt.Errorf("holds the string %q", v)
+			}
+		case json.Number:
+			mantissa, exponent, _ := strings.Cut(strings.ToLower(v.String()), "e")
+			if e, err := strconv.Atoi("0" + strings.TrimLeft(exponent, "+-")); err != nil || e > 1000 || len(mantissa) > 1000 {
+				return fmt.Errorf("holds the number %s", v)
+			}
+		}
+	}
+}
+
+// anyText makes JSON string literals: any runes, escapes of any code unit, bytes that are no UTF-8.
+func anyText() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		var b strings.Builder
+		b.WriteByte('"')
+		for range rapid.IntRange(0, 6).Draw(t, "parts") {
+			switch rapid.IntRange(0, 2).Draw(t, "part") {
+			case 0:
+				raw, _ := json.Marshal(rapid.String().Draw(t, "text"))
+				b.Write(raw[1 : len(raw)-1])
+			case 1:
+				fmt.Fprintf(&b, `\u%04x`, rapid.OneOf(rapid.Uint16(), rapid.Uint16Range(0xD7FF, 0xE000), rapid.Just(uint16(0))).Draw(t, "unit"))
+			case 2:
+				b.WriteByte(rapid.ByteRange(0x80, 0xFF).Draw(t, "byte"))
+			}
+		}
+		b.WriteByte('"')
+		return b.String()
+	})
+}
+
+func anyJSON(depth int) *rapid.Generator[string] {
+	leaves := []*rapid.Generator[string]{anyText(), rapid.SampledFrom([]string{"null", "true", "0", "-0", "1.50", "1e300", "-1E-300", "123456789012345678901234567890"})}
+	if depth > 0 {
+		leaves = append(leaves,
+			rapid.Map(rapid.SliceOfN(anyJSON(depth-1), 0, 3), func(list []string) string { return "[" + strings.Join(list, ",") + "]" }),
+			anyObject(depth))
+	}
+	return rapid.OneOf(leaves...)
+}
+
+func anyObject(depth int) *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		var fields []string
+		for i := range rapid.IntRange(0, 3).Draw(t, "fields") {
+			fields = append(fields, fmt.Sprintf(`"%d%s:%s`, i, anyText().Draw(t, "name")[1:], anyJSON(depth-1).Draw(t, "field")))
+		}
+		return "{" + strings.Join(fields, ",") + "}"
+	})
+}
+
+// anyJob makes lines that Parse takes, more often than not.
+func anyJob() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		text := func(name string) string { return name + "=" + anyText().Draw(t, name) }
+		action := rapid.SampledFrom([]string{``, `null`, `{"toolName":"agent.receiveX","timeoutMs":2000}`,
+			`{"payloadTemplate":{"a":["{{agentId}} {{ chain_id }}"],"b":{}},"includeFileContent":false}`,
+			`{"resolveEndpoint":false,"verifyFileHash":false,"endpoint":{"transport":"http","url":"https://a.example/?q=<x>","headers":{"X-Key":"` + secretText + `"}}}`,
+			`{"resolveEndpoint":false,"endpoint":{"transport":"stdio","command":"/bin/x","args":["a\u0000","b"]}}`}).Draw(t, "action")
+		changes := []string{"action=" + action, "meta=" + rapid.OneOf(rapid.Just(""), anyObject(3)).Draw(t, "meta"),
+			fmt.Sprintf(`agentId="%d"`, rapid.Uint64().Draw(t, "agentId")), fmt.Sprintf(`blockNumber="%d"`, rapid.Uint64Range(0, 1<<63-1).Draw(t, "block"))}
+		index := fmt.Sprintf(`feedbackIndex="%d"`, rapid.Uint64Range(1, 1<<64-1).Draw(t, "index"))
+		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+		case 0:
+			return response(append(changes, index, text("responseURI"))...)
+		case 1:
+			return validation(append(changes, text("responseURI"), text("tag"), fmt.Sprintf("response=%d", rapid.IntRange(0, 100).Draw(t, "response")))...)
+		case 2:
+			return feedback(append(changes, index, "value=", "valueDecimals=", fmt.Sprintf("score=%d", rapid.IntRange(0, 100).Draw(t, "score")), text("tag1"))...)
+		}
+		value := fmt.Sprintf(`value="%d%d"`, rapid.Int64().Draw(t, "value"), rapid.Uint32Range(0, 1e9).Draw(t, "more"))
+		return feedback(append(changes, index, value, text("tag1"), text("tag2"), text("endpoint"), text("feedbackURI"))...)
+	})
+}
+
+func TestStoredRoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		line := anyJob().Draw(t, "line")
+		j, err := Parse([]byte(line), Limits{})
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		raw, back := storedOf(t, j)
+		if e := j.Action.Endpoint; e != nil {
+			e.Headers = nil // secrets are not stored
+		}
+		// RawMessages are compared as what they say: encoding escapes their HTML characters.
+		same := func(a, b json.RawMessage) bool {
+			var x, y any
+			return len(a) == 0 && len(b) == 0 || json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+		}
+		if !same(j.Meta, back.Meta) || !same(j.Action.PayloadTemplate, back.Action.PayloadTemplate) {
+			t.Fatalf("meta or template differ: %s", raw)
+		}
+		j.Meta, j.Action.PayloadTemplate = back.Meta, back.Action.PayloadTemplate
+		if !reflect.DeepEqual(j, back) {
+			t.Fatalf("stored %s\nread   %+v\nwant   %+v", raw, back, j)
+		}
+		// The stored form is the contract's: it is a job again.
+		back.Sanitized = nil
+		if raw, err = json.Marshal(back); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(raw, Limits{})
+		if err != nil || again.Key() != j.Key() {
+			t.Fatalf("%s: %v", raw, err)
+		}
+		if field, conflict := again.Conflict(j); conflict {
+			t.Fatalf("%s differs: %s", field, raw)
+		}
+	})
+}
+
+func TestStoredForm(t *testing.T) {
+	t.Parallel()
+	want := `{"type":"NewFeedback","chainId":8453,"reputationRegistry":"0x8004BAa17C55a88189AE136b182e5fdA19dE9b63",` +
+		`"identityRegistry":"0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":"42","clientAddress":"` + clientHex + `","feedbackIndex":7,` +
+		`"value":"9977","valueDecimals":2,"tag1":"uptime","endpoint":"https://agent.example/mcp",` +
+		`"feedbackURI":"ipfs://bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku","feedbackHash":"` + hashHex + `",` +
+		`"blockNumber":41700000,"blockHash":"` + blockHex + `","transactionHash":"` + hashHex + `","logIndex":3,"timestamp":1770000000,` +
+		`"action":{"toolName":"agent.receiveFeedback","resolveEndpoint":true,"endpoint":null,"includeFileContent":true,"verifyFileHash":true,` +
+		`"payloadTemplate":null},"meta":{"a":1}}`
+	if raw, err := json.Marshal(mustParse(t, feedback(`meta={"a":1}`))); err != nil || string(raw) != want {
+		t.Errorf("got  %s (%v)\nwant %s", raw, err, want)
+	}
+	wideOnes := mustParse(t, feedback(`feedbackIndex="9007199254740993"`, `chainId="9007199254740993"`, `identityRegistry="`+clientHex+`"`,
+		`reputationRegistry="`+clientHex+`"`, `value=`, `valueDecimals=`, `score=95`))
+	raw, err := json.Marshal(wideOnes)
+	for _, part := range []string{`"feedbackIndex":"9007199254740993"`, `"chainId":"9007199254740993"`, `"score":"95"`} {
+		if err != nil || !strings.Contains(string(raw), part) {
+			t.Errorf("no %s in %s (%v)", part, raw, err)
+		}
+	}
+	var back Job
+	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"x"}`), &back); err == nil {
+		t.Error("took agentId x")
+	}
+	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","value":"1.5"}`), &back); err == nil {
+		t.Error("took value 1.5")
+	}
+	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","feedbackIndex":-1}`), &back); err == nil {
+		t.Error("took index -1")
+	}
+	if err := json.Unmarshal([]byte(`{"type":"Later","agentId":"1","new":{}}`), &back); err != nil || back.Kind != "Later" {
+		t.Errorf("a later version's row: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{feedback(), feedback(`tag1="\ud800\u0000"`, "value=", "valueDecimals=", "score=1"), response(), validation(), oldJob(""),
+		feedback(`action={"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a/","headers":{"X-A":"b"}}}`),
+		feedback(`meta={"a":[1e300,{"b":"<\u2028>"}]}`), `{"a":1,"a":2}`, `[[[[`, "\"\xff\"", `{"type":"AgentUpdated","chainId":1,"agentId":"0"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		j, err := Parse(line, Limits{})
+		var r *Refusal
+		if err != nil {
+			if !errors.As(err, &r) || r.Problem == "" || !utf8.ValidString(r.Error()) || len(r.Error()) > 4096 {
+				t.Fatalf("%q: %v", line, err)
+			}
+			if j.Kind != "" && j.Key() == "" && j.Kind != KindAgentUpdated {
+				t.Fatalf("%q: half a job: %+v", line, j)
+			}
+			return
+		}
+		_, back := storedOf(t, j)
+		if back.Key() != j.Key() || back.OrderKey() != j.OrderKey() {
+			t.Fatalf("%q: key %s became %s", line, j.Key(), back.Key())
+		}
+		if field, conflict := j.Conflict(back); conflict {
+			t.Fatalf("%q: %s differs after storage", line, field)
+		}
+		for name, v := range j.Arguments(File{}, "the-id") {
+			if _, err := json.Marshal(v); err != nil {
+				t.Fatalf("%q: argument %s: %v", line, name, err)
+			}
+		}
+	})
+}

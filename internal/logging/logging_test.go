@@ -1,0 +1,56 @@
+package logging
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		level, format string
+		want          []string // the messages that are written
+	}{
+		{"debug", "text", []string{"d", "i", "w", "e"}}, {"info", "text", []string{"i", "w", "e"}}, {"warn", "json", []string{"w", "e"}},
+		{"error", "json", []string{"e"}}, {"", "", []string{"i", "w", "e"}}, {"loud", "", []string{"i", "w", "e"}},
+	} {
+		var b strings.Builder
+		log := New(&b, c.level, c.format)
+		log.Debug("d")
+		log.Info("i")
+		log.Warn("w")
+		log.Error("e")
+		var got []string
+		for line := range strings.Lines(b.String()) {
+			if c.format == "json" {
+				var m map[string]any
+				if err := json.Unmarshal([]byte(line), &m); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				got = append(got, m["msg"].(string))
+				continue
+			}
+			_, rest, _ := strings.Cut(line, "msg=")
+			got = append(got, strings.TrimSpace(rest))
+		}
+		if strings.Join(got, "") != strings.Join(c.want, "") {
+			t.Errorf("%s %s: wrote %q", c.level, c.format, b.String())
+		}
+	}
+}
+
+// A stranger's text stays within its line, and a secret is not shown, in both formats.
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		var b strings.Builder
+		New(&b, "info", format).Info("m", "tag", "a\nlevel=ERROR msg=forged\x1b[31m", "token", secret.New("pw1234"), slog.Group("g", "t", secret.New("pw1234")))
+		if got := b.String(); strings.Count(got, "\n") != 1 || strings.Contains(got, "\x1b") || strings.Contains(got, "pw1234") || strings.Count(got, "******") != 2 {
+			t.Errorf("%s: %q", format, got)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+)
+
+func TestMain(m *testing.M) {
+	LogDriver(slog.New(slog.DiscardHandler))
+	embeddedtest.Main(m)
+}
+
+const kind = "NewFeedback"
+
+// open connects to a Redis of the test's own.
+func open(t testing.TB) *Queue {
+	t.Helper()
+	q, err := Open(Config{URL: secret.New(embeddedtest.Redis(t)), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return q
+}
+
+// serve runs h until the test ends or the returned function is called.
+func serve(t testing.TB, q *Queue, h Handler, concurrency int) (shutdown func()) {
+	t.Helper()
+	s, err := q.NewServer(ServerConfig{Handler: h, Concurrency: concurrency, Kinds: []string{kind}, ShutdownTimeout: 10 * time.Second,
+		PollInterval: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	shutdown = sync.OnceFunc(s.Shutdown)
+	t.Cleanup(shutdown)
+	return shutdown
+}
+
+// handler is a Handler made of functions; a missing one fails the task.
+type handler struct {
+	deliver func(ctx context.Context, id uuid.UUID, n int) (string, error)
+	intake  func(ctx context.Context, kind string, body []byte) (string, error)
+}
+
+func (h handler) Deliver(ctx context.Context, id uuid.UUID, n int) (string, error) {
+	if h.deliver == nil {
+		return "", fmt.Errorf("unexpected delivery %s:%d", id, n)
+	}
+	return h.deliver(ctx, id, n)
+}
+
+func (h handler) Intake(ctx context.Context, kind string, body []byte) (string, error) {
+	if h.intake == nil {
+		return "", fmt.Errorf("unexpected intake %s", body)
+	}
+	return h.intake(ctx, kind, body)
+}
+
+func within(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until ok or fails the test.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("not within 10 s: " + what)
+		}
+	}
+}
+
+func receive[T any](t testing.TB, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(10 * time.Second):
+		t.Fatal("not within 10 s: " + what)
+		panic("unreachable")
+	}
+}

@@ -1,0 +1,183 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+)
+
+func enqueue(t testing.TB, q *Queue, task Task) {
+	t.Helper()
+	if err := q.Enqueue(within(t), task); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func info(t testing.TB, q *Queue, task Task) *asynq.TaskInfo {
+	t.Helper()
+	i, err := q.inspector.GetTaskInfo(string(task.Lane), task.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func place(t testing.TB, q *Queue, task Task) Place {
+	t.Helper()
+	p, err := q.Find(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestEnqueueTwiceIsOneTask(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	task := Task{DeliveryID: uuid.New(), N: 3, Kind: kind, Lane: First}
+	enqueue(t, q, task)
+	enqueue(t, q, task)
+	i := info(t, q, task)
+	if i.State != asynq.TaskStatePending || i.ID != task.DeliveryID.String()+":3" {
+		t.Errorf("%s %s", i.State, i.ID)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(i.Payload, &got); err != nil || len(got) != 2 || got["deliveryId"] != task.DeliveryID.String() || got["n"] != 3.0 {
+		t.Errorf("payload %s", i.Payload)
+	}
+	if i.Retention != time.Hour {
+		t.Errorf("kept for %s", i.Retention)
+	}
+	lanes, err := q.Lanes()
+	if err != nil || lanes[First]["pending"] != 1 {
+		t.Errorf("%v, %v", lanes, err)
+	}
+	if len(lanes) != 5 {
+		t.Errorf("%d lanes are shown", len(lanes))
+	}
+}
+
+func TestScheduledIsNeverEarly(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	for _, at := range []time.Time{
+		time.Now().Add(time.Hour).Truncate(time.Second).Add(time.Millisecond),
+		time.Now().Add(time.Hour).Truncate(time.Second).Add(999 * time.Millisecond),
+		time.Now().Add(time.Hour).Truncate(time.Second),
+	} {
+		task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: at}
+		enqueue(t, q, task)
+		i := info(t, q, task)
+		if i.State != asynq.TaskStateScheduled || i.NextProcessAt.Before(at) || i.NextProcessAt.Sub(at) >= time.Second {
+			t.Errorf("at %s: %s at %s", at, i.State, i.NextProcessAt)
+		}
+		if place(t, q, task) != Pending {
+			t.Error("a scheduled task counts as lost")
+		}
+	}
+	past := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: time.Now().Add(-time.Minute)}
+	enqueue(t, q, past)
+	if s := info(t, q, past).State; s != asynq.TaskStatePending {
+		t.Errorf("a task of the past is %s", s)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	pending := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Bulk}
+	enqueue(t, q, pending)
+	elsewhere := pending
+	elsewhere.Lane = First
+	for name, c := range map[string]struct {
+		task Task
+		want Place
+	}{
+		"unknown delivery": {Task{DeliveryID: uuid.New(), N: 1, Lane: First}, Nowhere},
+		"another n":        {Task{DeliveryID: pending.DeliveryID, N: 2, Lane: Bulk}, Nowhere},
+		"pending":          {pending, Pending},
+		"in another lane":  {elsewhere, Pending},
+	} {
+		if got := place(t, q, c.task); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+
+	begun, finish := make(chan bool), make(chan bool)
+	h := handler{deliver: func(context.Context, uuid.UUID, int) (string, error) {
+		begun <- true
+		<-finish
+		return "done", nil
+	}}
+	serve(t, q, h, 1)
+	receive(t, "the task runs", begun)
+	if place(t, q, pending) != Active {
+		t.Error("a running task is not found")
+	}
+	close(finish)
+	eventually(t, "the task is finished", func() bool { return place(t, q, pending) == Nowhere })
+}
+
+// asynq's client lists a queue only once; a Redis that lost its data would not know it again.
+func TestFindAfterRedisLostItsData(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	enqueue(t, q, task)
+	if err := q.rdb.FlushAll(within(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if place(t, q, task) != Nowhere {
+		t.Error("a lost task is found")
+	}
+	task.N++
+	enqueue(t, q, task)
+	if place(t, q, task) != Pending {
+		t.Error("a task put in after the loss is not found")
+	}
+}
+
+func TestErrorsWhenRedisIsAway(t *testing.T) {
+	t.Parallel()
+	q, err := Open(Config{URL: secret.New(embeddedtest.Redis(t))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Enqueue(within(t), Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}); err == nil {
+		t.Error("a task is taken by a closed connection")
+	}
+	if err := q.Ping(within(t)); err == nil {
+		t.Error("a closed connection answers")
+	}
+	if _, err := q.Find(Task{DeliveryID: uuid.New(), N: 1, Lane: First}); err == nil {
+		t.Error("not being able to look is not the same as not being there")
+	}
+	if _, err := q.Lanes(); err == nil {
+		t.Error("lanes of a closed connection are counted")
+	}
+}
+
+func TestCheckServer(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	if err := q.CheckServer(within(t)); err != nil {
+		t.Fatalf("the test's own server: %v", err)
+	}
+	if err := q.rdb.ConfigSet(within(t), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Skipf("this Redis has no such setting: %v", err) // miniredis
+	}
+	var unfit *UnfitError
+	if err := q.CheckServer(within(t)); !errors.As(err, &unfit) {
+		t.Errorf("an evicting server: %v", err)
+	}
+}

@@ -1,0 +1,60 @@
+package queue
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/hibiken/asynq"
+)
+
+func TestParseURL(t *testing.T) {
+	t.Parallel()
+	for raw, check := range map[string]func(asynq.RedisConnOpt) bool{
+		"redis://h": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).Addr == "h:6379" },
+		"redis://u:p%40w@h:7000/3": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisClientOpt)
+			return c.Addr == "h:7000" && c.Username == "u" && c.Password == "p@w" && c.DB == 3
+		},
+		"rediss://h:1": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).TLSConfig.ServerName == "h" },
+		"redis-socket:///run/r.sock": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisClientOpt)
+			return c.Network == "unix" && c.Addr == "/run/r.sock"
+		},
+		"redis-sentinel://a:1,b:2?master=m": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisFailoverClientOpt)
+			return c.MasterName == "m" && len(c.SentinelAddrs) == 2
+		},
+		"redis-cluster://u:p%3Aw@a,b:7001": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisClusterClientOpt)
+			return c.Username == "u" && c.Password == "p:w" && strings.Join(c.Addrs, " ") == "a:6379 b:7001" && c.TLSConfig == nil
+		},
+		"redis-clusters://a": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClusterClientOpt).TLSConfig.ServerName == "a" },
+	} {
+		o, err := parseURL(secret.New(raw))
+		if err != nil || !check(o) {
+			t.Errorf("%s: %+v, %v", raw, o, err)
+		}
+	}
+	for _, raw := range []string{"hunter2", "http://u:hunter2@h", "redis://u:hunter2@h/x", "redis-cluster://u:hunter2@", "redis-cluster://u:hunter2%zz@h",
+		"redis-cluster://", "redis://h:port:hunter2"} {
+		_, err := parseURL(secret.New(raw))
+		if err == nil {
+			t.Errorf("%s is taken", raw)
+		} else if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error quotes the password: %v", raw, err)
+		}
+	}
+	if _, err := Open(Config{}); err == nil {
+		t.Error("no URL is taken")
+	}
+}
+
+func TestOlderThan(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"5.0.7": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.1": false, "unstable": false, "6": true} {
+		if got := olderThan(version, 6, 2); got != want {
+			t.Errorf("%s: %t", version, got)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+)
+
+func TestHowTasksEnd(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	good := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	bad := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry}
+	later := Task{DeliveryID: uuid.New(), N: 3, Kind: kind, Lane: Bulk}
+	foreign := Task{DeliveryID: uuid.New(), N: 4, Kind: "report:send", Lane: First}
+	const why = "rejected hash_mismatch: the file's keccak256 is not the hash on chain"
+	for _, task := range []Task{good, bad, later, foreign} {
+		enqueue(t, q, task)
+	}
+	serve(t, q, handler{deliver: func(_ context.Context, id uuid.UUID, n int) (string, error) {
+		switch {
+		case id == good.DeliveryID && n == 1:
+			return "delivered", nil
+		case id == bad.DeliveryID && n == 2:
+			return "", fmt.Errorf("wrapped: %w", &ArchivedError{Text: why})
+		}
+		return "", errors.New("Postgres is away")
+	}}, 2)
+
+	eventually(t, "one is done", func() bool { return info(t, q, good).State == asynq.TaskStateCompleted })
+	if r := string(info(t, q, good).Result); r != "delivered" {
+		t.Errorf("result %q", r)
+	}
+	eventually(t, "one is archived", func() bool { return info(t, q, bad).State == asynq.TaskStateArchived })
+	if e := info(t, q, bad).LastErr; e != why {
+		t.Errorf("archived with %q", e)
+	}
+	eventually(t, "one comes again", func() bool { return info(t, q, later).State == asynq.TaskStateRetry })
+	if i := info(t, q, later); i.LastErr != "Postgres is away" || time.Until(i.NextProcessAt) > netDelay+time.Second || place(t, q, later) != Pending {
+		t.Errorf("%+v", i)
+	}
+	eventually(t, "the foreign type is archived", func() bool { return info(t, q, foreign).State == asynq.TaskStateArchived })
+	if e := info(t, q, foreign).LastErr; !strings.Contains(e, `"report:send" is none of Herald's`) {
+		t.Errorf("archived with %q", e)
+	}
+}
+
+// A whole job in a task of a Herald type is an intake, in the lanes default and first alike; so are bytes that are none.
+func TestForeignJobsAreIntakes(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	bodies := []string{`{"type":"NewFeedback","chainId":1}`, `{"deliveryId":"00000000-0000-0000-0000-000000000000","n":1}`, `{"deliveryId":7}`,
+		"not JSON \x00\xff", "", "null", "[]"}
+	got := make(chan string, 2*len(bodies))
+	serve(t, q, handler{intake: func(_ context.Context, k string, body []byte) (string, error) {
+		if k != kind {
+			t.Errorf("type %q", k)
+		}
+		got <- string(body)
+		return "accepted", nil
+	}}, 2)
+	want := map[string]int{}
+	for _, lane := range []string{"default", "first"} {
+		for _, body := range bodies {
+			if _, err := q.client.EnqueueContext(within(t), asynq.NewTask(kind, []byte(body)), asynq.Queue(lane)); err != nil {
+				t.Fatal(err)
+			}
+			want[body]++
+		}
+	}
+	for range 2 * len(bodies) {
+		want[receive(t, "an intake", got)]--
+	}
+	for body, left := range want {
+		if left != 0 {
+			t.Errorf("%q: %d missing", body, left)
+		}
+	}
+}
+
+// A panic in a handler costs the task a moment, not the worker its life.
+func TestPanicComesBack(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	enqueue(t, q, task)
+	serve(t, q, handler{deliver: func(context.Context, uuid.UUID, int) (string, error) { panic("boom") }}, 1)
+	eventually(t, "the task waits for another try", func() bool { return info(t, q, task).State == asynq.TaskStateRetry })
+}
+
+// Shutdown takes nothing more and waits for what runs.
+func TestGracefulShutdown(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	running := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	enqueue(t, q, running)
+	begun, finish := make(chan bool, 1), make(chan bool)
+	shutdown := serve(t, q, handler{deliver: func(context.Context, uuid.UUID, int) (string, error) {
+		begun <- true
+		<-finish
+		return "delivered", nil
+	}}, 1)
+	receive(t, "the task runs", begun)
+	ended := make(chan bool)
+	go func() { shutdown(); close(ended) }()
+	select {
+	case <-ended:
+		t.Fatal("it did not wait for the running task")
+	default:
+	}
+	close(finish)
+	receive(t, "the server stops", ended)
+	if s := info(t, q, running).State; s != asynq.TaskStateCompleted {
+		t.Errorf("the running task is %s", s)
+	}
+	waiting := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	enqueue(t, q, waiting)
+	if s := info(t, q, waiting).State; s != asynq.TaskStatePending {
+		t.Errorf("a task of later is %s", s)
+	}
+}
+
+func TestNewServerRefuses(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	for name, cfg := range map[string]ServerConfig{
+		"no handler":     {Concurrency: 1, ShutdownTimeout: time.Second},
+		"no concurrency": {Handler: handler{}, ShutdownTimeout: time.Second},
+		"no timeout":     {Handler: handler{}, Concurrency: 1},
+	} {
+		if _, err := q.NewServer(cfg); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tink-crypto/tink-go/v2/aead"
+	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
+	"github.com/tink-crypto/tink-go/v2/keyset"
+	tinkpb "github.com/tink-crypto/tink-go/v2/proto/tink_go_proto"
+	"github.com/tink-crypto/tink-go/v2/signature"
+	"golang.org/x/sys/unix"
+)
+
+var full = Binding{Purpose: "token.v1", ChainID: 8453, Registry: "0xAbC", AgentID: "42", Origin: "https://a.example",
+	Scheme: "header", Header: "X-Key", Issuer: "https://issuer.example"}
+
+func create(t *testing.T) *Keyset {
+	t.Helper()
+	k, err := Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func written(t *testing.T, k *Keyset) Secret {
+	t.Helper()
+	var b bytes.Buffer
+	if err := k.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return New(b.String())
+}
+
+func TestSealOpen(t *testing.T) {
+	t.Parallel()
+	k := create(t)
+	for _, plain := range []string{"", "x", text, strings.Repeat("y", 100_000)} {
+		c, err := k.Seal([]byte(plain), full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain != "" && len(plain) > 1 && bytes.Contains(c, []byte(plain)) {
+			t.Error("not encrypted")
+		}
+		if id, ok := KeyID(c); !ok || id != k.PrimaryID() {
+			t.Errorf("key id %d, %v", id, ok)
+		}
+		got, err := k.Open(c, full)
+		if err != nil || string(got) != plain {
+			t.Errorf("got %d bytes, %v", len(got), err)
+		}
+	}
+	a, _ := k.Seal([]byte(text), full)
+	b, _ := k.Seal([]byte(text), full)
+	if bytes.Equal(a, b) {
+		t.Error("the same nonce twice")
+	}
+	same := full
+	same.Registry = "0xaBc"
+	if _, err := k.Open(a, same); err != nil {
+		t.Errorf("the registry's case: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	k := create(t)
+	c, err := k.Seal([]byte(text), full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(name string, k *Keyset, c []byte, b Binding, problem string) {
+		t.Helper()
+		got, err := k.Open(c, b)
+		var d *DecryptError
+		if !errors.As(err, &d) || !strings.Contains(err.Error(), problem) || got != nil {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+		if err != nil && shows(err.Error()) {
+			t.Errorf("%s: shows the secret", name)
+		}
+	}
+	for name, change := range map[string]func(*Binding){
+		"purpose": func(b *Binding) { b.Purpose = "token.v2" }, "chain": func(b *Binding) { b.ChainID++ }, "registry": func(b *Binding) { b.Registry = "0xabd" },
+		"agent": func(b *Binding) { b.AgentID = "43" }, "origin": func(b *Binding) { b.Origin = "https://b.example" }, "scheme": func(b *Binding) { b.Scheme = "bearer" },
+		"header": func(b *Binding) { b.Header = "X-Other" }, "issuer": func(b *Binding) { b.Issuer = "" },
+		// Text moved from one part to the next: it must not come out as the same bytes.
+		"boundary": func(b *Binding) { b.AgentID, b.Origin = "42h", "ttps://a.example" },
+	} {
+		b := full
+		change(&b)
+		refused(name, k, c, b, "sealed for another agent, origin or header")
+	}
+	for n := range c {
+		refused(fmt.Sprint("cut at ", n), k, c[:n], full, "stored secret: ")
+		flipped := bytes.Clone(c)
+		flipped[n] ^= 1
+		refused(fmt.Sprint("flipped at ", n), k, flipped, full, "stored secret: ")
+	}
+	refused("nothing", k, nil, full, "is cut short")
+	refused("longer", k, append(bytes.Clone(c), 0), full, "is damaged")
+	other := create(t)
+	refused("other keyset", other, c, full, "is not in HERALD_KEYSET")
+}
+
+// A keyset that was rotated elsewhere opens both what the old and what the new key sealed.
+func TestRotated(t *testing.T) {
+	t.Parallel()
+	k := create(t)
+	old, err := k.Seal([]byte("old"), full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := keyset.NewManagerFromHandle(k.handle)
+	id, err := m.Add(aead.XChaCha20Poly1305KeyTemplate())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetPrimary(id); err != nil {
+		t.Fatal(err)
+	}
+	h, err := m.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated, err := fromHandle(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated, err = Parse(written(t, rotated))
+	if err != nil || rotated.PrimaryID() != id {
+		t.Fatalf("primary %d, %v", rotated.PrimaryID(), err)
+	}
+	fresh, err := rotated.Seal([]byte("new"), full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, c := range map[string][]byte{"old": old, "new": fresh} {
+		if got, err := rotated.Open(c, full); err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v", want, got, err)
+		}
+	}
+	var d *DecryptError
+	if _, err := k.Open(fresh, full); !errors.As(err, &d) {
+		t.Errorf("the old keyset opened the new key's: %v", err)
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	k := create(t)
+	w := written(t, k)
+	again, err := Parse(New(w.Reveal() + "\n"))
+	if err != nil || again.PrimaryID() != k.PrimaryID() {
+		t.Fatalf("got %v, %v", again, err)
+	}
+	signing, err := keyset.NewHandle(signature.ED25519KeyTemplate())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw bytes.Buffer
+	if err := insecurecleartextkeyset.Write(signing, keyset.NewBinaryWriter(&raw)); err != nil {
+		t.Fatal(err)
+	}
+	unprefixed := template(t, tinkpb.OutputPrefixType_RAW)
+	for name, s := range map[string]string{"no prefix": unprefixed.Reveal(), "empty": "", "no base64": "***" + text, "no keyset": base64.StdEncoding.EncodeToString([]byte(text)),
+		"cut": w.Reveal()[:40], "no AEAD": base64.StdEncoding.EncodeToString(raw.Bytes())} {
+		_, err := Parse(New(s))
+		var ke *KeysetError
+		if !errors.As(err, &ke) || shows(err.Error()) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		if got := fmt.Sprintf(verb, k); got != fmt.Sprintf("keyset with primary key %d", k.PrimaryID()) {
+			t.Errorf("%s: %s", verb, got)
+		}
+	}
+}
+
+// template makes a keyset that worker keys init would not.
+func template(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
+	t.Helper()
+	kt := aead.AES256GCMKeyTemplate()
+	kt.OutputPrefixType = prefix
+	h, err := keyset.NewHandle(kt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return written(t, &Keyset{handle: h})
+}
+
+func TestLoadOrCreateFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keyset")
+	k, made, err := LoadOrCreateFile(path)
+	if err != nil || !made {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	st, err := os.Stat(path)
+	if err != nil || st.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	again, made, err := LoadOrCreateFile(path)
+	if err != nil || made || again.PrimaryID() != k.PrimaryID() {
+		t.Errorf("made %v, %v", made, err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+	for _, mode := range []os.FileMode{0o640, 0o604, 0o620, 0o601} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		var ke *KeysetError
+		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), path) {
+			t.Errorf("mode %v: %v", mode, err)
+		}
+	}
+	for name, content := range map[string]string{"empty": "", "rubbish": text} {
+		path := filepath.Join(t.TempDir(), "keyset")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var ke *KeysetError
+		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) || shows(err.Error()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, _ := os.ReadFile(path); string(got) != content {
+			t.Errorf("%s: was overwritten", name)
+		}
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{t.TempDir(), fifo} {
+		var ke *KeysetError
+		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) {
+			t.Errorf("took %s: %v", path, err)
+		}
+	}
+	if _, _, err := LoadOrCreateFile(filepath.Join(t.TempDir(), "missing", "keyset")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+}
+
+// Several processes that start at once on one folder end with one keyset.
+func TestLoadOrCreateFileAtOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keyset")
+	ids, makers := make([]uint32, 8), make([]bool, 8)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			k, made, err := LoadOrCreateFile(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids[i], makers[i] = k.PrimaryID(), made
+		})
+	}
+	wg.Wait()
+	count := 0
+	for i := range ids {
+		if ids[i] != ids[0] {
+			t.Errorf("keysets %v", ids)
+		}
+		if makers[i] {
+			count++
+		}
+	}
+	if count != 1 {
+		t.Errorf("%d made it", count)
+	}
+}

@@ -1,0 +1,99 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+const text = "hunter2-very-secret"
+
+// shows tells whether s holds the secret, in any of the ways that a verb could write it.
+func shows(s string) bool {
+	return strings.Contains(s, text) || strings.Contains(strings.ToLower(s), fmt.Sprintf("%x", text)) || strings.Contains(s, strings.Trim(fmt.Sprint([]byte(text)), "[]"))
+}
+
+func TestNeverShown(t *testing.T) {
+	t.Parallel()
+	s := New(text)
+	type exported struct {
+		S    Secret
+		P    *Secret
+		M    map[string]Secret
+		List []Secret
+		Any  any
+	}
+	type hidden struct {
+		s    Secret
+		p    *Secret
+		m    map[string]Secret
+		list []Secret
+		any  any
+	}
+	values := map[string]any{
+		"secret": s, "pointer": &s, "list": []Secret{s}, "map": map[string]Secret{"a": s},
+		"exported": exported{s, &s, map[string]Secret{"a": s}, []Secret{s}, s}, "hidden": hidden{s, &s, map[string]Secret{"a": s}, []Secret{s}, s},
+		"pointer to hidden": &hidden{s, &s, map[string]Secret{"a": s}, []Secret{s}, s},
+	}
+	for name, v := range values {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%d", "%t", "%p", "%c", "%U", "%e", "%10.3s", "%-20v", "%!"} {
+			if got := fmt.Sprintf(verb, v); shows(got) {
+				t.Errorf("%s with %s: %s", name, verb, got)
+			}
+		}
+		if got, err := json.Marshal(v); err != nil || shows(string(got)) {
+			t.Errorf("%s as JSON: %s, %v", name, got, err)
+		}
+		var out bytes.Buffer
+		for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+			slog.New(h).Info("x", "v", v, slog.Group("g", "v", v))
+		}
+		if shows(out.String()) {
+			t.Errorf("%s logged: %s", name, out.String())
+		}
+		if got := fmt.Errorf("do it: %v: %w", v, errors.New("x")).Error(); shows(got) {
+			t.Errorf("%s in an error: %s", name, got)
+		}
+	}
+	for verb, want := range map[string]string{"%v": mask, "%+v": mask, "%#v": mask, "%s": mask, "%q": mask, "%x": mask, "%d": mask} {
+		if got := fmt.Sprintf(verb, s); got != want {
+			t.Errorf("%s: %s", verb, got)
+		}
+	}
+	if got, err := json.Marshal(s); err != nil || string(got) != `"******"` {
+		t.Errorf("JSON: %s, %v", got, err)
+	}
+	if got, err := s.MarshalText(); err != nil || string(got) != mask {
+		t.Errorf("text: %s, %v", got, err)
+	}
+	if got, err := xml.Marshal(s); err != nil || shows(string(got)) {
+		t.Errorf("XML: %s, %v", got, err)
+	}
+	if s.String() != mask || s.GoString() != mask || s.LogValue().String() != mask {
+		t.Error("not masked")
+	}
+}
+
+func TestSecret(t *testing.T) {
+	t.Parallel()
+	s := New(text)
+	if s.Reveal() != text || s.IsZero() || !New("").IsZero() || !(Secret{}).IsZero() || (Secret{}).Reveal() != "" {
+		t.Error("reveal or zero")
+	}
+	for given, want := range map[string]bool{text: true, "": false, text + "x": false, text[1:]: false, strings.ToUpper(text): false} {
+		if s.Compare(given) != want {
+			t.Errorf("Compare(%q) is not %v", given, want)
+		}
+	}
+	if !(Secret{}).Compare("") || (Secret{}).Compare("x") {
+		t.Error("the empty secret")
+	}
+	if New(text[:3]).String() != s.String() {
+		t.Error("the mask tells the length")
+	}
+}

@@ -1,0 +1,286 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// chainEnv is what tells a worker about a chain at url.
+func chainEnv(n *devnet.Net, url string) []string {
+	d, id := n.Deployment(), n.ChainID()
+	return []string{fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
+}
+
+// feedback registers an agent at url and gives it one, as an indexer's line.
+func feedback(t testing.TB, n *devnet.Net, url string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}}})
+	id, _, err := n.Register(ctx, n.Account(0), "data:application/json,"+string(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
+			line, err := chain.JobLine(e, n.ChainID(), n.Deployment(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return line
+		}
+	}
+	t.Fatal("no event was mined")
+	return nil
+}
+
+func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	got, err := w.Intake.Submit(ctx, [][]byte{line})
+	if err != nil || got[0].Verdict != store.Accepted {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	return got[0].ID
+}
+
+func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var d store.Delivery
+	eventually(t, func() bool {
+		var err error
+		d, err = st.Delivery(ctx, id)
+		return err == nil && d.Status.Final()
+	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
+	if d.Status != store.Delivered {
+		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	return d
+}
+
+// Chain, Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come.
+func TestWaitsForWhatIsAway(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	pg, dbURL := postgresGate(t, migrate)
+	redis, redisURL := redisGate(t)
+	node := newGate(t, "tcp", strings.TrimPrefix(net.URL(), "http://"))
+	r := run(t, false, append(chainEnv(net, "http://"+node.address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, keyset(t))...)
+
+	name := fmt.Sprintf("chain %d", net.ChainID())
+	r.untilWaitingFor("postgres", "redis", name)
+	redis.open()
+	node.open()
+	eventually(t, func() bool { _, waiting := r.readiness(); return waiting["redis"] == "" && waiting[name] == "" }, func() string { return r.log.String() })
+	if waiting := r.untilWaitingFor("postgres"); waiting["postgres"] == "" || waiting["start"] == "" {
+		t.Errorf("%v", waiting)
+	}
+	select {
+	case <-r.worker:
+		t.Fatal("it takes tasks without Postgres")
+	default:
+	}
+	pg.open()
+	w := r.up()
+	eventually(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { _, waiting := r.readiness(); return fmt.Sprint(waiting) })
+
+	a := newAgent(t)
+	close(a.hold)
+	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	metrics := r.get("/metrics")
+	for _, want := range []string{`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} 1`, `herald_deliveries_open{status="queued"} 0`,
+		`herald_deliveries_total{kind="NewFeedback",reason="",status="delivered"} 1`, "herald_overdue_seconds 0", "herald_delivery_latency_seconds_count 1",
+		`herald_queue_tasks{lane="first",state="completed"} 1`, `herald_postgres_connections{state="max"}`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	if page := r.get("/monitor/api/queues/first/completed_tasks"); !strings.Contains(page, `"delivered"`) {
+		t.Errorf("the web UI says %.500s", page)
+	}
+
+	// Away again while it runs: told, and not the end.
+	redis.close()
+	r.untilWaitingFor("redis")
+	redis.open()
+	eventually(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { return r.log.String() })
+	if err := r.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+	for _, secret := range []string{"HERALD_KEYSET", "password"} {
+		if strings.Contains(r.log.String(), secret) {
+			t.Errorf("the log says %s", secret)
+		}
+	}
+}
+
+// A stop during a call: the call finishes, the row says delivered, nothing is called twice; and the data is there afterwards.
+func TestStopDuringACall(t *testing.T) {
+	t.Parallel()
+	embeddedtest.Postgres(t, nil) // skips where there are no binaries: the service would fetch them
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	data := dataFolder(t)
+	env := append(chainEnv(net, net.URL()), "HERALD_DATA="+data)
+	r := run(t, false, env...)
+	w := r.up()
+
+	// Another command finds the running worker.
+	cfg := load(t, env...)
+	b, err := Attach(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() || len(b.release) != 0 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+
+	id := accept(t, w, feedback(t, net, a.URL))
+	receive(t, "the call", a.begun)
+	r.cancel()
+	r.untilWaitingFor("stop")
+	close(a.hold)
+	if err := r.wait(); err != nil {
+		t.Fatalf("%v\n%s", err, r.log)
+	}
+	if a.count() != 1 {
+		t.Errorf("%d calls", a.count())
+	}
+	var recorded []string
+	for _, s := range r.steps {
+		if s.Name == "record" {
+			recorded = append(recorded, s.Detail)
+		}
+	}
+	if len(recorded) != 1 || recorded[0] != "delivered" {
+		t.Errorf("recorded %v", recorded)
+	}
+	if _, err := embedded.ReadRunFile(data); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("run.json is still there: %v", err)
+	}
+
+	// Without a worker a command starts Postgres alone.
+	if b, err = Attach(t.Context(), cfg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	st, err := OpenStore(t.Context(), cfg, b, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if d := delivered(t, st, id); d.Attempts != 1 || len(d.History) != 1 {
+		t.Errorf("%+v", d)
+	}
+	if !b.RedisURL.IsZero() {
+		t.Error("a Redis was started for a command")
+	}
+}
+
+// --ephemeral leaves nothing behind.
+func TestEphemeral(t *testing.T) {
+	t.Parallel()
+	embeddedtest.Postgres(t, nil)
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	data := dataFolder(t)
+	r := run(t, true, append(chainEnv(net, net.URL()), "HERALD_DATA="+data)...)
+	w := r.up()
+	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if left := fileNames(t, data); len(left) != 0 {
+		t.Errorf("left in the data folder: %v", left)
+	}
+}
+
+func TestRefusesToStart(t *testing.T) {
+	t.Parallel()
+	t.Run("pending migrations", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, false, "DATABASE_URL="+embeddedtest.Postgres(t, nil), "REDIS_URL="+embeddedtest.Redis(t), keyset(t))
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "run `worker migrate`") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("an address that is taken", func(t *testing.T) {
+		t.Parallel()
+		g := newGate(t, "tcp", "127.0.0.1:1")
+		g.open()
+		cfg := load(t, "HERALD_LISTEN="+g.address)
+		if err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "HERALD_LISTEN") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A stop while it still waits is an orderly one.
+func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	_, redisURL := redisGate(t)
+	pg := newGate(t, "tcp", "127.0.0.1:1")
+	r := run(t, false, "DATABASE_URL=postgres://u:hunter2@"+pg.address+"/d?sslmode=disable", "REDIS_URL="+redisURL, keyset(t))
+	for name, why := range r.untilWaitingFor("postgres", "redis") {
+		if strings.Contains(why, "hunter2") {
+			t.Errorf("/readyz tells the password: %s: %s", name, why)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+	if strings.Contains(r.log.String(), "hunter2") {
+		t.Errorf("the log tells the password:\n%s", r.log)
+	}
+}
+
+func TestAwaitAll(t *testing.T) {
+	t.Parallel()
+	ready := newReadiness()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asked := make(chan bool, 10)
+	gone := part{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}
+	done := make(chan error)
+	go func() {
+		done <- awaitAll(ctx, []part{{"postgres", func(context.Context) error { return nil }}, gone}, nil, ready, slog.New(slog.DiscardHandler))
+	}()
+	receive(t, "the first question", asked)
+	eventually(t, func() bool { return ready.get()["redis"] == "connection refused" }, func() string { return fmt.Sprint(ready.get()) })
+	if _, waits := ready.get()["postgres"]; waits {
+		t.Error("what is there is waited for")
+	}
+	cancel(errStop)
+	if err := receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
+		t.Errorf("%v", err)
+	}
+}

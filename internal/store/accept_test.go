@@ -1,0 +1,437 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// TestProducers: eight producers accept the same 1,000 jobs, in batches of their own order.
+func TestProducers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var jobs []Intake
+	for agent := range 20 {
+		jobs = append(jobs, feedbacks(agent, 1, 50)...)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	verdicts, handouts := map[Verdict]int{}, map[string]int{}
+	for producer := range 8 {
+		wg.Go(func() {
+			order := rand.New(rand.NewPCG(1, uint64(producer))).Perm(len(jobs))
+			for at := 0; at < len(order); at += 100 {
+				in := make([]Intake, 0, 100)
+				for _, i := range order[at:min(at+100, len(order))] {
+					in = append(in, jobs[i])
+				}
+				out, tasks, err := s.Accept(t.Context(), in)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for i, a := range out {
+					verdicts[a.Verdict]++
+					if a.Key != in[i].Job.Key() || a.ID != in[i].Job.ID() {
+						t.Errorf("%+v answers %s", a, in[i].Job.Key())
+					}
+				}
+				for _, id := range ids(tasks) {
+					handouts[id]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if verdicts[Accepted] != 1000 || verdicts[Known] != 7000 || len(verdicts) != 2 {
+		t.Errorf("verdicts %v", verdicts)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1000 {
+		t.Errorf("%d rows", n)
+	}
+	if len(handouts) != 20*HandOut {
+		t.Errorf("%d handed out", len(handouts))
+	}
+	for id, n := range handouts {
+		if n != 1 {
+			t.Errorf("task %s was handed out %d times", id, n)
+		}
+	}
+}
+
+// TestHandOut drives intake, workers and sweep at once: no agent ever has more than eight, nothing deadlocks, everything ends.
+func TestHandOut(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const agents, each = 3, 60
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	queue := make(chan Task, 10*agents*each)
+	put := func(tasks []Task) {
+		for _, task := range tasks {
+			queue <- task
+		}
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	var watch, work sync.WaitGroup
+	samples := 0
+	watch.Go(func() {
+		for watching.Err() == nil {
+			if n := handed(t, s); n > HandOut {
+				t.Errorf("%d handed out", n)
+			}
+			samples++
+		}
+	})
+	watch.Go(func() { // the sweep, and intakes of what is known, which lock the same rows in their own order
+		for watching.Err() == nil {
+			for _, step := range []func() ([]Task, error){
+				func() ([]Task, error) { return s.Due(ctx, 100) },
+				func() ([]Task, error) { return s.Backlog(ctx, 100) },
+				func() ([]Task, error) { _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
+				func() ([]Task, error) {
+					var in []Intake
+					for range 20 {
+						in = append(in, Intake{Job: feedback(rand.IntN(agents), 1+rand.IntN(each))})
+					}
+					_, tasks, err := s.Accept(ctx, in)
+					return tasks, err
+				},
+			} {
+				tasks, err := step()
+				if err != nil {
+					t.Error(err)
+				}
+				put(tasks)
+			}
+		}
+	})
+	var left sync.WaitGroup
+	left.Add(agents * each)
+	done := make(chan struct{})
+	go func() { left.Wait(); close(done) }()
+	seen := sync.Map{}
+	for range 8 {
+		work.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					t.Error("not everything was delivered in time")
+					return
+				case <-done:
+					return
+				case task := <-queue:
+					c, err := s.Claim(ctx, task.ID, task.N, lease)
+					if err != nil {
+						t.Error(err)
+					}
+					if c == nil {
+						continue
+					}
+					o := delivered
+					if c.Attempt == 1 && rand.IntN(2) == 0 { // half of them wait once, in Redis or here, and are due at once
+						o = waiting(-time.Second)
+						o.Task = rand.IntN(2) == 0
+					}
+					r, err := s.Record(ctx, c, o)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					put(r.Next)
+					if r.Task != nil {
+						put([]Task{*r.Task})
+					}
+					if _, twice := seen.LoadOrStore(c.ID, true); o.Status == Delivered {
+						left.Done()
+					} else if twice {
+						t.Errorf("%s waited twice", c.ID)
+					}
+				}
+			}
+		})
+	}
+	for agent := range agents {
+		work.Go(func() {
+			for from := 1; from <= each; from += 20 {
+				_, tasks, err := s.Accept(ctx, feedbacks(agent, from, 20))
+				if err != nil {
+					t.Error(err)
+				}
+				put(tasks)
+			}
+		})
+	}
+	work.Wait()
+	stopWatching()
+	watch.Wait()
+	for range value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status <> 'delivered'`) {
+		left.Done() // a failed run must not leak the goroutine that waits
+	}
+	t.Logf("looked %d times", samples)
+	if n := value[int](t, s, `SELECT sum((totals ->> 'delivered')::int)::int FROM herald.agents`); n != agents*each {
+		t.Errorf("counted %d", n)
+	}
+}
+
+// TestWaitersTakeNoNinthPlace: waits that are over join the line when the agent has eight others.
+func TestWaitersTakeNoNinthPlace(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 20)...)
+	var waits []Task
+	for _, task := range tasks[:4] {
+		r := record(t, s, claim(t, s, task), waiting(-time.Second))
+		waits = append(waits, *r.Task)
+		tasks = append(tasks, r.Next...)
+	}
+	if n := handed(t, s); n != HandOut {
+		t.Fatalf("%d handed out", n)
+	}
+	for _, w := range waits {
+		refused(t, s, w.ID, w.N, "eight others are handed out")
+	}
+	if d := read(t, s, waits[0].ID); d.Status != Queued || d.NextAttemptAt != nil {
+		t.Errorf("%+v", d)
+	}
+	// The oldest, they go first as soon as there is a place.
+	r := record(t, s, claim(t, s, tasks[4]), delivered)
+	if len(r.Next) != 1 || r.Next[0].ID != waits[0].ID || r.Next[0].N != waits[0].N+1 || r.Next[0].Attempts != 1 {
+		t.Errorf("next %+v", r.Next)
+	}
+}
+
+func TestKnownAndConflict(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	first := acceptOne(t, s, feedback(42, 1))
+	same := feedback(42, 1)
+	same.BlockNumber, same.TransactionHash, same.Timestamp, same.Meta = 2000, common.HexToHash("0x01"), 5, []byte(`{"a": 1}`)
+	other := feedback(42, 1)
+	other.Tag1 = "latency"
+	value := feedback(42, 1)
+	value.Value = big.NewInt(1)
+	twin := feedback(42, 2)
+	out, tasks := accept(t, s, Intake{Job: same}, Intake{Job: other}, Intake{Job: value}, Intake{Job: twin}, Intake{Job: twin})
+	for i, want := range []Acceptance{
+		{Verdict: Known, ID: first.ID, Key: same.Key(), Status: Queued},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "tag1"},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "value"},
+		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: Queued},
+		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: Queued},
+	} {
+		if out[i] != want {
+			t.Errorf("%d: got %+v, want %+v", i, out[i], want)
+		}
+	}
+	if len(tasks) != 1 {
+		t.Errorf("handed out %v", tasks)
+	}
+	if first.ID != job.IDOf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/0x00000000000000000000000000000000000000c1/1#NewFeedback") {
+		t.Error("id is not the UUIDv5 of the key")
+	}
+	if _, _, err := s.Accept(t.Context(), make([]Intake, MaxAccept+1)); err == nil {
+		t.Error("a batch beyond MaxAccept was taken")
+	}
+	if _, _, err := s.Accept(t.Context(), []Intake{{Refused: "no job"}, {Job: job.Job{Kind: job.KindAgentUpdated}, Refused: "x"}}); err == nil {
+		t.Error("a row without a key was taken")
+	}
+	if out, tasks, err := s.Accept(t.Context(), nil); out != nil || tasks != nil || err != nil {
+		t.Error(out, tasks, err)
+	}
+}
+
+// TestReturns: what a key's row ended as decides what the same event, or another one under its key, becomes (DESIGN §3).
+func TestReturns(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const anew, displaced, known, conflict = "anew", "displaced", "known", "conflict"
+	for i, tt := range []struct {
+		status, reason string
+		called         bool
+		job            string // SQL: what is stored as the job
+		same, other    string
+	}{
+		{"queued", "", false, "job", known, conflict},
+		{"delivered", "", true, "job", known, conflict},
+		{"skipped", "no_uri", false, "job", known, conflict},
+		{"dead", "expired", false, "job", known, conflict},
+		{"cancelled", "operator", false, "job", known, conflict},
+		{"rejected", "tool_error", true, "job", known, conflict},
+		{"cancelled", "reorg", false, "job", anew, displaced},
+		{"cancelled", "reorg", true, "job", known, displaced},
+		{"rejected", "event_not_found", false, "job", anew, displaced},
+		{"rejected", "event_not_found", true, "job", known, displaced},
+		{"rejected", "invalid_job", false, "job", known, displaced},
+		{"rejected", "invalid_job", false, "NULL", displaced, displaced},
+		{"rejected", "invalid_job", false, `'"nonsense"'`, displaced, displaced},
+		{"queued", "", false, `'"nonsense"'`, known, known},
+		{"delivered", "", true, "NULL", known, known},
+		{"cancelled", "reorg", false, "NULL", anew, anew},
+	} {
+		for _, event := range []string{"same", "other"} {
+			t.Run(strings.Join([]string{tt.status, tt.reason, fmt.Sprint(tt.called), tt.job, event}, " "), func(t *testing.T) {
+				agent, want := 100+2*i, tt.same
+				j := feedback(agent, 1)
+				if event == "other" {
+					agent, want = agent+1, tt.other
+					j = feedback(agent, 1)
+					j.FeedbackURI = "https://elsewhere.example"
+				}
+				old := acceptOne(t, s, feedback(agent, 1))
+				exec(t, s, `UPDATE herald.deliveries SET status = $2, reason = nullif($3, ''), called = $4, job = `+tt.job+`, handed_at = NULL,
+					attempts = 3, error = 'old', created_at = now() - interval '40 days', accepted_at = now() - interval '40 days',
+					finished_at = CASE WHEN $2 <> 'queued' THEN now() END WHERE id = $1`, old.ID, tt.status, tt.reason, tt.called)
+				j.BlockNumber = 7777
+				out, tasks := accept(t, s, Intake{Job: j, SealedHeaders: []byte("sealed")})
+				a, got := out[0], ""
+				switch {
+				case a.Verdict == Accepted && a.ID == old.ID:
+					got = anew
+				case a.Verdict == Accepted:
+					got = displaced
+				default:
+					got = string(a.Verdict)
+				}
+				if got != want || a.Key != j.Key() || (got == conflict) != (a.Field == "feedbackURI") {
+					t.Fatalf("got %s (%+v), want %s", got, a, want)
+				}
+				if again, _ := accept(t, s, Intake{Job: j}); got != conflict && (again[0].Verdict != Known || again[0].ID != a.ID) {
+					t.Errorf("once more: %+v", again)
+				}
+				d := read(t, s, a.ID)
+				switch got {
+				case anew, displaced:
+					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != Queued || d.Attempts != 0 || d.Error != "" || d.FinishedAt != nil {
+						t.Errorf("row %+v, tasks %+v", d, tasks)
+					}
+					c := claim(t, s, tasks[0])
+					if c.Job.BlockNumber != 7777 || string(c.SealedHeaders) != "sealed" {
+						t.Errorf("claim %+v", c)
+					}
+					if r := record(t, s, c, delivered); r.Age > time.Minute {
+						t.Errorf("age %s", r.Age)
+					}
+				case known, conflict:
+					if string(d.Status) != tt.status {
+						t.Errorf("row %+v", d)
+					}
+				}
+				if got == displaced {
+					moved := read(t, s, old.ID)
+					if moved.Key != j.Key()+"~"+old.ID.String() || a.ID != job.IDOf(moved.Key) || string(moved.Status) != tt.status {
+						t.Errorf("old row %+v, new id %s", moved, a.ID)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestReturnsOnce: producers that bring a displacing event at the same time agree on one row.
+func TestReturnsOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for round := range 5 {
+		old := acceptOne(t, s, feedback(round, 1))
+		exec(t, s, `UPDATE herald.deliveries SET status = 'rejected', reason = 'event_not_found', handed_at = NULL, finished_at = now() WHERE id = $1`, old.ID)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		accepted, keys := 0, map[string]bool{}
+		for i := range 8 {
+			wg.Go(func() {
+				j := feedback(round, 1)
+				j.Tag1 = "other"
+				if i%2 == 0 { // another identity registry: not shut out by the agent's lock
+					j.IdentityRegistry = common.HexToAddress("0x02")
+				}
+				out, _, err := s.Accept(t.Context(), []Intake{{Job: j}, {Job: j}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, a := range out {
+					if a.Verdict == Accepted {
+						accepted++
+					}
+					keys[a.ID.String()] = true
+				}
+			})
+		}
+		wg.Wait()
+		if accepted != 1 || len(keys) != 1 || keys[old.ID.String()] {
+			t.Errorf("accepted %d times, as %v", accepted, keys)
+		}
+	}
+}
+
+func TestRefusedIntake(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	nothing := Intake{Refused: "not JSON\x00", Key: "invalid:abc", Job: job.Job{Kind: "some\x00kind"}}
+	named := Intake{Refused: "chainId: no", Job: feedback(42, 1), SealedHeaders: []byte("x")}
+	out, tasks := accept(t, s, nothing, named, nothing)
+	if len(tasks) != 0 || out[0].Status != Rejected || out[0].Verdict != Accepted || out[1].Verdict != Accepted || out[2].Verdict != Known {
+		t.Fatalf("%+v, %v", out, tasks)
+	}
+	d := read(t, s, job.IDOf("invalid:abc"))
+	if d.Status != Rejected || d.Reason != "invalid_job" || d.Error != "not JSON\uFFFD" || d.Job != nil || d.FinishedAt == nil || d.Kind != "some\uFFFDkind" {
+		t.Errorf("%+v", d)
+	}
+	refused(t, s, d.ID, 1, "it is rejected")
+	// The event itself takes its key, and the refused one again changes nothing.
+	out, _ = accept(t, s, Intake{Job: feedback(42, 1)}, named)
+	if out[0].Verdict != Accepted || out[0].ID == named.Job.ID() || out[1].Verdict != Known || out[1].ID != out[0].ID {
+		t.Errorf("%+v", out)
+	}
+}
+
+func TestAgentUpdated(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	up := feedback(42, 0)
+	up.Kind = job.KindAgentUpdated
+	out, tasks := accept(t, s, Intake{Job: up}, Intake{Job: feedback(42, 1)}, Intake{Job: up})
+	if out[0].Verdict != Refreshed || out[2].Verdict != Refreshed || out[1].Verdict != Accepted || len(tasks) != 1 {
+		t.Fatalf("%+v", out)
+	}
+	if c := claim(t, s, tasks[0]); c.Epoch != 2 {
+		t.Errorf("epoch %d", c.Epoch)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestDeadline: a call whose caller gave no deadline ends although somebody else never lets go of the lock.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	acceptOne(t, s, feedback(42, 1))
+	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.agents FOR UPDATE`); err != nil {
+			return err
+		}
+		slow := *s
+		slow.timeout = 50 * time.Millisecond
+		_, _, err := slow.Accept(context.Background(), feedbacks(42, 2, 1))
+		return err
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}

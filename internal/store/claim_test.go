@@ -1,0 +1,319 @@
+package store
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+func TestClaimHasOneWinner(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(42, 1))
+	var wg sync.WaitGroup
+	var won atomic.Pointer[Claim]
+	var winners atomic.Int32
+	for range 40 {
+		wg.Go(func() {
+			c, err := s.Claim(t.Context(), task.ID, task.N, lease)
+			if err != nil {
+				t.Error(err)
+			}
+			if c != nil {
+				winners.Add(1)
+				won.Store(c)
+			}
+		})
+	}
+	wg.Wait()
+	if winners.Load() != 1 {
+		t.Fatalf("%d claims were given", winners.Load())
+	}
+	c := won.Load()
+	if c.Attempt != 1 || c.Job.Tag1 != "uptime" || c.Agent() != agentNamed("42") || !c.Enabled || c.Called || c.LeaseUntil.Sub(c.StartedAt) != lease {
+		t.Errorf("claim %+v", c)
+	}
+	d := read(t, s, task.ID)
+	if d.Status != Running || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "" || d.History[0].Stage != "claim" {
+		t.Errorf("row %+v", d)
+	}
+}
+
+func TestClaimRefuses(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(42, 1))
+	refused(t, s, uuid.New(), 1, "there is no such delivery")
+	for _, n := range []int{math.MinInt, -1, 0, 2, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt} {
+		refused(t, s, task.ID, n, "n is not the row's")
+	}
+	r := record(t, s, claim(t, s, task), waiting(time.Hour))
+	refused(t, s, task.ID, task.N, "the task is old")
+	refused(t, s, task.ID, r.Task.N, "it is not due")
+	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
+	c := claim(t, s, *r.Task)
+	record(t, s, c, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
+	refused(t, s, task.ID, r.Task.N, "the wait stayed in Postgres and this task was used")
+	tasks, err := s.Due(t.Context(), 10)
+	if err != nil || len(tasks) != 1 {
+		t.Fatal(tasks, err)
+	}
+	record(t, s, claim(t, s, tasks[0]), delivered)
+	refused(t, s, task.ID, tasks[0].N, "it is delivered")
+}
+
+func TestFence(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	in := feedbacks(42, 1, 10)
+	_, tasks := accept(t, s, in...)
+	old := claim(t, s, tasks[0])
+	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, old.ID)
+	if err := s.Extend(t.Context(), old, lease); !errors.Is(err, ErrFenced) {
+		t.Errorf("a lease that ran out was renewed: %v", err)
+	}
+	if n, err := s.ExpireLeases(t.Context(), 100, 11); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	before := read(t, s, old.ID)
+	for _, o := range []Outcome{waiting(time.Second), {Status: Dead, Reason: "timeout", AgentError: "x"}, {Status: Held, Reason: "auth_required", Free: true},
+		{Status: Skipped, Reason: "no_uri"}, {Status: Rejected, Reason: "tool_error", Called: true}} {
+		if r, err := s.Record(t.Context(), old, o); !errors.Is(err, ErrFenced) || r.Task != nil || r.Next != nil {
+			t.Errorf("%s under a lost claim: %+v, %v", o.Status, r, err)
+		}
+	}
+	after := read(t, s, old.ID)
+	if after.Status != Queued || after.Attempts != 1 || after.History[0].Outcome != "" || after.UpdatedAt != before.UpdatedAt {
+		t.Errorf("a lost claim changed the row: %+v", after)
+	}
+	if got := totals(t, s, 42); len(got) != 0 {
+		t.Errorf("a lost claim was counted: %v", got)
+	}
+	if e := value[*string](t, s, `SELECT last_error FROM herald.agents`); e != nil {
+		t.Errorf("a lost claim blamed the agent: %s", *e)
+	}
+	if n := handed(t, s); n != 7 {
+		t.Errorf("%d handed out: a lost claim has nobody to give the tasks to", n)
+	}
+	// The row goes on with another worker, and the first one's number is worth nothing.
+	again, err := s.Backlog(t.Context(), 10)
+	if err != nil || len(again) != 1 || again[0].ID != old.ID || again[0].N != old.N+1 {
+		t.Fatal(again, err)
+	}
+	now := claim(t, s, again[0])
+	if !now.Called || now.Attempt != 2 || now.No <= old.No {
+		t.Errorf("second claim %+v", now)
+	}
+	if _, err := s.Record(t.Context(), old, Outcome{Status: Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+		t.Error(err)
+	}
+	if err := s.Extend(t.Context(), now, time.Hour); err != nil || time.Until(now.LeaseUntil) < 50*time.Minute {
+		t.Errorf("%v, until %v", err, now.LeaseUntil)
+	}
+	record(t, s, now, delivered)
+}
+
+func TestLateSuccess(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	lose := func(agent int) *Claim {
+		c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
+		exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
+		if _, err := s.ExpireLeases(t.Context(), 10, 11); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	t.Run("ends what is not final", func(t *testing.T) {
+		late := lose(1)
+		tasks, err := s.Backlog(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := claim(t, s, tasks[0])
+		record(t, s, late, delivered)
+		if _, err := s.Record(t.Context(), other, waiting(time.Second)); !errors.Is(err, ErrFenced) {
+			t.Error(err)
+		}
+		d := read(t, s, late.ID)
+		if d.Status != Delivered || d.FinishedAt == nil || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
+			t.Errorf("%+v", d)
+		}
+		// The other one's success completes its own attempt and nothing else.
+		if _, err := s.Record(t.Context(), other, delivered); !errors.Is(err, ErrFenced) {
+			t.Error(err)
+		}
+		if d := read(t, s, late.ID); d.History[1].Outcome != "delivered" {
+			t.Errorf("%+v", d.History)
+		}
+		if got := totals(t, s, 1); got["delivered"] != 1 {
+			t.Errorf("counted %v", got)
+		}
+	})
+	t.Run("leaves what is final", func(t *testing.T) {
+		late := lose(2)
+		exec(t, s, `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`, late.ID)
+		if _, err := s.Record(t.Context(), late, delivered); !errors.Is(err, ErrFenced) {
+			t.Error(err)
+		}
+		if d := read(t, s, late.ID); d.Status != Cancelled || d.History[0].Outcome != "delivered" {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// TestUnreadableJob: the outcome of a row whose job cannot be read is recorded, and its agent's line moves on.
+func TestUnreadableJob(t *testing.T) {
+	t.Parallel()
+	for name, stored := range map[string]string{"edited": `'{"agentId": 12}'`, "null": `'null'`, "dropped": `NULL`, "another shape": `'[1]'`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			_, tasks := accept(t, s, feedbacks(42, 1, 9)...)
+			exec(t, s, `UPDATE herald.deliveries SET job = `+stored+` WHERE id = $1`, tasks[0].ID)
+			c, err := s.Claim(t.Context(), tasks[0].ID, tasks[0].N, lease)
+			if c == nil || !errors.Is(err, ErrUnreadableJob) {
+				t.Fatal(c, err)
+			}
+			if c.Agent() != agentNamed("42") || c.Key == "" {
+				t.Errorf("claim %+v", c)
+			}
+			r := record(t, s, c, Outcome{Status: Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
+			if len(r.Next) != 1 {
+				t.Errorf("handed out %+v", r.Next)
+			}
+			if d := read(t, s, c.ID); d.Status != Rejected || d.History[0].Reason != "invalid_job" {
+				t.Errorf("%+v", d)
+			}
+			if got := totals(t, s, 42); got["rejected"] != 1 {
+				t.Errorf("counted %v", got)
+			}
+			// Bringing the same event again takes the key from it: it never was readable.
+			if out, _ := accept(t, s, feedbacks(42, 1, 1)...); out[0].Verdict != Accepted {
+				t.Errorf("%+v", out)
+			}
+		})
+	}
+}
+
+func TestRecordTwice(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(42, 1))
+	c := claim(t, s, task)
+	first := record(t, s, c, waiting(time.Minute))
+	second := record(t, s, c, waiting(time.Minute)) // as if the first answer had been lost
+	if second.Task == nil || *second.Task != *first.Task {
+		t.Errorf("first %+v, second %+v", first.Task, second.Task)
+	}
+	if _, err := s.Record(t.Context(), c, Outcome{Status: Dead, Reason: "timeout"}); !errors.Is(err, ErrFenced) {
+		t.Errorf("another outcome under a used claim: %v", err)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
+	c = claim(t, s, *first.Task)
+	record(t, s, c, delivered)
+	record(t, s, c, delivered)
+	if got := totals(t, s, 42); got["delivered"] != 1 || len(got) != 1 {
+		t.Errorf("counted %v", got)
+	}
+	if _, err := s.Record(t.Context(), c, Outcome{Status: Running}); err == nil || !strings.Contains(err.Error(), "attempt can lead to") {
+		t.Error(err)
+	}
+}
+
+// TestFree: a free wait or a hold takes back count and row, unless a call was made.
+func TestFree(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for i, tt := range []struct {
+		o        Outcome
+		attempts int
+		rows     int
+	}{
+		{Outcome{Status: Waiting, Reason: "not_confirmed", Free: true, Stage: "check"}, 0, 0},
+		{Outcome{Status: Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0, 0},
+		{Outcome{Status: Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1, 1},
+		{Outcome{Status: Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1, 1},
+		{Outcome{Status: Waiting, Reason: "timeout", Stage: "call"}, 1, 1},
+		{Outcome{Status: Skipped, Reason: "no_uri", Stage: "resolve"}, 1, 1},
+	} {
+		task := acceptOne(t, s, feedback(i+1, 1))
+		record(t, s, claim(t, s, task), tt.o)
+		d := read(t, s, task.ID)
+		if d.Attempts != tt.attempts || len(d.History) != tt.rows || d.Status != tt.o.Status || d.Reason != tt.o.Reason {
+			t.Errorf("%s %s: %d attempts, %d rows (%s %s)", tt.o.Status, tt.o.Reason, d.Attempts, len(d.History), d.Status, d.Reason)
+		}
+	}
+}
+
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	t.Run("with a task", func(t *testing.T) {
+		task := acceptOne(t, s, feedback(1, 1))
+		r := record(t, s, claim(t, s, task), waiting(90*time.Second))
+		if r.Task == nil || r.Task.N != 2 || r.Task.Attempts != 1 || r.Task.Kind != "NewFeedback" || !r.Task.At.Equal(r.NextAttemptAt) {
+			t.Fatalf("%+v", r)
+		}
+		d := read(t, s, task.ID)
+		if d.Dispatch != 2 || !d.NextAttemptAt.Equal(r.NextAttemptAt) || d.NextAttemptAt.Sub(d.UpdatedAt) != 90*time.Second {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("in Postgres", func(t *testing.T) {
+		task := acceptOne(t, s, feedback(2, 1))
+		o := waiting(time.Hour)
+		o.Task = false
+		if r := record(t, s, claim(t, s, task), o); r.Task != nil || r.NextAttemptAt.IsZero() {
+			t.Fatalf("%+v", r)
+		}
+		if tasks, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 {
+			t.Fatal(tasks, err)
+		}
+		exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, task.ID)
+		tasks, err := s.Due(t.Context(), 10)
+		if err != nil || len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != 2 || tasks[0].Attempts != 1 {
+			t.Fatal(tasks, err)
+		}
+		claim(t, s, tasks[0])
+	})
+}
+
+func TestAgentBookkeeping(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(7, 1, 3)...)
+	record(t, s, claim(t, s, tasks[0]), Outcome{Status: Rejected, Reason: "tool_error", Called: true, AgentError: "it said no", Endpoint: "https://a.example/mcp"})
+	state := func() string { return value[string](t, s, `SELECT state FROM herald.agents WHERE agent_id = 7`) }
+	if state() != "failed" {
+		t.Error(state())
+	}
+	ok := delivered
+	ok.Endpoint, ok.Protocol, ok.ServerInfo = "https://b.example/mcp", "2025-06-18", []byte(`{"name": "b"}`)
+	record(t, s, claim(t, s, tasks[1]), ok)
+	if state() != "connected" {
+		t.Error(state())
+	}
+	got := value[string](t, s, `SELECT concat_ws(' ', endpoint, protocol, server_info ->> 'name', last_error, last_ok_at >= last_error_at) FROM herald.agents WHERE agent_id = 7`)
+	if got != "https://b.example/mcp 2025-06-18 b it said no t" {
+		t.Error(got)
+	}
+	if got := totals(t, s, 7); got["rejected"] != 1 || got["delivered"] != 1 || len(got) != 2 {
+		t.Errorf("counted %v", got)
+	}
+	exec(t, s, `UPDATE herald.agents SET enabled = false`)
+	c := claim(t, s, tasks[2])
+	if c.Enabled {
+		t.Error("a disabled agent's claim says enabled")
+	}
+	record(t, s, c, Outcome{Status: Held, Reason: "agent_disabled", Free: true})
+	if state() != "disabled" {
+		t.Error(state())
+	}
+}

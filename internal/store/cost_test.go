@@ -1,0 +1,213 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// wire is what one or more connections said to the server, in pgproto3's words.
+type wire struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (w *wire) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+// trips counts how often the client spoke and then waited, and how many transactions ended.
+func (w *wire) trips() (trips, transactions int, said string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	said = w.buf.String()
+	w.buf.Reset()
+	before := "B"
+	for line := range strings.Lines(said) {
+		f := strings.Split(line, "\t")
+		if f[0] == "F" && before == "B" {
+			trips++
+		}
+		if f[0] == "B" && f[1] == "ReadyForQuery" && strings.TrimSpace(f[3]) == "I" {
+			transactions++
+		}
+		before = f[0]
+	}
+	return trips, transactions, said
+}
+
+// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries handed out with the second.
+func TestWarmDelivery(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.Postgres(t, migrate)
+	accept(t, openStore(t, url), append(feedbacks(1, 1, 12), feedbacks(2, 1, 1)...)...)
+	var w wire
+	s, err := open(Config{URL: secret.New(url), MaxConns: 2}, func(c *pgxpool.Config) {
+		c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			conn.PgConn().Frontend().Trace(&w, pgproto3.TracerOptions{SuppressTimestamps: true})
+			return nil
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	rows, err := s.pool.Query(t.Context(), `SELECT id, dispatch, kind, attempts FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := pgx.CollectRows(rows, scanTask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record(t, s, claim(t, s, tasks[0]), delivered)                     // cold: prepares the statements
+	wait := record(t, s, claim(t, s, tasks[8]), waiting(-time.Second)) // of the agent that has nothing else
+	record(t, s, claim(t, s, *wait.Task), waiting(time.Hour))          // a claim after a wait says more
+	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, wait.Task.ID)
+	w.trips()
+	check := func(what string) {
+		t.Helper()
+		if trips, commits, said := w.trips(); trips != 1 || commits != 1 {
+			t.Errorf("%s: %d round trips, %d commits:\n%s", what, trips, commits, said)
+		}
+	}
+	c := claim(t, s, tasks[2])
+	check("claim")
+	if r := record(t, s, c, delivered); len(r.Next) != 1 {
+		t.Errorf("%+v", r)
+	}
+	check("record")
+	c = claim(t, s, Task{ID: wait.Task.ID, N: wait.Task.N + 1})
+	check("claim after a wait")
+	record(t, s, c, delivered)
+	check("record after a wait")
+}
+
+// TestPlans: on a hundred thousand rows, no statement of the hot path or the sweep reads a table from end to end, and what
+// is written to attempts goes to its week.
+func TestPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a table")
+	}
+	t.Parallel()
+	s := newStore(t)
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 1000) n`)
+	// Nine of ten are history; the rest is queued, handed out, running, waiting here or in Redis, or held.
+	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, handed_at,
+			claim_no, lease_until, next_attempt_at, dispatch, attempts, finished_at, accepted_at)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 1000, n::text, n, st, CASE WHEN st = 'held' THEN 'auth_required' END,
+		       CASE WHEN h THEN now() - interval '1 minute' END, n, now() + interval '1 minute', CASE WHEN st = 'waiting' THEN now() + interval '1 minute' END,
+		       1, 1, CASE WHEN st = 'delivered' THEN now() END, now() - n * interval '1 second'
+		  FROM (SELECT n, n % 7 < 4 AS h, CASE WHEN n % 10 > 0 THEN 'delivered' ELSE (ARRAY['queued', 'queued', 'running', 'waiting', 'held'])[1 + n / 10 % 5] END AS st
+		          FROM generate_series(1, 100000) n) x`)
+	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
+		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 100000) n`)
+	exec(t, s, `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts`)
+	q := s.sql
+	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
+	const agents = `'{8453}', '{0xaa}', '{7}'`
+	for name, st := range map[string]struct{ sql, args string }{
+		"claim":         {q.claim, id + `, 1, '2 min', '1 s'`},
+		"lock_agent_of": {q.lockAgentOf, id},
+		"yield":         {q.yield, id + `, 1, '1 s', 8`},
+		"lock_agent":    {q.lockAgent, agent},
+		"record": {q.record, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+			true, NULL, NULL`},
+		"dispatch":      {q.dispatch, agent + `, 8, ` + id + `, 1`},
+		"make_agents":   {q.makeAgents, agents},
+		"lock_agents":   {q.lockAgents, agents},
+		"accept":        {q.accept, id + `, 'k', 'NewFeedback', ` + agent + `, 'o', 1, NULL, NULL, 'queued', NULL, NULL`},
+		"known":         {q.known, `'{k}'`},
+		"reopen":        {q.reopen, id + `, 'k', NULL, NULL, 1`},
+		"displace":      {q.displace, id + `, 'k'`},
+		"backlog":       {q.backlog, `8, 500`},
+		"due":           {q.due, `500`},
+		"requeue":       {q.requeue, `ARRAY[` + id + `]::uuid[]`},
+		"lost_leases":   {q.lostLeases, `500`},
+		"expire_leases": {q.expireLeases, `ARRAY[` + id + `]::uuid[], 11`},
+		"too_old":       {q.tooOld, `'30 days', 500`},
+		"expire":        {q.expire, `ARRAY[` + id + `]::uuid[], '30 days'`},
+		"release":       {q.release, `'{1}', 500`},
+		"overdue":       {q.overdue, `'15 s', ` + id + `, 500`},
+		"redispatch":    {q.redispatch, id + `, 1`},
+		"depth":         {q.depth, ``},
+	} {
+		plan, took := explain(t, s, name, st.sql, st.args)
+		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts)\w*`).FindAllString(plan, -1) {
+			t.Errorf("%s: %s\n%s", name, scan, plan)
+		}
+		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 2 {
+			t.Errorf("record looks into %d weeks:\n%s", n, plan)
+		}
+		t.Logf("%s: %s", name, took)
+	}
+}
+
+// explain runs a statement as the pool does, with a generic plan, and takes it back.
+func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string) {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	call := ""
+	if args != "" {
+		call = "(" + args + ")"
+	}
+	// Twice: the first time fills the caches.
+	res, err := conn.Conn().PgConn().Exec(ctx, fmt.Sprintf("BEGIN; PREPARE x_%[1]s AS %[2]s; EXPLAIN (ANALYZE) EXECUTE x_%[1]s%[3]s; ROLLBACK; BEGIN; EXPLAIN (ANALYZE) EXECUTE x_%[1]s%[3]s; ROLLBACK",
+		name, sql, call)).ReadAll()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, sql)
+	}
+	var b strings.Builder
+	for _, row := range res[5].Rows {
+		b.Write(row[0])
+		b.WriteByte('\n')
+	}
+	plan = b.String()
+	return plan, strings.Join(regexp.MustCompile(`(Planning|Execution) Time: .*`).FindAllString(plan, -1), ", ")
+}
+
+// BenchmarkDelivery is the two statements of a warm delivery, 64 agents, one after the other.
+func BenchmarkDelivery(b *testing.B) {
+	s := newStore(b)
+	var queue []Task
+	for agent := range 64 {
+		for from := 1; from <= b.N/64+1; from += MaxAccept {
+			_, tasks := accept(b, s, feedbacks(agent, from, min(MaxAccept, b.N/64+2-from))...)
+			queue = append(queue, tasks...)
+		}
+	}
+	b.ResetTimer()
+	for i := 0; i < b.N && i < len(queue); i++ {
+		queue = append(queue, record(b, s, claim(b, s, queue[i]), delivered).Next...)
+	}
+}
+
+// BenchmarkRefusal is what a stale task costs.
+func BenchmarkRefusal(b *testing.B) {
+	s := newStore(b)
+	id := uuid.New()
+	for b.Loop() {
+		if c, err := s.Claim(b.Context(), id, 1, lease); c != nil || err != nil {
+			b.Fatal(c, err)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+-- known: what is there under some keys.
+--
+-- $1 keys text[]
+SELECT key, id, status, coalesce(reason, ''), job FROM herald.deliveries WHERE key = ANY($1)

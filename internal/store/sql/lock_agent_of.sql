@@ -1,0 +1,7 @@
+-- lock_agent_of: lock the agent of a delivery that waits, before it is claimed: see lock_agent.sql.
+--
+-- $1 delivery id
+SELECT FROM herald.agents
+ WHERE (chain_id, identity_registry, agent_id) =
+       (SELECT chain_id, identity_registry, agent_id FROM herald.deliveries WHERE id = $1 AND status = 'waiting')
+   FOR NO KEY UPDATE

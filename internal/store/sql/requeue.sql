@@ -1,0 +1,10 @@
+-- requeue: waits that are over join their agents' lines. The agents are locked.
+--
+-- $1 ids uuid[]
+WITH changed AS (
+    UPDATE herald.deliveries
+       SET status = 'queued', reason = NULL, next_attempt_at = NULL, updated_at = now()
+     WHERE id = ANY($1) AND status = 'waiting' AND handed_at IS NULL AND next_attempt_at <= now()
+    RETURNING 1
+)
+SELECT count(*) FROM changed

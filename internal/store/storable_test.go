@@ -1,0 +1,236 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math/big"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/jackc/pgx/v5"
+)
+
+const mebibyte = 1 << 20
+
+func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+
+func TestStorable(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("7", maxDigits)
+	for name, tt := range map[string]struct{ in, want string }{ // want "" is: cut
+		"nothing":             {"", "-"},
+		"object":              {`{"a": [1, -2.5e10, "x", null, true]}`, `{"a": [1, -2.5e10, "x", null, true]}`},
+		"scalar":              {`"x"`, `"x"`},
+		"harmless escapes":    {`"\u003c\n\\u0000 \u202e"`, `"\u003c\n\\u0000 \u202e"`},
+		"NUL escape":          {`{"a\u0000": "\u0000b"}`, `{"a` + "\uFFFD" + `":"` + "\uFFFD" + `b"}`},
+		"NUL byte in string":  {"\"a\x00b\"", "\"a\uFFFDb\""},
+		"NUL byte outside":    {"[1,\x002]", ""},
+		"lone surrogate":      {`"\ud800"`, "\"\uFFFD\""},
+		"surrogate pair":      {`"\uD83D\uDE00"`, `"😀"`},
+		"invalid UTF-8":       {"\"a\xffb\xed\xa0\x80\"", "\"a\uFFFDb\uFFFD\""},
+		"no JSON":             {"Internal Server Error", ""},
+		"two documents":       {"{} {}", ""},
+		"junk behind":         {`"\u0000" }`, ""},
+		"unfinished":          {`{"a": "`, ""},
+		"unfinished escape":   {`"\u00`, ""},
+		"exponent":            {"[1e300, -1E+300, 1e-300, 1e00000000000001]", "[1e300, -1E+300, 1e-300, 1e00000000000001]"},
+		"huge exponent":       {`{"a": 1e999999}`, ""},
+		"tiny exponent":       {`{"a": 1e-20000}`, ""},
+		"absurd exponent":     {`1e99999999999999999999`, ""},
+		"exponent in string":  {`"1e999999"`, `"1e999999"`},
+		"longest number":      {long, long},
+		"number too long":     {long + "0", ""},
+		"fraction too long":   {"0." + long + "0e-99", ""},
+		"deepest":             {nested(maxDepth), nested(maxDepth)},
+		"too deep":            {nested(maxDepth + 1), ""},
+		"deep in a string":    {`"` + strings.Repeat("[", 500) + `"`, `"` + strings.Repeat("[", 500) + `"`},
+		"very deep":           {nested(100000), ""},
+		"too long":            {`"` + strings.Repeat("x", maxSideBytes) + `"`, ""},
+		"too long by repair":  {`"` + strings.Repeat("\x00", maxSideBytes/2) + `"`, ""},
+		"escapes when cut":    {strings.Repeat("<\x01", mebibyte), ""},
+		"right to left marks": {"\"\u202egnp.exe\u2066\"", "\"\u202egnp.exe\u2066\""},
+	} {
+		got := Storable(json.RawMessage(tt.in), maxSideBytes)
+		switch {
+		case tt.want == "-":
+			if got != nil {
+				t.Errorf("%s: %s", name, got)
+			}
+		case tt.want != "":
+			if string(got) != tt.want {
+				t.Errorf("%s: got %.80q, want %.80q", name, got, tt.want)
+			}
+		default:
+			var c cut
+			if err := json.Unmarshal(got, &c); err != nil || !c.Truncated || c.Bytes != len(tt.in) || c.Text == "" || len(got) > maxSideBytes {
+				t.Errorf("%s: not cut: %.80q (%v)", name, got, err)
+			}
+			if len(tt.in) < 1000 && strings.ToValidUTF8(strings.ReplaceAll(tt.in, "\x00", "\uFFFD"), "\uFFFD") != c.Text {
+				t.Errorf("%s: kept %q", name, c.Text)
+			}
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in    string
+		limit int
+		want  string
+	}{
+		{"", 10, ""}, {"abc", 3, "abc"}, {"abcd", 3, "…"}, {"abcdef", 5, "ab…"}, {"aé€😀", 10, "aé€😀"}, {"aé€😀b", 10, "aé€…"},
+		{"\x00", 10, "\uFFFD"}, {"\xff\xfe", 10, "\uFFFD"}, {"\x00\x00", 5, "…"}, {strings.Repeat("\xff", 100), 10, "\uFFFD…"},
+	} {
+		if got := text(tt.in, tt.limit); got != tt.want {
+			t.Errorf("%q at %d: %q, want %q", tt.in, tt.limit, got, tt.want)
+		}
+	}
+}
+
+// poisons are what a stranger may put wherever a string goes.
+var poisons = map[string]string{
+	"NUL":        "a\x00b",
+	"bad UTF-8":  "a\xff\xc0\xafb\xed\xa0\x80",
+	"1 MiB":      strings.Repeat("é", mebibyte/2),
+	"controls":   "a\x01\x02\x1b[2J\x7f\r\n\t\u0085b",
+	"bidi":       "\u202eevil\u2066\u2069\u200f",
+	"JSON":       `{"a": "\u0000"}`,
+	"SQL":        `'; DROP TABLE herald.deliveries; --`,
+	"surrogates": `\ud800\udc00\ud800`,
+	"big number": "1e999999",
+	"format":     "%s%n$1 {{value}}",
+}
+
+// TestPoison: every foreign string goes through intake and recording, and comes back.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	agent := 0
+	for name, p := range poisons {
+		agent++
+		t.Run(name, func(t *testing.T) {
+			j := feedback(agent, 1)
+			j.Tag1, j.FeedbackURI = p, p
+			if len(p) < mebibyte {
+				j.Tag2, j.Endpoint, j.Reason, j.Sanitized = p, p, p, []string{p}
+				j.Meta, _ = json.Marshal(map[string]string{"jobId": p, "triggerId": p, "eventId": p})
+			}
+			task := acceptOne(t, s, j)
+			if out, _ := accept(t, s, Intake{Job: j}); out[0].Verdict != Known {
+				t.Errorf("again: %+v", out)
+			}
+			want := strings.ToValidUTF8(strings.ReplaceAll(p, "\x00", "\uFFFD"), "\uFFFD")
+			c := claim(t, s, task)
+			if name != "bad UTF-8" && (c.Job.Tag1 != want || c.Job.FeedbackURI != want) || !utf8.ValidString(c.Job.Tag1) {
+				t.Errorf("tag1 came back as %.60q", c.Job.Tag1)
+			}
+			quoted, _ := json.Marshal(map[string]string{p: p})
+			for _, side := range []string{p, `"` + p + `"`, string(quoted), `{"n": [1e999999]}`, nested(5000)} {
+				o := waiting(-1)
+				o.Reason, o.Stage, o.Error, o.ToolName, o.Endpoint, o.FileVerification, o.FileSource = p, p, p, p, p, p, p
+				o.Protocol, o.AgentError = p, p
+				o.Arguments, o.Response, o.Result, o.ServerInfo = []byte(side), []byte(side), []byte(side), []byte(side)
+				c = claim(t, s, *record(t, s, c, o).Task)
+			}
+			record(t, s, c, delivered)
+			d := read(t, s, task.ID)
+			if len(d.History) != 6 || d.Status != Delivered || !strings.HasPrefix(d.Endpoint, want[:3]) {
+				t.Errorf("%d attempts, %s", len(d.History), d.Status)
+			}
+			for _, a := range d.History[:5] {
+				if !json.Valid(a.Arguments) || len(a.Arguments) > maxSideBytes+64 || len(a.Error) > maxErrorBytes || len(a.Protocol) > maxNameBytes {
+					t.Errorf("attempt %d: %d bytes of arguments", a.Number, len(a.Arguments))
+				}
+			}
+			list, err := s.Deliveries(t.Context(), Filter{AgentID: j.AgentID.String()})
+			if err != nil || len(list) != 1 || list[0].ID != task.ID {
+				t.Error(list, err)
+			}
+			rows := value[int](t, s, `SELECT count(concat(job_id, trigger_id, event_id, error_message, response_data::text))::int
+				FROM herald.action_results WHERE id LIKE $1 || '%'`, task.ID.String())
+			if rows != 6 {
+				t.Errorf("%d rows in the view", rows)
+			}
+		})
+	}
+}
+
+// TestUnstorableJob: a job that no jsonb can hold does not keep the others from being accepted.
+func TestUnstorableJob(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	deep, number, chain := feedback(1, 1), feedback(2, 1), feedback(3, 1)
+	deep.Meta = []byte(nested(maxDepth + 1))
+	number.Action.PayloadTemplate = []byte(`{"a": 1e999999}`)
+	chain.ChainID = 1 << 63
+	wide := feedback(4, 1)
+	wide.AgentID = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
+	out, tasks := accept(t, s, Intake{Job: deep}, Intake{Job: number}, Intake{Job: chain}, Intake{Job: wide})
+	for i := range 3 {
+		if d := read(t, s, out[i].ID); d.Status != Rejected || d.Reason != "invalid_job" || d.Error == "" {
+			t.Errorf("%+v", d)
+		}
+	}
+	if len(tasks) != 1 || claim(t, s, tasks[0]).Job.AgentID.Cmp(wide.AgentID) != 0 {
+		t.Errorf("%+v", tasks)
+	}
+}
+
+// FuzzStorable holds what Storable makes against Postgres' own jsonb, when there is one.
+func FuzzStorable(f *testing.F) {
+	for _, p := range poisons {
+		f.Add([]byte(p[:min(len(p), 2000)]), 1024)
+		q, _ := json.Marshal(p[:min(len(p), 200)])
+		f.Add([]byte(`{"a": [`+string(q)+`, 1e300, "\u0000\ud83d\ude00"]}`), 4096)
+	}
+	for _, s := range []string{`[-0.0e-0, 1E5]`, `"\u00`, nested(65), strings.Repeat("9", 1001), "1e-301", "\"\xed\xa0\x80\"", "-", "01", "1.e5", `{"a":1,"a":2}`} {
+		f.Add([]byte(s), 100)
+	}
+	var conn *pgx.Conn // a worker of `go test -fuzz` is a process of its own, and each input runs alone in it
+	if url := maybePostgres(f); url != "" {
+		var err error
+		if conn, err = pgx.Connect(context.Background(), url); err != nil {
+			f.Fatal(err)
+		}
+		f.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, limit int) {
+		limit = 64 + (limit&0x7fffffff)%maxSideBytes
+		got := Storable(raw, limit)
+		if len(raw) == 0 {
+			return
+		}
+		if len(got) > limit || !json.Valid(got) || !utf8.Valid(got) || bytes.IndexByte(got, 0) >= 0 {
+			t.Fatalf("%d bytes of at most %d: %q", len(got), limit, got)
+		}
+		if again := Storable(got, limit); !bytes.Equal(again, got) {
+			t.Errorf("not stable: %q, then %q", got, again)
+		}
+		if conn == nil {
+			return
+		}
+		var back []byte
+		if err := conn.QueryRow(t.Context(), `SELECT $1::jsonb`, got).Scan(&back); err != nil {
+			t.Fatalf("Postgres refuses %q: %v", got, err)
+		}
+	})
+}
+
+// unskipped is a test that goes on without what it would be skipped for.
+type unskipped struct{ testing.TB }
+
+func (unskipped) Skipf(string, ...any) { panic(unskipped{}) }
+
+// maybePostgres is the URL of an empty database, or nothing on a machine without Postgres.
+func maybePostgres(tb testing.TB) (url string) {
+	defer func() {
+		if v := recover(); v != nil && v != any(unskipped{}) {
+			panic(v)
+		}
+	}()
+	return embeddedtest.Postgres(unskipped{tb}, nil)
+}

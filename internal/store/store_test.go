@@ -1,0 +1,178 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { embeddedtest.Main(m) }
+
+func migrate(ctx context.Context, url string) error {
+	_, err := Migrate(ctx, secret.New(url))
+	return err
+}
+
+// newStore is a store on a migrated database of the test's own.
+func newStore(t testing.TB) *Store {
+	t.Helper()
+	return openStore(t, embeddedtest.Postgres(t, migrate))
+}
+
+func openStore(t testing.TB, url string) *Store {
+	t.Helper()
+	s, err := Open(Config{URL: secret.New(url), MaxConns: 12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+const lease = 2 * time.Minute
+
+var (
+	registry   = common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
+	reputation = common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63")
+	client     = common.HexToAddress("0x00000000000000000000000000000000000000c1")
+)
+
+// feedback is the NewFeedback number index of an agent.
+func feedback(agent, index int) job.Job {
+	return job.Job{Kind: job.KindNewFeedback, ChainID: 8453, ReputationRegistry: reputation, IdentityRegistry: registry,
+		AgentID: big.NewInt(int64(agent)), ClientAddress: client, FeedbackIndex: uint64(index), Value: big.NewInt(9977), ValueDecimals: 2,
+		Tag1: "uptime", BlockNumber: 1000, Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true}}
+}
+
+func feedbacks(agent, from, n int) []Intake {
+	in := make([]Intake, n)
+	for i := range in {
+		in[i].Job = feedback(agent, from+i)
+	}
+	return in
+}
+
+func agentNamed(id string) Agent {
+	return Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
+}
+
+func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {
+	t.Helper()
+	out, tasks, err := s.Accept(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, tasks
+}
+
+// acceptOne takes one job and returns its task.
+func acceptOne(t testing.TB, s *Store, j job.Job) Task {
+	t.Helper()
+	out, tasks := accept(t, s, Intake{Job: j})
+	if out[0].Verdict != Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
+		t.Fatalf("accepted %+v, handed out %+v", out, tasks)
+	}
+	return tasks[0]
+}
+
+func claim(t testing.TB, s *Store, task Task) *Claim {
+	t.Helper()
+	c, err := s.Claim(t.Context(), task.ID, task.N, lease)
+	if err != nil || c == nil {
+		t.Fatalf("claim of %+v: %+v, %v", task, c, err)
+	}
+	return c
+}
+
+func refused(t testing.TB, s *Store, id uuid.UUID, n int, why string) {
+	t.Helper()
+	if c, err := s.Claim(t.Context(), id, n, lease); c != nil || err != nil {
+		t.Errorf("claim was given (%v, %v) though %s", c, err, why)
+	}
+}
+
+func record(t testing.TB, s *Store, c *Claim, o Outcome) Recorded {
+	t.Helper()
+	r, err := s.Record(t.Context(), c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func read(t testing.TB, s *Store, id uuid.UUID) Delivery {
+	t.Helper()
+	d, err := s.Delivery(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func exec(t testing.TB, s *Store, sql string, args ...any) {
+	t.Helper()
+	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value reads one value.
+func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
+	t.Helper()
+	rows, err := s.pool.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// handed is how many of an agent's deliveries are handed out.
+func handed(t testing.TB, s *Store) int {
+	t.Helper()
+	return value[int](t, s, `SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM herald.deliveries
+		WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`)
+}
+
+func totals(t testing.TB, s *Store, agent int) map[string]int {
+	t.Helper()
+	var m map[string]int
+	raw := value[[]byte](t, s, `SELECT totals FROM herald.agents WHERE agent_id = $1`, agent)
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+var delivered = Outcome{Status: Delivered, Called: true, Stage: "call", AgentOK: true}
+
+// in gives a waiting outcome with a task.
+func waiting(d time.Duration) Outcome {
+	return Outcome{Status: Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+}
+
+func ids(tasks []Task) []string {
+	var out []string
+	for _, t := range tasks {
+		out = append(out, fmt.Sprintf("%s:%d", t.ID, t.N))
+	}
+	slices.Sort(out)
+	return out
+}
+
+var task0 = job.IDOf("nothing")

@@ -1,0 +1,45 @@
+// Command readyz asks the worker on this machine whether it is ready, for the container's health check: the image has no
+// shell and no curl. It takes the port from HERALD_LISTEN and exits with 0 when /readyz says 200.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+const defaultListen = "127.0.0.1:8080" // as `worker config` says
+
+func main() {
+	if err := ask(os.Getenv("HERALD_LISTEN")); err != nil {
+		fmt.Fprintln(os.Stderr, "readyz:", err)
+		os.Exit(1)
+	}
+}
+
+func ask(listen string) error {
+	if listen == "" {
+		listen = defaultListen
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("HERALD_LISTEN: %w", err)
+	}
+	if host == "" || host == "0.0.0.0" || host == "::" {
+		host = "127.0.0.1"
+	}
+	client := &http.Client{Timeout: 3 * time.Second}
+	answer, err := client.Get("http://" + net.JoinHostPort(host, port) + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusOK {
+		return nil
+	}
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10)) // what it says is only shown
+	return fmt.Errorf("%s: %s", answer.Status, body)
+}

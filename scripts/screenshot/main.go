@@ -1,0 +1,61 @@
+//go:build unix
+
+// Command screenshot takes the picture of the web UI for the documentation: the demo's third delivery, which waits for its
+// second retry. It runs the demo and a real browser, and leaves neither behind.
+//
+//	screenshot -demo bin/demo -o docs/web-ui.png
+//
+// The browser is $CHROMIUM, else one found on the PATH, else on Debian, for root, the package that it then installs.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// patience bounds everything but the installation of a browser.
+const patience = 3 * time.Minute
+
+// page is what is photographed, below the web UI's address.
+const page = "queues/retry?status=scheduled"
+
+func main() {
+	demo := flag.String("demo", "bin/demo", "the demo's `program`")
+	picture := flag.String("o", "docs/web-ui.png", "the `file` to write")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *demo, *picture); err != nil {
+		fmt.Fprintln(os.Stderr, "screenshot:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, demo, picture string) (err error) {
+	browser, err := findBrowser(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	d, err := startDemo(ctx, demo)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	webUI, err := d.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(picture), 0o755); err != nil {
+		return err
+	}
+	return photograph(ctx, browser, webUI, picture)
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	const ok = `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"hush\n"}
+{"Action":"pass","Package":"p","Test":"TestA/sub"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Elapsed":0.5}
+`
+	for _, c := range []struct {
+		name, in string
+		want     count
+		shows    string
+		noSkip   bool
+		fails    bool
+	}{
+		{"passing", ok, count{passed: 2}, "ok    p", true, false},
+		{"a package without tests", ok + `{"Action":"skip","Package":"q"}` + "\n", count{passed: 2}, "ok    p", true, false},
+		{"a skipped test", ok + `{"Action":"output","Package":"q","Test":"TestB","Output":"no Postgres\n"}
+{"Action":"skip","Package":"q","Test":"TestB"}
+{"Action":"pass","Package":"q"}`, count{passed: 2, skipped: 1}, "no Postgres", true, true},
+		{"a skipped test that may be", `{"Action":"skip","Package":"q","Test":"TestB"}
+{"Action":"pass","Package":"q"}`, count{skipped: 1}, "SKIP  q TestB", false, false},
+		{"a failing test", `{"Action":"output","Package":"q","Test":"TestB","Output":"1 is not 2\n"}
+{"Action":"fail","Package":"q","Test":"TestB"}
+{"Action":"fail","Package":"q"}`, count{failed: 1}, "1 is not 2", false, true},
+		{"a failing build", `{"ImportPath":"q","Action":"build-output","Output":"x.go:1: undefined: y\n"}
+{"ImportPath":"q","Action":"build-fail"}
+{"Action":"fail","Package":"q","FailedBuild":"q"}`, count{failed: 1}, "undefined: y", false, true},
+		{"a package that fails after its tests", `{"Action":"pass","Package":"q","Test":"TestB"}
+{"Action":"output","Package":"q","Output":"goleak: leaked\n"}
+{"Action":"fail","Package":"q"}`, count{passed: 1, failed: 1}, "goleak: leaked", false, true},
+		{"a message of the go command", "go: cannot find main module\n", count{}, "cannot find main module", false, true},
+		{"nothing", "", count{}, "", false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			got, err := read(strings.NewReader(c.in), &out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *got != c.want {
+				t.Errorf("counted %v, want %v", got, &c.want)
+			}
+			if !strings.Contains(out.String(), c.shows) {
+				t.Errorf("%q is not shown in %q", c.shows, &out)
+			}
+			if strings.Contains(out.String(), "hush") {
+				t.Error("a passing test's output is shown")
+			}
+			if err := got.verdict(c.noSkip); (err != nil) != c.fails {
+				t.Errorf("verdict %v, want a failure: %v", err, c.fails)
+			}
+		})
+	}
+}
