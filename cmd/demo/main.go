@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/alecthomas/kong"
 )
@@ -47,6 +48,7 @@ func main() {
 func (c *command) run(ctx context.Context, out io.Writer) (err error) {
 	tl := newTimeline(out)
 	defer tl.close()
+	queue.LogDriver(tl.logger())
 	tl.say("Herald: five on-chain feedbacks on their way to their agents. One process tree, nothing installed.\n")
 	w, err := newWorld(ctx, c.agentBinary(), tl)
 	if err != nil {

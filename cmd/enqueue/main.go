@@ -104,6 +104,7 @@ func run(ctx context.Context, p process, connect connector) int {
 // connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker.
 func connect(ctx context.Context, cfg *config.Config, stderr io.Writer) (_ submitter, release func(), err error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	queue.LogDriver(log)
 	var undo []func()
 	release = func() {
 		for i := len(undo) - 1; i >= 0; i-- {

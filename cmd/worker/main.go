@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/agentherald/herald/internal/config"
@@ -63,7 +64,8 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return exitMisuse
 	}
 	cfg, err := config.Load(environ)
-	if err != nil {
+	// Keys have to be made before a configuration that needs them can be whole.
+	if err != nil && !strings.HasPrefix(k.Command(), "keys") {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
 )
+
+// lockPatience is how long a data folder that another process holds is waited for.
+const lockPatience = 10 * time.Second
 
 // Backend is Postgres and Redis: somebody's, or our own.
 type Backend struct {
@@ -43,7 +47,7 @@ func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *
 		o.Logger.Info("using DATABASE_URL and REDIS_URL")
 		return b, nil
 	}
-	if err := b.claimDataDir(cfg, o); err != nil {
+	if err := b.claimDataDir(ctx, cfg, o); err != nil {
 		return nil, err
 	}
 	if needDB {
@@ -67,14 +71,17 @@ func DataDir(cfg *config.Config) string {
 	return embedded.DefaultDataDir()
 }
 
-func (b *Backend) claimDataDir(cfg *config.Config, o BackendOptions) error {
+func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o BackendOptions) error {
 	if o.Ephemeral {
 		return nil // the services make temporary folders of their own
 	}
 	if b.DataDir = DataDir(cfg); b.DataDir == "" {
 		return errors.New("this user has no home for the embedded services' data: set HERALD_DATA to a folder")
 	}
-	lock, err := embedded.LockDir(b.DataDir)
+	// A command that runs for a moment may hold the folder: it is worth waiting for.
+	wait, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	lock, err := embedded.WaitLockDir(wait, b.DataDir)
 	if err != nil {
 		return err
 	}
@@ -86,7 +93,7 @@ func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, o Backe
 	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: true, Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if err != nil {
-		return fmt.Errorf("start embedded Postgres: %w", err)
+		return err
 	}
 	b.release = append(b.release, pg.Stop)
 	b.DatabaseURL, b.EmbeddedDatabase = secret.New(pg.URL()), true
@@ -97,7 +104,7 @@ func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o BackendO
 	rd, err := embedded.StartRedis(ctx, embedded.RedisConfig{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if err != nil {
-		return fmt.Errorf("start embedded Redis: %w", err)
+		return err
 	}
 	b.release = append(b.release, rd.Stop)
 	b.RedisURL, b.EmbeddedRedis = secret.New(rd.URL()), true
