@@ -61,16 +61,9 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("traceparent %q", tp)
 		}
 		for _, step := range []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"} {
-			n, _ := k.seen(d.ID, step)
 			// The row is committed before its step is told.
-			for end := time.After(10 * time.Second); n == 0 && end != nil; n, _ = k.seen(d.ID, step) {
-				select {
-				case <-end:
-					end = nil
-				case <-time.After(5 * time.Millisecond):
-				}
-			}
-			if n != 1 {
+			await(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
+			if n, _ := k.seen(d.ID, step); n != 1 {
 				t.Errorf("step %s was told %d times", step, n)
 			}
 		}

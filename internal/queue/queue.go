@@ -134,10 +134,14 @@ type Place int
 
 // The places.
 const (
-	Nowhere Place = iota // unknown, completed or archived: it will not run
-	Pending              // it will run: pending, scheduled, or to be retried
-	Active               // a worker has it, or had it and died
+	Nowhere   Place = iota // unknown, completed or archived: it will not run
+	Pending                // it will run soon: pending, scheduled, or to be retried
+	Active                 // a worker has it, or had it and died
+	Postponed              // it will run, but not for a while
 )
+
+// soon is how far ahead a task may lie that is still Pending: more than asynq's own retry, and its rounding, take.
+const soon = 15 * time.Second
 
 // Find tells where Redis has a task.
 func (q *Queue) Find(t Task) (Place, error) {
@@ -160,6 +164,10 @@ func (q *Queue) Find(t Task) (Place, error) {
 			return Active, nil
 		case asynq.TaskStateCompleted, asynq.TaskStateArchived:
 			continue
+		case asynq.TaskStateScheduled, asynq.TaskStateRetry:
+			if time.Until(info.NextProcessAt) > soon {
+				return Postponed, nil
+			}
 		}
 		return Pending, nil
 	}

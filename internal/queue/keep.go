@@ -1,0 +1,90 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// Keys of our own, beside asynq's.
+const (
+	resultKey = "herald:result:" // and the delivery's id: an outcome that Postgres could not take
+	markerKey = "herald:marker"  // when Redis began to hold our tasks, by Postgres' clock, RFC 3339
+)
+
+// resultTTL is how long an outcome waits for its delivery to be claimed again.
+const resultTTL = 24 * time.Hour
+
+// Keep remembers a delivery's outcome while Postgres cannot take it, for a day. A later one replaces it.
+func (q *Queue) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
+	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
+		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
+	}
+	return nil
+}
+
+// Kept returns what Keep remembered; nil: nothing.
+func (q *Queue) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
+	b, err := q.rdb.Get(ctx, resultKey+id.String()).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look in Redis for a known outcome of delivery %s: %w", id, err)
+	}
+	return b, nil
+}
+
+// Forget drops what Keep remembered.
+func (q *Queue) Forget(ctx context.Context, id uuid.UUID) error {
+	if err := q.rdb.Del(ctx, resultKey+id.String()).Err(); err != nil {
+		return fmt.Errorf("forget the outcome of delivery %s in Redis: %w", id, err)
+	}
+	return nil
+}
+
+// Marker tells since when this Redis has held our tasks; one that does not know is marked with now (Postgres' clock). What
+// was put in before that time is lost.
+func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
+	for range 2 {
+		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
+			return time.Time{}, fmt.Errorf("mark Redis: %w", err)
+		}
+		text, err := q.rdb.Get(ctx, markerKey).Result()
+		if errors.Is(err, redis.Nil) {
+			continue // emptied in between
+		}
+		if err != nil {
+			return time.Time{}, fmt.Errorf("read Redis' marker: %w", err)
+		}
+		born, err := time.Parse(time.RFC3339Nano, text)
+		if err == nil {
+			return born, nil
+		}
+		// Somebody else wrote there. What is lost then shows by being late.
+		return time.Time{}, nil
+	}
+	return time.Time{}, errors.New("mark Redis: it loses what it is told")
+}
+
+// Client makes connections of their own for calls that must not wait longer than timeout, whatever Redis does; the caller
+// closes it, before the queue.
+func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
+	switch c := q.rdb.(type) {
+	case *redis.Client:
+		o := *c.Options()
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+		return redis.NewClient(&o), nil
+	case *redis.ClusterClient:
+		o := *c.Options()
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+		return redis.NewClusterClient(&o), nil
+	}
+	return nil, fmt.Errorf("queue: clients of type %T cannot be made again", q.rdb)
+}
