@@ -5,8 +5,11 @@ GO        ?= go
 ARGS      ?=
 # How long `make fuzz` tries each target.
 FUZZTIME  ?= 60s
-# Which benchmarks `make bench` runs.
+# Which benchmarks `make benchmarks` runs.
 BENCH     ?= .
+# How many histories `make soak` plays, and which rows `make chaos` breaks.
+HISTORIES ?= 10000
+CHAOS     ?= .
 # Which packages test, race, vet, lint, fuzz and bench look at.
 PKG       ?= ./...
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.
@@ -75,8 +78,20 @@ lint: ## Look for mistakes with staticcheck.
 fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
 
+.PHONY: soak
+soak: ## Drive the delivery core through 10,000 random histories of faults (HISTORIES).
+	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='Histor' -v ./internal/delivery
+
+.PHONY: chaos
+chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (20 minutes; CHAOS picks rows).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=30m -run='$(CHAOS)' -v ./internal/trial
+
 .PHONY: bench
-bench: services ## Run the benchmarks named by BENCH (all).
+bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).
+	$(GO) run ./scripts/bench -o docs/bench.md
+
+.PHONY: benchmarks
+benchmarks: services ## Run the Go benchmarks named by BENCH (all).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -run='^$$' -bench='$(BENCH)' -benchmem -timeout=30m $(PKG)
 
 .PHONY: ci

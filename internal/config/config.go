@@ -38,6 +38,10 @@ type Config struct {
 	LeaseMargin   time.Duration
 	RetrySchedule []time.Duration
 	Expiry        time.Duration
+	Retention     time.Duration
+
+	EndpointInflight int
+	EndpointRate     int
 
 	AllowNetworks []netip.Prefix
 	AllowHTTP     bool
@@ -269,6 +273,11 @@ func (c *Config) consistent() (faults []error) {
 		faults = append(faults, &Error{"HERALD_DB_POOL", fmt.Sprintf(
 			"%d connections are too few for HERALD_CONCURRENCY %d: set it to %d or more, or lower the concurrency",
 			c.DBPool, c.Concurrency, c.Concurrency+4)})
+	}
+	if c.Retention < c.Expiry {
+		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(
+			"%s is shorter than HERALD_EXPIRY %s: attempts of deliveries that are not final would be dropped. Set it to %s or more",
+			c.Retention, c.Expiry, c.Expiry)})
 	}
 	if !c.DatabaseURL.IsZero() && c.RedisURL.IsZero() && c.Queue == "" {
 		faults = append(faults, &Error{"REDIS_URL", "is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this process"})

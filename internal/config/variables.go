@@ -58,6 +58,12 @@ func variables() []variable {
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", "Waits after failed attempts, each ±20 %. One more attempt than waits; then the delivery is dead.", false, setSchedule},
 		{"HERALD_EXPIRY", "720h", "A delivery that is not final after this becomes dead (expired).", false,
 			duration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
+		{"HERALD_RETENTION", "2160h", "Job, result and attempts of a delivery are dropped when it has been final for this long; id, key and status stay.", false,
+			duration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
+		{"HERALD_ENDPOINT_INFLIGHT", "4", "Calls that one origin (scheme, host, port) gets at a time, from all workers together.", false,
+			number(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
+		{"HERALD_ENDPOINT_RATE", "100", "Calls per second that one origin gets, from all workers together. The rest waits (throttled), at no cost.", false,
+			number(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false", "Let strangers' addresses be plain http.", false,
 			func(c *Config, s string) string {

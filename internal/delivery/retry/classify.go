@@ -76,6 +76,15 @@ func Classify(err error) Verdict {
 	v.Reason = reasonOf(err, &v)
 	v.Ending = v.Reason.ending()
 	v.Free = v.Reason.free()
+	v.Unknown = v.Unknown || v.Reason == OutcomeUnknown
+	switch v.Reason {
+	case ConnectFailed:
+		v.Moved, v.Unwell = true, true
+	case ToolNotFound:
+		v.Moved = true
+	case Timeout, ServerError, OutcomeUnknown:
+		v.Unwell = true
+	}
 	return v
 }
 
@@ -179,9 +188,21 @@ func ofMCP(err error, v *Verdict) (Reason, bool) {
 		v.RetryAfter = call.RetryAfter
 		r := ofCall(call)
 		v.AgentFault = r != InternalError
+		v.Unknown = r == ServerError && call.Stage == mcpcall.StageCall && call.Written && executed(call.Status)
+		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
 		return r, true
 	}
 	return "", false
+}
+
+// executed tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same. The excluded ones
+// say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
+func executed(status int) bool {
+	switch status {
+	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
+		return false
+	}
+	return true
 }
 
 // ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody knows.

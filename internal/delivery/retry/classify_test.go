@@ -236,3 +236,45 @@ func TestUnstorable(t *testing.T) {
 		t.Error("a network error is no refusal of data")
 	}
 }
+
+// What a call may have done, where the agent may be now, and how its endpoint does, are asked of the same error.
+func TestClassifyTellsWhatElseFollows(t *testing.T) {
+	t.Parallel()
+	open := mcpcall.StageOpen
+	for name, c := range map[string]struct {
+		err                    error
+		unknown, moved, unwell bool
+	}{
+		"unknown":          {call(mcpcall.CallError{Written: true, Err: io.ErrUnexpectedEOF}), true, false, true},
+		"500":              {call(mcpcall.CallError{Status: 500, Written: true}), true, false, true},
+		"502":              {call(mcpcall.CallError{Status: 502, Written: true}), true, false, true},
+		"504":              {call(mcpcall.CallError{Status: 504, Written: true}), true, false, true},
+		"-32603":           {call(mcpcall.CallError{Code: -32603, Written: true}), true, false, true},
+		"500 at handshake": {call(mcpcall.CallError{Stage: open, Status: 500, Written: true}), false, false, true},
+		"503":              {call(mcpcall.CallError{Status: 503, Written: true}), false, false, true},
+		"408":              {call(mcpcall.CallError{Status: 408, Written: true}), false, false, true},
+		"refused":          {call(mcpcall.CallError{Stage: open}), false, true, true},
+		"timeout":          {call(mcpcall.CallError{Stage: open, Timeout: true, Err: context.DeadlineExceeded}), false, false, true},
+		"404":              {call(mcpcall.CallError{Status: 404, Written: true}), false, true, false},
+		"410":              {call(mcpcall.CallError{Status: 410, Written: true}), false, true, false},
+		"301":              {call(mcpcall.CallError{Status: 301, Written: true}), false, true, false},
+		"no tool":          {Fail(ToolNotFound, "none"), false, true, false},
+		"429":              {call(mcpcall.CallError{Status: 429, Written: true}), false, false, false},
+		"tool error":       {Fail(ToolError, "no"), false, false, false},
+		"ours":             {io.EOF, false, false, false},
+	} {
+		if v := Classify(c.err); v.Unknown != c.unknown || v.Moved != c.moved || v.Unwell != c.unwell {
+			t.Errorf("%s: unknown %t moved %t unwell %t, want %t %t %t", name, v.Unknown, v.Moved, v.Unwell, c.unknown, c.moved, c.unwell)
+		}
+	}
+}
+
+func TestLimited(t *testing.T) {
+	t.Parallel()
+	for r, want := range map[Reason]bool{AgentBusy: true, Throttled: true, BreakerOpen: true, OverBudget: true,
+		NotConfirmed: false, BehindEarlier: false, AuthRequired: false, ConnectFailed: false} {
+		if got := Classify(Pause(r, time.Second, "")).Limited(); got != want {
+			t.Errorf("%s: %t", r, got)
+		}
+	}
+}

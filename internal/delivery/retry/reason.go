@@ -110,8 +110,20 @@ type Verdict struct {
 	Ending     Ending
 	Free       bool   // costs no attempt
 	AgentFault bool   // the agent (its server, its document) is to blame, not this system
+	Unknown    bool   // the call may have been executed: whether it is sent again is the agent's policy (onUnknown)
+	Moved      bool   // another endpoint would explain it: what is known of the agent's endpoint may be stale
+	Unwell     bool   // counts against the endpoint's health: it does not take calls, or does not finish them
 	Text       string // a sentence for people, without secrets
 
 	RetryAfter time.Duration // what the other side asked for; 0: nothing
 	Pause      time.Duration // length of a free wait
+}
+
+// Limited tells whether the wait comes from a limit that the agent's other deliveries would meet as well.
+func (v Verdict) Limited() bool {
+	switch v.Reason {
+	case AgentBusy, Throttled, BreakerOpen, OverBudget:
+		return true
+	}
+	return false
 }

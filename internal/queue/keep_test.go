@@ -1,0 +1,94 @@
+package queue
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+)
+
+func TestKeptOutcomes(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	ctx := within(t)
+	id, other := uuid.New(), uuid.New()
+	look := func(id uuid.UUID, want string) {
+		t.Helper()
+		if b, err := q.Kept(ctx, id); err != nil || string(b) != want || (b == nil) != (want == "") {
+			t.Errorf("%q, %v; want %q", b, err, want)
+		}
+	}
+	look(id, "")
+	for _, v := range []string{"first", "second"} {
+		if err := q.Keep(ctx, id, []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+		look(id, v)
+	}
+	look(other, "")
+	if ttl := q.rdb.TTL(ctx, resultKey+id.String()).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
+		t.Errorf("kept for %s", ttl)
+	}
+	if err := q.Forget(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	look(id, "")
+}
+
+func TestMarkerTellsSinceWhen(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	ctx := within(t)
+	at := func(now, want time.Time) {
+		t.Helper()
+		if got, err := q.Marker(ctx, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+	first := time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC)
+	at(first, first)
+	at(first.Add(time.Hour), first)
+	q.rdb.FlushAll(ctx)
+	at(first.Add(2*time.Hour), first.Add(2*time.Hour))
+	q.rdb.Set(ctx, markerKey, "somebody else's", 0)
+	at(first, time.Time{})
+}
+
+func TestClientDoesNotWait(t *testing.T) {
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mute.Close() })
+	q, err := Open(Config{URL: secret.New("redis://" + mute.Addr().String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	c, err := q.Client(50 * time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := c.Get(ctx, "x").Err(); err == nil || ctx.Err() != nil {
+		t.Errorf("%v, %v: a Redis that says nothing was waited for", err, ctx.Err())
+	}
+}
+
+func TestPostponedTask(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	for ahead, want := range map[time.Duration]Place{5 * time.Second: Pending, time.Minute: Postponed} {
+		task := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
+		enqueue(t, q, task)
+		if p := place(t, q, task); p != want {
+			t.Errorf("in %s: %d, want %d", ahead, p, want)
+		}
+	}
+}
