@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
@@ -35,7 +37,10 @@ func (a *app) release(b *service.Backend) {
 // openStore is a store with what has to be closed after it.
 type openStore struct {
 	*store.Store
-	close func()
+	redis      secret.Secret // zero: none at hand
+	queue      *queue.Queue
+	dispatcher *delivery.Dispatcher // nil: what is handed out waits for the worker's sweep
+	close      func()
 }
 
 func (a *app) store() (*openStore, error) {
@@ -50,5 +55,30 @@ func (a *app) store() (*openStore, error) {
 		a.release(b)
 		return nil, err
 	}
-	return &openStore{st, func() { st.Close(); a.release(b) }}, nil
+	return &openStore{Store: st, redis: b.RedisURL, close: func() { st.Close(); a.release(b) }}, nil
+}
+
+// dispatching is a store whose hand-outs can be put into Redis, when there is one at hand.
+func (a *app) dispatching() (*openStore, error) {
+	st, err := a.store()
+	if err != nil || st.redis.IsZero() {
+		return st, err
+	}
+	if st.queue, err = queue.Open(queue.Config{URL: st.redis, Logger: a.log}); err == nil {
+		st.dispatcher, err = delivery.NewDispatcher(st.queue, a.log)
+	}
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	closeStore := st.close
+	st.close = func() { _ = st.queue.Close(); closeStore() }
+	return st, nil
+}
+
+// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the sweep finds what it lacks.
+func (s *openStore) dispatch(ctx context.Context, tasks []store.Task) {
+	if s.dispatcher != nil && s.dispatcher.Dispatch(ctx, tasks) < len(tasks) {
+		s.dispatcher = nil
+	}
 }

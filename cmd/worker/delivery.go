@@ -15,31 +15,29 @@ import (
 )
 
 type deliveryCmd struct {
-	List deliveryListCmd `cmd:"" help:"List deliveries, newest first."`
-	Show deliveryShowCmd `cmd:"" help:"Show one delivery with its job, attempts and answers."`
+	List   deliveryListCmd   `cmd:"" help:"List deliveries, newest first."`
+	Show   deliveryShowCmd   `cmd:"" help:"Show one delivery with its job, attempts and answers."`
+	Replay deliveryReplayCmd `cmd:"" help:"Deliver again, by id or by filter."`
+	Cancel deliveryCancelCmd `cmd:"" help:"End deliveries that are not final, by id or by filter."`
+	Audit  deliveryAuditCmd  `cmd:"" help:"List what operators changed, newest first."`
 }
 
 type deliveryListCmd struct {
-	Agent  string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
-	Status string `help:"Only in this status." enum:",queued,running,waiting,held,delivered,skipped,rejected,dead,cancelled" default:""`
-	Reason string `help:"Only with this reason."`
-	Cursor int64  `help:"Continue before this cursor, as the end of the previous page tells."`
-	Limit  int    `help:"Rows." default:"50"`
-	JSON   bool   `name:"json" help:"As JSON."`
+	selection
+	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells."`
+	Limit  int   `help:"Rows." default:"50"`
+	JSON   bool  `name:"json" help:"As JSON."`
 }
 
 func (c *deliveryListCmd) Run(a *app) error {
 	if c.Limit < 1 || c.Limit > 1000 {
 		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
 	}
-	f := store.Filter{Status: store.Status(c.Status), Reason: c.Reason, Before: c.Cursor, Limit: c.Limit}
-	if c.Agent != "" {
-		chainID, agentID, err := parseAgent(c.Agent)
-		if err != nil {
-			return err
-		}
-		f.ChainID, f.AgentID = &chainID, agentID
+	f, err := c.filter(time.Now())
+	if err != nil {
+		return err
 	}
+	f.Before, f.Limit = c.Cursor, c.Limit
 	st, err := a.store()
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 const (
 	exitFailed = 1
 	exitMisuse = 2
+	exitLeft   = 3
 )
 
 // commands is the whole command line. Settings come from the environment: `worker config` lists them.
@@ -31,7 +32,8 @@ type commands struct {
 	Config   configCmd   `cmd:"" help:"Show every setting, its effective value and where it came from."`
 	Migrate  migrateCmd  `cmd:"" help:"Apply pending migrations, or list them."`
 	Keys     keysCmd     `cmd:"" help:"Keys that encrypt secrets at rest."`
-	Delivery deliveryCmd `cmd:"" help:"Look at deliveries."`
+	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
+	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
 	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
 }
 
@@ -41,11 +43,17 @@ type app struct {
 	cfg *config.Config
 	log *slog.Logger
 	out io.Writer
+	err io.Writer // progress; what is asked for goes to out
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+func main() {
+	// The first signal asks for an orderly stop, the second one is left to do what signals do.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
 
-func run(args, environ []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	var c commands
 	exited := -1
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
@@ -69,17 +77,17 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	// The first signal asks for an orderly stop, the second one is left to do what signals do.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
-	if err := k.Run(&app{ctx: ctx, cfg: cfg, log: log, out: stdout}); err != nil {
+	if err := k.Run(&app{ctx: ctx, cfg: cfg, log: log, out: stdout, err: stderr}); err != nil {
 		var misuse *misuseError
+		var left *leftError
 		fmt.Fprintln(stderr, "worker:", err)
-		if errors.As(err, &misuse) {
+		switch {
+		case errors.As(err, &misuse):
 			return exitMisuse
+		case errors.As(err, &left):
+			return exitLeft
 		}
 		return exitFailed
 	}
@@ -90,3 +98,8 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 type misuseError struct{ text string }
 
 func (e *misuseError) Error() string { return e.text }
+
+// leftError: what was asked for is done, but for some that could not be moved; each was listed with the reason.
+type leftError struct{ text string }
+
+func (e *leftError) Error() string { return e.text }

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { embeddedtest.Main(m) }
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code = run(args, append([]string{"HERALD_DATA=" + t.TempDir()}, env...), &stdout, &stderr)
+	code = run(t.Context(), args, append([]string{"HERALD_DATA=" + t.TempDir()}, env...), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 

@@ -119,3 +119,16 @@ func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMe
 		}
 	}
 }
+
+// status answers everything with an HTTP status and some headers, name and value by turns.
+func status(code int, header ...string) func(*agent) {
+	return func(a *agent) {
+		a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			for i := 0; i+1 < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			http.Error(w, "no", code)
+			return true
+		}
+	}
+}

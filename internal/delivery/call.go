@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -65,21 +66,31 @@ func (p *Pipeline) secureLease(ctx context.Context, a *attempt, timeout time.Dur
 	if left >= timeout+p.LeaseMargin {
 		return nil
 	}
+	// While Postgres is away, what is left is still ours: it must not be spent on asking.
+	patience := p.RecordTimeout
+	if left > timeout {
+		patience = min(patience, left-timeout)
+	}
 	began := p.Now()
-	err := p.Ledger.Extend(ctx, a.claim, p.Lease)
-	switch {
-	case err == nil:
+	ask, cancel := context.WithTimeout(ctx, patience)
+	err := p.Ledger.Extend(ask, a.claim, p.Lease)
+	cancel()
+	if err == nil {
 		a.began, a.lease = began, p.Lease
+	}
+	switch {
+	case isFenced(err):
+	case a.leaseLeft(p.Now()) >= timeout:
 		return nil
-	case left >= timeout && !isFenced(err):
-		return nil // Postgres is away, but what is left is ours
+	case err == nil:
+		err = errors.New("Postgres took too long to extend it")
 	}
 	return fmt.Errorf("make sure of the lease before the call: %w", err)
 }
 
 // meta tells the agent which delivery this is, and carries a trace id of its own.
 func (a *attempt) meta() map[string]any {
-	about := map[string]any{"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": false}
+	about := map[string]any{"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay}
 	if a.cleaned || len(a.job.Sanitized) > 0 {
 		about["sanitized"] = true
 	}

@@ -20,6 +20,9 @@ const maxArguments = 8 << 20
 // compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
 // after its tools were listed anew.
 func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
+	if err := p.admit(ctx, a); err != nil {
+		return "", err
+	}
 	err := p.fit(ctx, a, false)
 	var schema *mcpcall.SchemaError
 	if errors.Is(err, errNoTool) || errors.As(err, &schema) {

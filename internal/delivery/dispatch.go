@@ -14,6 +14,7 @@ import (
 type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
 	Find(t queue.Task) (queue.Place, error)
+	Marker(ctx context.Context, now time.Time) (time.Time, error)
 }
 
 const (
@@ -59,10 +60,13 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	return len(tasks)
 }
 
-// laned gives a task its lane: later attempts do not stand in front of first ones.
+// laned gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.
 func laned(t store.Task) queue.Task {
 	lane := queue.First
-	if t.Attempts > 0 {
+	switch {
+	case t.Bulk:
+		lane = queue.Bulk
+	case t.Attempts > 0:
 		lane = queue.Retry
 	}
 	return queue.Task{DeliveryID: t.ID, N: t.N, Kind: t.Kind, Lane: lane, At: t.At}

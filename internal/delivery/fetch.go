@@ -26,9 +26,8 @@ const (
 	notFetched  = "not_fetched"
 )
 
-// giveUpFetching is the attempt with which a feedback file that cannot be had is left out: feedback does not die of an
-// unpinned file. With the default schedule that is about three minutes after the first; a schedule with fewer attempts leaves
-// it out with its last one.
+// giveUpFetching is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file. With the
+// default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out with its last one.
 const giveUpFetching = 6
 
 // fetch brings the feedback (or response) file and compares it with the hash on chain.
@@ -77,9 +76,11 @@ func (p *Pipeline) withoutFile(a *attempt, err error, note func(source, verifica
 	case v.Reason == retry.NoDocument:
 		note("", unavailable)
 		return "left out: " + err.Error(), nil
-	case v.Reason == retry.ContentUnavailable && a.claim.Attempt >= min(giveUpFetching, p.Schedule.Attempts()):
+	case v.Reason == retry.ContentUnavailable && (a.claim.FetchFailures+1 >= giveUpFetching || a.claim.Budget >= p.Schedule.Attempts()):
 		note("", unavailable)
-		return fmt.Sprintf("left out after %d attempts: %s", a.claim.Attempt, err), nil
+		return fmt.Sprintf("left out after %d failed fetches: %s", a.claim.FetchFailures+1, err), nil
+	case v.Reason == retry.ContentUnavailable:
+		a.out.FetchFailed = true
 	}
 	return "", fmt.Errorf("feedback file: %w", err)
 }

@@ -86,6 +86,9 @@ func (r *away) Enqueue(context.Context, queue.Task) error {
 	return errors.New("Redis is away")
 }
 func (r *away) Find(queue.Task) (queue.Place, error) { return queue.Nowhere, nil }
+func (r *away) Marker(context.Context, time.Time) (time.Time, error) {
+	return time.Time{}, errors.New("Redis is away")
+}
 
 // A job is accepted when Postgres has it; Redis may come later.
 func TestAcceptedWithoutRedis(t *testing.T) {

@@ -27,6 +27,7 @@ type Ledger interface {
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
+	Adopt(ctx context.Context, c *store.Claim, past store.Past) (store.Recorded, error)
 }
 
 // Chain is one chain as a delivery needs it.
@@ -64,6 +65,8 @@ type Config struct {
 	Caller     Caller
 	Opener     Opener
 	Dispatcher *Dispatcher
+	Results    Results
+	Limits     Limits // per origin; nil: none
 	Schedule   retry.Schedule
 
 	Verify      chain.Verify  // default: receipt where the chain is configured
@@ -72,6 +75,12 @@ type Config struct {
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
 	LeaseMargin time.Duration
 
+	// RecallPatience is how long a claim asks Redis for the known outcome of an attempt that never ended, before the delivery waits.
+	// Default 10 s.
+	RecallPatience time.Duration
+	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s): after Postgres is
+	// back, the sweep waits much longer.
+	RecordTimeout, RecordPause time.Duration
 	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
 
@@ -80,6 +89,8 @@ type Config struct {
 	// Trace hears of every step as it ends; nil: nobody. It must not block.
 	Trace func(Step)
 	Now   func() time.Time // default time.Now
+	// Random spreads waits: [0, 1). Default rand.Float64.
+	Random func() float64
 }
 
 // Step is one part of an attempt that has ended, for people who watch.
@@ -99,8 +110,8 @@ type Pipeline struct{ Config }
 func New(cfg Config) (*Pipeline, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
-		cfg.Opener == nil || cfg.Dispatcher == nil || cfg.Metrics == nil:
-		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, dispatcher and metrics are needed")
+		cfg.Opener == nil || cfg.Dispatcher == nil || cfg.Results == nil || cfg.Metrics == nil:
+		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, dispatcher, results and metrics are needed")
 	case cfg.Schedule.Attempts() < 2:
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:
@@ -111,6 +122,12 @@ func New(cfg Config) (*Pipeline, error) {
 	}
 	if cfg.FetchLimit <= 0 {
 		cfg.FetchLimit = 2 << 20
+	}
+	setDefault(&cfg.RecallPatience, 10*time.Second)
+	setDefault(&cfg.RecordTimeout, 5*time.Second)
+	setDefault(&cfg.RecordPause, 2*time.Second)
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -133,6 +150,18 @@ func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 	if a == nil {
 		return Result{Refused: err == nil}, err
 	}
+	var past *store.Past
+	if err == nil {
+		past, err = p.recall(ctx, a)
+	}
+	if past != nil {
+		return p.adopt(ctx, a, *past)
+	}
+	return p.proceed(ctx, a, err)
+}
+
+// proceed makes the attempt, unless err says already what becomes of it, and records what it led to.
+func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, error) {
 	if err == nil {
 		// The lease is extended once at most, before the call.
 		run, cancel := context.WithTimeout(ctx, 2*p.Lease)
@@ -143,7 +172,8 @@ func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 }
 
 // attempt is one try, from the claimed row to the agent's answer.
-func (p *Pipeline) attempt(ctx context.Context, a *attempt) error {
+func (p *Pipeline) attempt(ctx context.Context, a *attempt) (err error) {
+	defer func() { p.depart(ctx, a, err) }()
 	for _, step := range []step{
 		{"check", p.check},
 		{"resolve", p.resolve},
@@ -192,6 +222,8 @@ type attempt struct {
 	cleaned bool // control characters were taken out of what the agent receives
 	own     bool // the credentials are the job's own
 	bare    bool // out has lost what Postgres would not take
+	kept    bool // Redis has out, because Postgres did not take it at once
+	place   Place
 	out     store.Outcome
 }
 
@@ -232,8 +264,6 @@ func headerBinding(j job.Job, origin string) secret.Binding {
 	return secret.Binding{Purpose: "job.headers.v1", ChainID: j.ChainID, Registry: common.Address.Hex(j.IdentityRegistry),
 		AgentID: j.AgentID.String(), Origin: origin}
 }
-
-func random() float64 { return rand.Float64() }
 
 // asJSON is v as JSON, or nil when v has none: it is only shown.
 func asJSON(v any) json.RawMessage {

@@ -298,17 +298,6 @@ func TestDeliveries(t *testing.T) {
 		}))
 		return rated(w, at(a.URL), devnet.Feedback{})
 	}, nil)
-	status := func(code int, header ...string) func(*agent) {
-		return func(a *agent) {
-			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				for i := 0; i+1 < len(header); i += 2 {
-					w.Header().Set(header[i], header[i+1])
-				}
-				http.Error(w, "no", code)
-				return true
-			}
-		}
-	}
 	ends("an agent that wants credentials", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, status(401)).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -401,7 +390,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("again in %s", wait)
 		}
 		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
-		await(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Pending }, func() string { return "no scheduled task " + task.ID() })
+		await(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Postponed }, func() string { return "no scheduled task " + task.ID() })
 	})
 	ends("an agent that hangs", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
 		j := rated(w, at(newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {

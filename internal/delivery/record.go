@@ -27,8 +27,16 @@ type Result struct {
 // record writes the outcome under the claim's fence, tells it in one line, and hands out what the store released.
 func (p *Pipeline) record(ctx context.Context, a *attempt, failure error) (Result, error) {
 	v := p.settle(a, failure)
+	return p.write(ctx, a, v, func(ctx context.Context) (store.Recorded, error) { return p.Ledger.Record(ctx, a.claim, a.out) })
+}
+
+// write commits a.out by commit, and does what follows from it.
+func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commit func(context.Context) (store.Recorded, error)) (Result, error) {
 	began := p.Now()
-	rec, err := p.recordAtLast(ctx, a)
+	rec, err := p.commitAtLast(ctx, a, commit)
+	if errors.Is(err, store.ErrStale) {
+		return Result{}, err
+	}
 	p.trace(a, "record", string(a.out.Status), err, began)
 	p.tell(a, v, rec, err)
 	next := rec.Next // handed out also when the claim was lost
@@ -43,6 +51,9 @@ func (p *Pipeline) record(ctx context.Context, a *attempt, failure error) (Resul
 		return Result{Refused: true, Text: err.Error()}, nil
 	case err != nil:
 		return Result{}, err
+	}
+	if a.kept {
+		p.forget(ctx, a)
 	}
 	p.Metrics.recorded(a, rec.Age)
 	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
@@ -59,7 +70,13 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		// No stored credential could mend what the job brought itself.
 		v.Reason, v.Ending, v.Free = retry.AuthFailed, retry.Reject, false
 	}
+	if v.Unknown && a.claim.Policy.OnUnknown == store.OnUnknownHold {
+		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
+		v.Reason, v.Ending, v.Free = retry.HeldUnknown, retry.Hold, false
+	}
 	a.out.Reason, a.out.Error, a.out.Free = string(v.Reason), v.Text, v.Free
+	a.out.Moved = v.Moved && a.job.Action.ResolveEndpoint
+	a.out.KeepLine = v.Limited()
 	if v.AgentFault && a.out.Stage != "fetch" { // the feedback's file is its client's affair
 		a.out.AgentError = v.Text
 	}
@@ -71,7 +88,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	case retry.Hold:
 		a.out.Status = store.Held
 	case retry.Wait:
-		delay, more := p.Schedule.Next(a.claim.Attempt, v, random())
+		delay, more := p.Schedule.Next(a.claim.Budget, v, p.Random())
 		a.out.Status, a.out.Delay, a.out.Task = store.Waiting, delay, delay <= redisWait
 		if !more {
 			a.out.Status, a.out.Delay, a.out.Task = store.Dead, 0, false
@@ -80,20 +97,15 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	return v
 }
 
-const (
-	recordTimeout = 5 * time.Second  // one try
-	recordPause   = 10 * time.Second // longest pause between tries
-)
-
-// recordAtLast tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what is known
-// must not be asked for again, and the delivery is not called by anybody while its claim is neither recorded nor lost. A claim
-// number fences it, so that a late try is harmless. What Postgres will never take is recorded without the strangers' part.
-func (p *Pipeline) recordAtLast(ctx context.Context, a *attempt) (store.Recorded, error) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, recordPause) {
-		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-		rec, err := p.Ledger.Record(try, a.claim, a.out)
+// commitAtLast tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what is known
+// must not be asked for again. Meanwhile Redis is given it, for whoever claims the delivery next. A claim number fences the
+// write, so that a late try is harmless. What Postgres will never take is recorded without the strangers' part.
+func (p *Pipeline) commitAtLast(ctx context.Context, a *attempt, commit func(context.Context) (store.Recorded, error)) (store.Recorded, error) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, p.RecordPause) {
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.RecordTimeout)
+		rec, err := commit(try)
 		cancel()
-		if err == nil || isFenced(err) {
+		if err == nil || isFenced(err) || errors.Is(err, store.ErrStale) {
 			return rec, err
 		}
 		if retry.Unstorable(err) {
@@ -104,6 +116,7 @@ func (p *Pipeline) recordAtLast(ctx context.Context, a *attempt) (store.Recorded
 			a.strip()
 			continue
 		}
+		a.kept = a.kept || p.keep(ctx, a)
 		p.Logger.Warn("outcome not recorded yet, trying again", "delivery", a.claim.ID, "status", a.out.Status, "error", err)
 		timer := time.NewTimer(pause)
 		select {

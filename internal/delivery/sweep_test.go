@@ -15,7 +15,7 @@ import (
 
 func (w *world) newSweeper(adapt ...func(*SweeperConfig)) *Sweeper {
 	w.t.Helper()
-	cfg := SweeperConfig{Ledger: w.store, Dispatcher: w.dispatcher, Attempts: 4, Logger: w.logger(), Late: time.Microsecond, Chains: []uint64{w.net.ChainID()}}
+	cfg := SweeperConfig{Ledger: w.store, Dispatcher: w.dispatcher, Attempts: 4, Logger: w.logger(), Late: time.Microsecond, Grace: -1, Chains: []uint64{w.net.ChainID()}}
 	for _, a := range adapt {
 		a(&cfg)
 	}
@@ -123,6 +123,8 @@ type lost struct {
 }
 
 func (l *lost) Find(queue.Task) (queue.Place, error) { return l.place, l.err }
+
+func (l *lost) Marker(context.Context, time.Time) (time.Time, error) { return time.Time{}, nil }
 
 func (l *lost) Enqueue(_ context.Context, t queue.Task) error {
 	l.put = append(l.put, t)

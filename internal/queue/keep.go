@@ -13,7 +13,7 @@ import (
 // Keys of our own, beside asynq's.
 const (
 	resultKey = "herald:result:" // and the delivery's id: an outcome that Postgres could not take
-	markerKey = "herald:marker"  // when Redis began to hold our tasks, by Postgres' clock, RFC 3339
+	markerKey = "herald:marker"  // since when Redis has held our tasks, RFC 3339
 )
 
 // resultTTL is how long an outcome waits for its delivery to be claimed again.
@@ -47,8 +47,9 @@ func (q *Queue) Forget(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// Marker tells since when this Redis has held our tasks; one that does not know is marked with now (Postgres' clock). What
-// was put in before that time is lost.
+// Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in before that
+// time is lost. The sweep gives Postgres' clock, which hand-outs are dated by; whoever enqueues first gives its own, and a difference between the
+// two costs a task that claims nothing, or a wait until the hand-out is late.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {

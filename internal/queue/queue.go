@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -70,6 +71,8 @@ type Queue struct {
 	rdb       redis.UniversalClient
 	client    *asynq.Client
 	inspector *asynq.Inspector
+	opened    time.Time
+	marked    atomic.Bool // this process saw to the marker once
 	log       *slog.Logger
 }
 
@@ -90,7 +93,7 @@ func Open(cfg Config) (*Queue, error) {
 		return nil, err
 	}
 	return &Queue{opt: opt, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb),
-		inspector: asynq.NewInspectorFromRedisClient(rdb), log: cfg.Logger}, nil
+		inspector: asynq.NewInspectorFromRedisClient(rdb), opened: time.Now(), log: cfg.Logger}, nil
 }
 
 // Close ends the connections.
@@ -114,6 +117,13 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	opts := []asynq.Option{asynq.TaskID(t.ID()), asynq.Queue(string(t.Lane)), asynq.MaxRetry(maxRetry), asynq.Retention(retention)}
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
+	}
+	// What this process puts in, it puts in after it was opened.
+	if !q.marked.Load() {
+		if _, err := q.Marker(ctx, q.opened); err != nil {
+			return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
+		}
+		q.marked.Store(true)
 	}
 	_, err = q.client.EnqueueContext(ctx, asynq.NewTask(t.Kind, body, opts...))
 	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {

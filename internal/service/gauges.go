@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -20,15 +21,19 @@ type gauges struct {
 	queue *queue.Queue
 	log   *slog.Logger
 
-	deliveries, overdue, lanes, pool *prometheus.Desc
+	limits *limits.Limits
+
+	deliveries, overdue, lanes, pool, breakers, shared *prometheus.Desc
 }
 
-func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, log *slog.Logger) error {
-	return reg.Register(&gauges{store: st, queue: q, log: log,
+func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *limits.Limits, log *slog.Logger) error {
+	return reg.Register(&gauges{store: st, queue: q, limits: l, log: log,
 		deliveries: prometheus.NewDesc("herald_deliveries_open", "Deliveries that are not final, by status.", []string{"status"}, nil),
-		overdue:    prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue wait is.", nil, nil),
+		overdue:    prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),
 		lanes:      prometheus.NewDesc("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", []string{"lane", "state"}, nil),
 		pool:       prometheus.NewDesc("herald_postgres_connections", "Connections of the pool: used, idle, and the most there can be.", []string{"state"}, nil),
+		breakers:   prometheus.NewDesc("herald_breakers", "Origins whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
+		shared:     prometheus.NewDesc("herald_limits_shared", "1: the limits per origin are shared through Redis; 0: this worker applies its own.", nil, nil),
 	})
 }
 
@@ -38,6 +43,8 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	ch <- g.overdue
 	ch <- g.lanes
 	ch <- g.pool
+	ch <- g.breakers
+	ch <- g.shared
 }
 
 // Collect implements prometheus.Collector. What cannot be read now is left out: a scrape must not fail with its source.
@@ -49,6 +56,14 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(g.pool, float64(st.Acquired), "used")
 	send(g.pool, float64(st.Idle), "idle")
 	send(g.pool, float64(st.Max), "max")
+	seen := g.limits.Stats()
+	send(g.breakers, float64(seen.Open), "open")
+	send(g.breakers, float64(seen.HalfOpen), "half_open")
+	shared := 1.0
+	if seen.Local {
+		shared = 0
+	}
+	send(g.shared, shared)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if depth, err := g.store.Depth(ctx); err != nil {

@@ -11,18 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
@@ -170,102 +163,6 @@ func schema(ctx context.Context, b *Backend, log *slog.Logger) error {
 	return nil
 }
 
-// assembly is everything between the connections and the tasks.
-type assembly struct {
-	store   *store.Store
-	queue   *queue.Queue
-	chains  map[uint64]*chain.Client
-	fetcher *ipfs.Fetcher
-	resolve *resolver.Resolver
-	pool    *mcpcall.Pool
-	runner  *delivery.Runner
-	intake  *delivery.Intake
-	sweeper *delivery.Sweeper
-	backend *Backend
-}
-
-func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
-	a := &assembly{store: st, queue: q, backend: b, chains: map[uint64]*chain.Client{}}
-	defer func() {
-		if err != nil {
-			a.close()
-		}
-	}()
-	keys, err := b.Keyset(cfg, o.Logger)
-	if err != nil {
-		return nil, err
-	}
-	guard, err := netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP})
-	if err != nil {
-		return nil, err
-	}
-	for id, c := range cfg.Chains {
-		if c.RPCURL.IsZero() {
-			continue
-		}
-		if a.chains[id], err = chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: o.Logger}); err != nil {
-			return nil, err
-		}
-	}
-	if a.fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Guard: guard, Logger: o.Logger}); err != nil {
-		return nil, err
-	}
-	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
-		return nil, err
-	}
-	return a, a.wire(cfg, keys, reg, o)
-}
-
-func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
-	var err error
-	if a.resolve, err = resolver.New(resolver.Config{Chain: chainReader{a.chains}, Fetcher: a.fetcher, StdioCommands: cfg.StdioCommands}); err != nil {
-		return err
-	}
-	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
-	if err != nil {
-		return err
-	}
-	schedule, err := retry.NewSchedule(cfg.RetrySchedule)
-	if err != nil {
-		return err
-	}
-	metrics, err := delivery.NewMetrics(reg)
-	if err != nil {
-		return err
-	}
-	pipeline, err := delivery.New(delivery.Config{
-		Ledger: a.store, Resolver: a.resolve, Fetcher: a.fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher, Schedule: schedule,
-		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
-		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
-		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace})
-	if err != nil {
-		return err
-	}
-	a.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
-		Limits: JobLimits(cfg), Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	if a.runner, err = delivery.NewRunner(pipeline, a.intake, cfg.Concurrency); err != nil {
-		return err
-	}
-	ids := make([]uint64, 0, len(a.chains))
-	for id := range a.chains {
-		ids = append(ids, id)
-	}
-	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.store, Dispatcher: dispatcher, Chains: ids,
-		Attempts: schedule.Attempts(), Expiry: cfg.Expiry, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	return registerGauges(reg, a.store, a.queue, o.Logger)
-}
-
-// JobLimits are what a job may ask for.
-func JobLimits(cfg *config.Config) job.Limits {
-	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.Registries}
-}
-
 // run takes tasks until ctx ends, then stops in order: no more tasks, running ones end, background loops end.
 func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *server.Server, ready *readiness) error {
 	names := make([]string, len(kinds))
@@ -320,29 +217,4 @@ func (a *assembly) announce(addr string) (forget func(), err error) {
 		return nil, err
 	}
 	return func() { _ = embedded.RemoveRunFile(a.backend.DataDir) }, nil
-}
-
-func (a *assembly) chainParts() []part {
-	var parts []part
-	for id, c := range a.chains {
-		parts = append(parts, part{fmt.Sprintf("chain %d", id), c.Ping})
-	}
-	return parts
-}
-
-func (a *assembly) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	if a.pool != nil {
-		_ = a.pool.Close(ctx)
-	}
-	if a.resolve != nil {
-		a.resolve.Close()
-	}
-	if a.fetcher != nil {
-		a.fetcher.Close()
-	}
-	for _, c := range a.chains {
-		c.Close()
-	}
 }

@@ -314,10 +314,13 @@ func TestReturns(t *testing.T) {
 				d := read(t, s, a.ID)
 				switch got {
 				case anew, displaced:
-					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != Queued || d.Attempts != 0 || d.Error != "" || d.FinishedAt != nil {
+					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != Queued || d.Error != "" || d.FinishedAt != nil {
 						t.Errorf("row %+v, tasks %+v", d, tasks)
 					}
 					c := claim(t, s, tasks[0])
+					if made := map[string]int{anew: 3}[got]; c.Attempt != made+1 || c.Budget != 1 {
+						t.Errorf("attempt %d, %d of its budget, after %d", c.Attempt, c.Budget, made)
+					}
 					if c.Job.BlockNumber != 7777 || string(c.SealedHeaders) != "sealed" {
 						t.Errorf("claim %+v", c)
 					}

@@ -32,8 +32,41 @@ type Claim struct {
 	Epoch         int64 // of the agent: what is cached under an older one is stale
 	Enabled       bool
 
+	Budget        int  // attempts of the present budget, this one included: 1-based; a replay begins another
+	FetchFailures int  // outcomes with FetchFailed in the present budget
+	Unfinished    bool // an earlier attempt has no outcome: its worker died, or could not record what it knew
+	InDoubt       bool // one of the present budget has none; what was in doubt before a replay, the replay has answered
+	Replay        bool // a replay asked for it
+	Policy        Policy
+
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
+}
+
+// Policy is what an operator decided about an agent.
+type Policy struct {
+	// OnUnknown is what becomes of a delivery when nobody knows whether the agent took the call: OnUnknownResend (default) or
+	// OnUnknownHold.
+	OnUnknown string `json:"onUnknown,omitempty"`
+}
+
+// The values of Policy.OnUnknown.
+const (
+	OnUnknownResend = "resend" // it is sent again, with the same deliveryId
+	OnUnknownHold   = "hold"   // it is held (held_unknown) until an operator replays or cancels it
+)
+
+// policyOf reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were not there.
+func policyOf(raw []byte) (p Policy) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.valid() {
+		return p
+	}
+	return Policy{}
+}
+
+func (p Policy) valid() bool {
+	return p.OnUnknown == "" || p.OnUnknown == OnUnknownResend || p.OnUnknown == OnUnknownHold
 }
 
 // Agent names the claim's agent.
@@ -57,10 +90,11 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	c := &Claim{ID: id, N: n}
-	var raw []byte
+	var raw, policy []byte
 	err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
 		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
-			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled)
+			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
+			&c.Budget, &c.FetchFailures, &c.Unfinished, &c.InDoubt, &c.Replay, &policy)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -68,6 +102,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if err != nil {
 		return nil, fmt.Errorf("claim delivery %s: %w", id, Plain(err))
 	}
+	c.Policy = policyOf(policy)
 	if err := json.Unmarshal(raw, &c.Job); err != nil {
 		c.Job = job.Job{}
 		return c, fmt.Errorf("claim delivery %s: %w: %w", id, ErrUnreadableJob, err)

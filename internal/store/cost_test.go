@@ -66,7 +66,7 @@ func TestWarmDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	rows, err := s.pool.Query(t.Context(), `SELECT id, dispatch, kind, attempts FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
+	rows, err := s.pool.Query(t.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,27 +126,37 @@ func TestPlans(t *testing.T) {
 		"yield":         {q.yield, id + `, 1, '1 s', 8`},
 		"lock_agent":    {q.lockAgent, agent},
 		"record": {q.record, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-			true, NULL, NULL`},
-		"dispatch":      {q.dispatch, agent + `, 8, ` + id + `, 1`},
-		"make_agents":   {q.makeAgents, agents},
-		"lock_agents":   {q.lockAgents, agents},
-		"accept":        {q.accept, id + `, 'k', 'NewFeedback', ` + agent + `, 'o', 1, NULL, NULL, 'queued', NULL, NULL`},
-		"known":         {q.known, `'{k}'`},
-		"reopen":        {q.reopen, id + `, 'k', NULL, NULL, 1`},
-		"displace":      {q.displace, id + `, 'k'`},
-		"backlog":       {q.backlog, `8, 500`},
-		"due":           {q.due, `500`},
-		"requeue":       {q.requeue, `ARRAY[` + id + `]::uuid[]`},
-		"lost_leases":   {q.lostLeases, `500`},
-		"expire_leases": {q.expireLeases, `ARRAY[` + id + `]::uuid[], 11`},
-		"too_old":       {q.tooOld, `'30 days', 500`},
-		"expire":        {q.expire, `ARRAY[` + id + `]::uuid[], '30 days'`},
-		"release":       {q.release, `'{1}', 500`},
-		"overdue":       {q.overdue, `'15 s', ` + id + `, 500`},
-		"redispatch":    {q.redispatch, id + `, 1`},
-		"depth":         {q.depth, ``},
+			true, NULL, NULL, false, true, 0, NULL`},
+		"adopt":           {q.adopt, id + `, 1, now(), 2, now(), 1, true`},
+		"lost_before":     {q.lostBefore, `now(), 500`},
+		"agents_of":       {q.agentsOf, `ARRAY[` + id + `]::uuid[]`},
+		"replay":          {q.replay, `ARRAY[` + id + `]::uuid[], true`},
+		"cancel":          {q.cancel, `ARRAY[` + id + `]::uuid[], true`},
+		"release_agent":   {q.releaseAgent, agent + `, 500`},
+		"retain":          {q.retain, `'1 day', 500`},
+		"retain_attempts": {q.retainAttempts, `'1 day', 500`},
+		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
+		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
+		"dispatch":        {q.dispatch, agent + `, 8, ` + id + `, 1`},
+		"make_agents":     {q.makeAgents, agents},
+		"lock_agents":     {q.lockAgents, agents},
+		"accept":          {q.accept, id + `, 'k', 'NewFeedback', ` + agent + `, 'o', 1, NULL, NULL, 'queued', NULL, NULL`},
+		"known":           {q.known, `'{k}'`},
+		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1`},
+		"displace":        {q.displace, id + `, 'k'`},
+		"backlog":         {q.backlog, `8, 500`},
+		"due":             {q.due, `500`},
+		"requeue":         {q.requeue, `ARRAY[` + id + `]::uuid[]`},
+		"lost_leases":     {q.lostLeases, `500`},
+		"expire_leases":   {q.expireLeases, `ARRAY[` + id + `]::uuid[], 11`},
+		"too_old":         {q.tooOld, `'30 days', 500`},
+		"expire":          {q.expire, `ARRAY[` + id + `]::uuid[], '30 days'`},
+		"release":         {q.release, `'{1}', 500`},
+		"overdue":         {q.overdue, `'15 s', ` + id + `, 500`},
+		"redispatch":      {q.redispatch, id + `, 1`},
+		"depth":           {q.depth, ``},
 	} {
-		plan, took := explain(t, s, name, st.sql, st.args)
+		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
 		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}

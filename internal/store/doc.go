@@ -13,6 +13,10 @@
 //   - Every time compared with a lease or a wait is Postgres' now(), never this machine's clock.
 //   - What is written as jsonb or text was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes cannot
 //     make a write fail, nor one job the batch it came in.
+//   - A budget is what attempts has beyond budget_base. A replay, or an event that came back, begins a new one; attempts'
+//     numbers only go on, but that a free attempt's is used again.
+//   - An attempt is completed once. One without outcome is under way, or its outcome is unknown: only Redis may know it (Adopt).
+//   - What is final changes only by an operator's replay, by retention (which drops what it carried), or when its event comes back.
 //   - Every call ends: a context without a deadline gets one.
 //
 // A warm delivery costs two round trips and two commits: Claim, and Record, which also hands out the agent's next ones.

@@ -61,8 +61,11 @@ type Filter struct {
 	AgentID string // decimal
 	Status  Status
 	Reason  string
-	Before  int64 // only rows accepted before this Seq: the cursor
-	Limit   int   // default 50, at most 1,000
+	Kind    string
+	Since   time.Time // created at or after
+	Until   time.Time // created before
+	Before  int64     // only rows accepted before this Seq: the cursor
+	Limit   int       // default 50, at most 1,000
 }
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
@@ -82,11 +85,14 @@ func (d *Delivery) fields() []any {
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
 func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
-	where, args := f.where()
-	args = append(args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
+	n := f.where()
+	if f.Before > 0 {
+		n.add("seq <", f.Before)
+	}
+	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+where+
+	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.where()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
@@ -98,32 +104,70 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	return list, nil
 }
 
-// where holds only the conditions that narrow, so that Postgres plans each combination for the index that fits it.
-func (f Filter) where() (sql string, args []any) {
-	var conditions []string
-	add := func(condition string, arg any) {
-		args = append(args, arg)
-		conditions = append(conditions, condition+" $"+strconv.Itoa(len(args)))
-	}
+// where says which rows the filter means; Before and Limit are a page's, not the filter's.
+func (f Filter) where() (n narrowing) {
 	if f.ChainID != nil {
-		add("chain_id =", *f.ChainID)
+		n.add("chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		add("agent_id =", f.AgentID)
+		n.add("agent_id =", f.AgentID)
+	}
+	if f.Kind != "" {
+		n.add("kind =", f.Kind)
 	}
 	if f.Status != "" {
-		add("status =", f.Status)
+		n.add("status =", f.Status)
 	}
 	if f.Reason != "" {
-		add("reason =", f.Reason)
+		n.add("reason =", f.Reason)
 	}
-	if f.Before > 0 {
-		add("seq <", f.Before)
+	if !f.Since.IsZero() {
+		n.add("created_at >=", f.Since)
 	}
-	if len(conditions) == 0 {
-		return "", nil
+	if !f.Until.IsZero() {
+		n.add("created_at <", f.Until)
 	}
-	return " WHERE " + strings.Join(conditions, " AND "), args
+	return n
+}
+
+// narrowing holds only the conditions that narrow, so that Postgres plans each combination for the index that fits it.
+type narrowing struct {
+	conditions []string
+	args       []any
+}
+
+func (n *narrowing) add(condition string, arg any) {
+	n.args = append(n.args, arg)
+	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
+}
+
+func (n *narrowing) where() string {
+	if len(n.conditions) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(n.conditions, " AND ")
+}
+
+// Count tells how many deliveries the filter means, by status; Before and Limit do not count.
+func (s *Store) Count(ctx context.Context, f Filter) (map[Status]int64, error) {
+	n := f.where()
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.where()+` GROUP BY status`, n.args...)
+	if err != nil {
+		return nil, fmt.Errorf("count deliveries: %w", Plain(err))
+	}
+	counts := make(map[Status]int64)
+	var status Status
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
+		counts[status] = count
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count deliveries: %w", Plain(err))
+	}
+	return counts, nil
 }
 
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.

@@ -6,34 +6,57 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Outcome is what one attempt led to. Strings are made storable and cut here.
+// Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while Postgres is
+// away: fields may be added, not renamed.
 type Outcome struct {
-	Status Status
-	Reason string        // of the closed list (DESIGN §4); empty for delivered
-	Delay  time.Duration // Waiting: until the next attempt
-	Task   bool          // Waiting: hand out a scheduled task now; false leaves the wait to the sweep
-	Free   bool          // costs no attempt: count and row are taken back, unless Called
-	Called bool          // a call was written, in whole or in part
-	Stage  string        // how far the attempt came
-	Error  string        // a sentence for people; never with a secret
+	Status Status        `json:"status"`
+	Reason string        `json:"reason,omitempty"` // of the closed list (DESIGN §4); empty for delivered
+	Delay  time.Duration `json:"delay,omitempty"`  // Waiting: until the next attempt; ns in JSON
+	Task   bool          `json:"task,omitempty"`   // Waiting: hand out a scheduled task now; false leaves the wait to the sweep
+	Free   bool          `json:"free,omitempty"`   // costs no attempt: count and row are taken back, unless Called
+	Called bool          `json:"called,omitempty"` // a call was written, in whole or in part
+	Stage  string        `json:"stage,omitempty"`  // how far the attempt came
+	Error  string        `json:"error,omitempty"`  // a sentence for people; never with a secret
 
-	ToolName         string
-	Endpoint         string
-	FileVerification string
-	FileSource       string
-	Arguments        json.RawMessage // as sent
-	Response         json.RawMessage // as received
-	Result           json.RawMessage // what the delivery keeps of the answer
-	Protocol         string
+	ToolName         string          `json:"toolName,omitempty"`
+	Endpoint         string          `json:"endpoint,omitempty"`
+	FileVerification string          `json:"fileVerification,omitempty"`
+	FileSource       string          `json:"fileSource,omitempty"`
+	Arguments        json.RawMessage `json:"arguments,omitempty"` // as sent
+	Response         json.RawMessage `json:"response,omitempty"`  // as received
+	Result           json.RawMessage `json:"result,omitempty"`    // what the delivery keeps of the answer
+	Protocol         string          `json:"protocol,omitempty"`
 
-	AgentOK    bool            // the agent took the call
-	AgentError string          // what the agent is to blame for
-	ServerInfo json.RawMessage // as the agent introduced itself
+	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
+	AgentError string          `json:"agentError,omitempty"` // what the agent is to blame for
+	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // as the agent introduced itself
+
+	FetchFailed bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
+	KeepLine    bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
+	Moved       bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
+}
+
+// MarshalJSON never fails: what a stranger sent, and may be no JSON, is cut as it would be in Postgres.
+func (o Outcome) MarshalJSON() ([]byte, error) {
+	type plain Outcome
+	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo} {
+		*side = Storable(*side, maxSideBytes)
+	}
+	return json.Marshal(plain(o))
+}
+
+// Past is what an earlier attempt is known to have led to, though Postgres did not take it then.
+type Past struct {
+	Attempt   int       `json:"attempt"`
+	StartedAt time.Time `json:"startedAt"` // with Attempt it names the row
+	At        time.Time `json:"at"`        // when it became known
+	Outcome   Outcome   `json:"outcome"`   // whoever adopts it takes from Delay what has passed
 }
 
 // Recorded is the row after Record.
@@ -51,62 +74,149 @@ type Recorded struct {
 // ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late Delivered of
 // a delivery that is not final is no error: it ends it.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	rec, err := s.record(ctx, c, o)
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	var rec Recorded
+	err := o.check()
+	if err == nil {
+		a := c.Agent()
+		b := &pgx.Batch{}
+		b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
+		s.queueRecord(b, c, o, Past{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
+		res := s.pool.SendBatch(ctx, b)
+		defer res.Close()
+		if _, err = res.Exec(); err != nil {
+			err = fmt.Errorf("lock the agent: %w", err)
+		} else {
+			rec, err = readRecorded(res, c, o, c.Attempt)
+		}
+	}
 	if err != nil {
-		err = fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
+		return Recorded{}, fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
+	}
+	return rec, nil
+}
+
+// Adopt records what an earlier attempt of the delivery is known to have led to, instead of making the one that c was given
+// for: that one, which must not have called, is taken back, count and row; p's is completed, and the delivery moves as Record
+// would move it. p.Outcome.Delay is what is left of the wait. Calling it again after an error is harmless.
+//
+// ErrFenced: as Record. ErrStale: p's attempt has an outcome already, or was free and taken back: nothing changed.
+func (s *Store) Adopt(ctx context.Context, c *Claim, p Past) (Recorded, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rec, err := s.adopt(ctx, c, p)
+	if err != nil {
+		return Recorded{}, fmt.Errorf("adopt what attempt %d of delivery %s led to: %w", p.Attempt, c.ID, Plain(err))
+	}
+	return rec, nil
+}
+
+func (s *Store) adopt(ctx context.Context, c *Claim, p Past) (rec Recorded, err error) {
+	if err := p.Outcome.check(); err != nil {
+		return rec, err
+	}
+	a, o := c.Agent(), p.Outcome
+	took := min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32)
+	fenced := false
+	// Rare, so it may cost more round trips than Record: what follows depends on what the first statement finds.
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.sql.lockAgent, a.ChainID, a.Registry, a.ID); err != nil {
+			return fmt.Errorf("lock the agent: %w", err)
+		}
+		var ours, open bool
+		err := tx.QueryRow(ctx, s.sql.adopt, c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free && !o.Called).Scan(&ours, &open)
+		if err != nil {
+			return err
+		}
+		if ours && !open {
+			return ErrStale
+		}
+		o.Free = false // adopt.sql has taken back what is free
+		b := &pgx.Batch{}
+		s.queueRecord(b, c, o, p, &took)
+		res := tx.SendBatch(ctx, b)
+		defer res.Close()
+		rec, err = readRecorded(res, c, o, p.Attempt)
+		if fenced = errors.Is(err, ErrFenced); fenced {
+			return nil // a late success may have completed its attempt: that is kept
+		}
+		return err
+	})
+	if fenced {
+		return Recorded{}, ErrFenced
 	}
 	return rec, err
 }
 
-func (s *Store) record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+// check: an attempt cannot lead back to where it came from.
+func (o Outcome) check() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
-		return Recorded{}, fmt.Errorf("%q is not what an attempt can lead to", o.Status)
+		return fmt.Errorf("%q is not what an attempt can lead to", o.Status)
 	}
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
+	return nil
+}
+
+// queueRecord queues what follows the agent's lock: the outcome of attempt p, and the hand-out of the agent's next.
+func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *int64) {
 	a := c.Agent()
-	b := &pgx.Batch{}
-	b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
 	b.Queue(s.sql.record,
-		c.ID, c.No, c.StartedAt, c.Attempt, o.Status, name(o.Reason), o.Delay, o.Task, o.Free, o.Called, text(o.Stage, maxNameBytes),
+		c.ID, c.No, p.StartedAt, p.Attempt, o.Status, name(o.Reason), o.Delay, o.Task, o.Free, o.Called, text(o.Stage, maxNameBytes),
 		null(text(o.Error, maxErrorBytes)), name(o.ToolName), null(text(o.Endpoint, maxURLBytes)),
 		name(o.FileVerification), name(o.FileSource),
 		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
-		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes))
-	b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
-
-	var rec Recorded
-	res := s.pool.SendBatch(ctx, b)
-	defer res.Close()
-	if _, err := res.Exec(); err != nil {
-		return rec, fmt.Errorf("lock the agent: %w", err)
+		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes),
+		o.FetchFailed, o.Moved, c.Epoch, tookMs)
+	if o.releases() {
+		b.Queue(s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
 	}
+	if !o.KeepLine {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
+	}
+}
+
+// releases: the agent may have been enabled between the claim and now, and nobody would release the delivery after that.
+func (o Outcome) releases() bool { return o.Status == Held && o.Reason == agentDisabled }
+
+// agentDisabled is the reason why a disabled agent's deliveries are held.
+const agentDisabled = "agent_disabled"
+
+// readRecorded reads the answers to what queueRecord has queued, to the commit.
+func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec Recorded, err error) {
 	var n int
 	var next *time.Time
 	var accepted, now time.Time
-	err := res.QueryRow().Scan(&n, &next, &accepted, &now)
+	var bulk bool
+	err = res.QueryRow().Scan(&n, &next, &accepted, &now, &bulk)
 	fenced := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !fenced {
 		return rec, err
 	}
-	rows, err := res.Query()
-	if err == nil {
-		rec.Next, err = pgx.CollectRows(rows, scanTask)
+	if o.releases() {
+		if _, err := res.Exec(); err != nil {
+			return rec, fmt.Errorf("release what the agent's return frees: %w", err)
+		}
 	}
-	if err == nil {
-		err = res.Close() // the commit
+	if !o.KeepLine {
+		rows, err := res.Query()
+		if err == nil {
+			rec.Next, err = pgx.CollectRows(rows, scanTask)
+		}
+		if err != nil {
+			return rec, fmt.Errorf("hand out the next: %w", err)
+		}
 	}
-	switch {
-	case err != nil:
-		return Recorded{}, fmt.Errorf("hand out the next: %w", err)
-	case fenced:
-		return Recorded{}, ErrFenced
+	if err := res.Close(); err != nil { // the commit
+		return rec, err
+	}
+	if fenced {
+		return rec, ErrFenced
 	}
 	rec.Age = now.Sub(accepted)
 	if next != nil {
 		rec.NextAttemptAt = *next
 		if o.Task {
-			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(c.Attempt, 1), At: *next}
+			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1), Bulk: bulk, At: *next}
 		}
 	}
 	return rec, nil

@@ -51,6 +51,10 @@ func (s Status) Final() bool {
 // it. The write changed nothing.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and it went on without this worker")
 
+// ErrStale means that the outcome which Adopt was given is that of an attempt which has ended otherwise, or was taken back. The
+// write changed nothing, and the claim is still good.
+var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
+
 // ErrNotFound means that no such row exists.
 var ErrNotFound = errors.New("not found")
 
@@ -88,7 +92,9 @@ type statements struct {
 	claim, lockAgentOf, yield, lockAgent, record                    string
 	makeAgents, lockAgents, dispatch, backlog                       string
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
-	overdue, redispatch, depth                                      string
+	overdue, redispatch, lostBefore, depth                          string
+	adopt, replay, cancel, releaseAgent, agentsOf                   string
+	retain, retainAttempts, oldWeeks                                string
 }
 
 func readStatements() (q statements, err error) {
@@ -98,7 +104,9 @@ func readStatements() (q statements, err error) {
 		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
-		"overdue": &q.overdue, "redispatch": &q.redispatch, "depth": &q.depth,
+		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
+		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_agent": &q.releaseAgent, "agents_of": &q.agentsOf,
+		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
 		b, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {
@@ -187,12 +195,13 @@ type Task struct {
 	N        int
 	Kind     string
 	Attempts int       // attempts made so far; more than none puts the task into the retry lane
+	Bulk     bool      // a replay's first attempt: it stands behind what comes for the first time
 	At       time.Time // not before this; zero: now
 }
 
 func scanTask(row pgx.CollectableRow) (Task, error) {
 	var t Task
-	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts)
+	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk)
 	return t, err
 }
 

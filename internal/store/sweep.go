@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,8 +51,8 @@ func (s *Store) sweepConn(ctx context.Context) (conn *pgxpool.Conn, leads bool, 
 	return conn, leads, nil
 }
 
-// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all their
-// attempts, and returns how many there were.
+// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the attempts
+// of their budget, and returns how many there were.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (int, error) {
 	found, err := s.find(ctx, s.sql.lostLeases, limit)
 	n := 0
@@ -193,7 +195,42 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
 	return t, true, nil
 }
 
-// Depth counts deliveries that are not final, by status, and how late the most overdue wait is.
+// LostBefore gives new tasks to what was handed out before Redis lost its data, at most limit of them; a wait keeps its time, in
+// Task.At. Those are handed out anew, so calling it until fewer than limit come back finds all.
+func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]Task, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, s.sql.lostBefore, before, limit)
+	if err == nil {
+		var tasks []Task
+		tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
+			var at *time.Time
+			if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
+				t.At = *at
+			}
+			return t, err
+		})
+		if err == nil {
+			slices.SortFunc(tasks, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+			return tasks, nil
+		}
+	}
+	return nil, fmt.Errorf("hand out again what Redis lost: %w", Plain(err))
+}
+
+// Clock is Postgres' time, and when it was started.
+func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
+	if err != nil {
+		return now, started, fmt.Errorf("read the clock of Postgres: %w", Plain(err))
+	}
+	return now, started, nil
+}
+
+// Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a hand-out that
+// nobody has claimed (since it was handed out), a worker's lease that ran out.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration

@@ -4,8 +4,9 @@
 --
 -- Takes the row only when the task is the newest one (dispatch = n), still handed out (what went back into the agent's line
 -- is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and its row made here, so
--- that a process which dies during the call leaves a trace: "called" is also true when an earlier attempt never ended. All
--- times are Postgres'. Returns no row when refused.
+-- that a process which dies during the call leaves a trace: "unfinished" says that an earlier attempt has no outcome,
+-- "in_doubt" that one of the present budget has none, and "called" is true then too. All times are Postgres'. Returns no row
+-- when refused.
 WITH claimed AS (
     UPDATE herald.deliveries
        SET status          = 'running',
@@ -19,14 +20,20 @@ WITH claimed AS (
        AND dispatch = $2
        AND handed_at IS NOT NULL
        AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $4::interval))
-    RETURNING id, claim_no, attempts, lease_until, job, secret_headers, key, kind, created_at, called,
-              chain_id, identity_registry, agent_id
+    RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
+              created_at, called, chain_id, identity_registry, agent_id
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
 )
 SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
-       c.called OR (c.attempts > 1 AND EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = c.id AND a.outcome IS NULL)) AS called,
-       c.chain_id, c.identity_registry, c.agent_id::text, coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled
+       c.called OR u.unfinished AS called, c.chain_id, c.identity_registry, c.agent_id::text,
+       coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
+       greatest(c.attempts - c.budget_base, 1) AS budget, c.fetch_failures, u.unfinished, u.in_doubt, c.replays > 0 AS replay,
+       coalesce(g.policy, '{}') AS policy
   FROM claimed c
+ CROSS JOIN LATERAL (
+       SELECT count(*) > 0 AS unfinished, coalesce(bool_or(a.number > c.budget_base), false) AS in_doubt
+         FROM herald.attempts a
+        WHERE c.attempts > 1 AND a.delivery_id = c.id AND a.outcome IS NULL) u
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

@@ -5,7 +5,8 @@
 --    and has nobody to give the tasks to
 --
 -- An earlier statement of the transaction has locked the agent (lock_agent.sql, lock_agents.sql), or two of these could
--- count the same free places. Returns the tasks to put into Redis; if that fails the sweep finds them by handed_at.
+-- count the same free places. Returns the tasks to put into Redis, each with its attempts
+-- and whether it is bulk: a replay that has made none yet. If that fails the sweep finds them by handed_at.
 WITH next AS (
     SELECT id
       FROM herald.deliveries
@@ -22,6 +23,6 @@ WITH next AS (
        SET dispatch = d.dispatch + 1, handed_at = now(), updated_at = now()
       FROM next
      WHERE d.id = next.id
-    RETURNING d.id, d.dispatch, d.kind, d.attempts, d.seq
+    RETURNING d.id, d.dispatch, d.kind, d.attempts, d.replays > 0 AND d.attempts <= d.budget_base AS bulk, d.seq
 )
-SELECT id, dispatch, kind, attempts FROM handed ORDER BY seq
+SELECT id, dispatch, kind, attempts, bulk FROM handed ORDER BY seq

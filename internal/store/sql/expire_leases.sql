@@ -2,13 +2,13 @@
 -- that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did is unknown. The new
 -- claim_no makes a late write of the old worker change nothing. The agents are locked.
 --
--- $1 ids uuid[]   $2 attempts a delivery has
+-- $1 ids uuid[]   $2 attempts a budget has
 WITH changed AS (
     UPDATE herald.deliveries
-       SET status      = CASE WHEN attempts >= $2 THEN 'dead' ELSE 'queued' END,
-           reason      = CASE WHEN attempts >= $2 THEN 'outcome_unknown' END,
+       SET status      = CASE WHEN attempts - budget_base >= $2 THEN 'dead' ELSE 'queued' END,
+           reason      = CASE WHEN attempts - budget_base >= $2 THEN 'outcome_unknown' END,
            error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
-           finished_at = CASE WHEN attempts >= $2 THEN now() END,
+           finished_at = CASE WHEN attempts - budget_base >= $2 THEN now() END,
            claim_no    = nextval('herald.claim_no'),
            handed_at   = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'running' AND lease_until < now()

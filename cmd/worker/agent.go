@@ -1,0 +1,345 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+type agentCmd struct {
+	List    agentListCmd    `cmd:"" help:"List agents that Herald has delivered to, or meant to."`
+	Show    agentShowCmd    `cmd:"" help:"Show what is known of an agent."`
+	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release what is held because it was disabled."`
+	Disable agentDisableCmd `cmd:"" help:"Hold an agent's deliveries from now on (agent_disabled)."`
+	Policy  agentPolicyCmd  `cmd:"" help:"Set how an agent is treated, or show it when nothing is set."`
+}
+
+type agentListCmd struct {
+	State  string  `help:"Only in this state." placeholder:"STATE" enum:",pending,connected,needs_auth,failed,disabled" default:""`
+	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
+	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells."`
+	Limit  int     `help:"Rows." default:"50"`
+	JSON   bool    `name:"json" help:"As JSON."`
+}
+
+func (c *agentListCmd) Run(a *app) error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
+	}
+	f := store.AgentFilter{ChainID: c.Chain, State: c.State, Limit: c.Limit}
+	if c.Cursor != "" {
+		after, err := parseCursor(c.Cursor)
+		if err != nil {
+			return err
+		}
+		f.After = &after
+	}
+	st, err := a.store()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	list, err := st.Agents(a.ctx, f)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if list == nil {
+			list = []store.AgentRow{}
+		}
+		return writeJSON(a, list)
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "AGENT\tSTATE\tQUEUED\tRUNNING\tWAITING\tHELD\tLAST OK\tENDPOINT\tLAST ERROR")
+	for _, r := range list {
+		fmt.Fprintf(w, "%d:%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", r.ChainID, r.AgentID, r.State, r.Open[store.Queued], r.Open[store.Running],
+			r.Open[store.Waiting], r.Open[store.Held], when(r.LastOKAt), orDash(short(r.Endpoint)), orDash(short(r.LastError)))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(list) == c.Limit {
+		last := list[len(list)-1]
+		fmt.Fprintf(a.out, "more: --cursor %s\n", cursorOf(last))
+	}
+	return nil
+}
+
+// cursorOf names the last agent of a page by the three that make one.
+func cursorOf(r store.AgentRow) string {
+	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
+}
+
+func parseCursor(s string) (store.Agent, error) {
+	chain, rest, _ := strings.Cut(s, ":")
+	registry, id, _ := strings.Cut(rest, ":")
+	chainID, agentID, err := parseAgent(chain + ":" + id)
+	if err != nil || !common.IsHexAddress(registry) {
+		return store.Agent{}, &misuseError{fmt.Sprintf("%q is not a cursor: take it from the end of the previous page", s)}
+	}
+	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
+}
+
+// agentArg names one agent.
+type agentArg struct {
+	Agent    string `arg:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
+	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
+}
+
+// agent is the store's name of it.
+func (c agentArg) agent(a *app) (store.Agent, error) {
+	chainID, id, err := parseAgent(c.Agent)
+	if err != nil {
+		return store.Agent{}, err
+	}
+	if c.Registry != "" {
+		registry, err := parseRegistry(c.Registry)
+		return store.Agent{ChainID: chainID, Registry: registry, ID: id}, err
+	}
+	known, _ := a.cfg.Registries(chainID)
+	if known.Identity == (common.Address{}) {
+		return store.Agent{}, &misuseError{fmt.Sprintf("the IdentityRegistry of chain %d is not known: name it with --registry, or set IDENTITY_REGISTRY_%d", chainID, chainID)}
+	}
+	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
+}
+
+// parseRegistry takes an address; one in mixed case must carry the right checksum (EIP-55).
+func parseRegistry(s string) (string, error) {
+	digits, prefixed := strings.CutPrefix(s, "0x")
+	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
+	if addr := common.HexToAddress(s); !prefixed || !common.IsHexAddress(s) || mixed && addr.Hex() != s {
+		return "", &misuseError{fmt.Sprintf("--registry %q is not an address with the right checksum", s)}
+	}
+	return strings.ToLower(s), nil
+}
+
+func nameOf(g store.Agent) string {
+	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
+}
+
+type agentShowCmd struct {
+	agentArg
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+func (c *agentShowCmd) Run(a *app) error {
+	g, err := c.agent(a)
+	if err != nil {
+		return err
+	}
+	st, err := a.store()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	r, err := st.AgentRow(a.ctx, g)
+	if errors.Is(err, store.ErrNotFound) {
+		return c.unknown(a, st, g)
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(a, r)
+	}
+	return showAgent(a, r)
+}
+
+// unknown looks whether the number is known under another registry.
+func (c *agentShowCmd) unknown(a *app, st *openStore, g store.Agent) error {
+	others, err := st.Agents(a.ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 && c.Registry == "" {
+		return fmt.Errorf("nothing is known of %s; there is one of the same number: say --registry %s", nameOf(g), others[0].IdentityRegistry)
+	}
+	return fmt.Errorf("nothing is known of %s: no delivery was ever accepted for it", nameOf(g))
+}
+
+func showAgent(a *app, r store.AgentRow) error {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, printable(value))
+		}
+	}
+	row("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
+	row("registry", r.IdentityRegistry)
+	state := r.State
+	if !r.Enabled && state != "disabled" {
+		state += ", disabled"
+	}
+	row("state", state)
+	row("policy", "onUnknown="+onUnknown(r.Policy))
+	row("endpoint", r.Endpoint)
+	row("server", compact(r.ServerInfo))
+	row("protocol", r.Protocol)
+	row("tools", compact(r.Tools))
+	row("epoch", fmt.Sprint(r.Epoch))
+	var open []string
+	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
+		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
+	}
+	row("open", strings.Join(open, ", "))
+	row("ended", compact(r.Totals))
+	row("last success", when(r.LastOKAt))
+	if r.LastError != "" {
+		row("last error", when(r.LastErrorAt)+"  "+r.LastError)
+	}
+	row("known since", r.CreatedAt.UTC().Format(time.RFC3339))
+	return w.Flush()
+}
+
+func when(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// agentChange is what enable, disable and policy answer.
+type agentChange struct {
+	Agent    string       `json:"agent"`
+	Registry string       `json:"identityRegistry"`
+	Enabled  *bool        `json:"enabled,omitempty"`
+	Policy   *agentPolicy `json:"policy,omitempty"`
+	Released int          `json:"released"`
+	Audit    int64        `json:"audit,omitempty"`
+}
+
+type agentPolicy struct {
+	OnUnknown string `json:"onUnknown"`
+}
+
+func changeOf(g store.Agent) agentChange {
+	return agentChange{Agent: fmt.Sprintf("%d:%s", g.ChainID, g.ID), Registry: g.Registry}
+}
+
+type agentEnableCmd struct {
+	agentArg
+	actorFlag
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+func (c *agentEnableCmd) Run(a *app) error { return able(a, c.agentArg, c.actor(), c.JSON, true) }
+
+type agentDisableCmd struct {
+	agentArg
+	actorFlag
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+func (c *agentDisableCmd) Run(a *app) error { return able(a, c.agentArg, c.actor(), c.JSON, false) }
+
+// able enables or disables.
+func able(a *app, arg agentArg, actor string, asObject, enabled bool) error {
+	g, err := arg.agent(a)
+	if err != nil {
+		return err
+	}
+	st, err := a.dispatching()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	out := changeOf(g)
+	out.Enabled = &enabled
+	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
+	row := store.Audit{Actor: actor, Action: action, Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry}), Matched: 1}
+	out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
+		released, tasks, err := st.EnableAgent(a.ctx, g, enabled)
+		st.dispatch(a.ctx, tasks)
+		out.Released = released
+		return int64(released), err
+	})
+	switch {
+	case err != nil:
+		return err
+	case asObject:
+		return writeJSON(a, out)
+	case enabled:
+		fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", nameOf(g), out.Released, out.Audit)
+	default:
+		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; `worker agent enable` releases them (audit %d)\n", nameOf(g), out.Audit)
+	}
+	return nil
+}
+
+type agentPolicyCmd struct {
+	agentArg
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call whose outcome nobody knows is made again (default); onUnknown=hold: it is held until an operator replays it."`
+	actorFlag
+	JSON bool `name:"json" help:"As JSON."`
+}
+
+// parsePolicy reads NAME=VALUE.
+func parsePolicy(settings []string) (p store.Policy, err error) {
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		switch {
+		case name != "onUnknown":
+			return p, &misuseError{fmt.Sprintf("%q is no policy: there is onUnknown=resend and onUnknown=hold", s)}
+		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
+			return p, &misuseError{fmt.Sprintf("onUnknown is resend or hold, not %q", value)}
+		case p.OnUnknown != "" && p.OnUnknown != value:
+			return p, &misuseError{"onUnknown is set twice"}
+		}
+		p.OnUnknown = value
+	}
+	return p, nil
+}
+
+func (c *agentPolicyCmd) Run(a *app) error {
+	p, err := parsePolicy(c.Settings)
+	if err != nil {
+		return err
+	}
+	g, err := c.agent(a)
+	if err != nil {
+		return err
+	}
+	st, err := a.store()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	out := changeOf(g)
+	if len(c.Settings) > 0 {
+		row := store.Audit{Actor: c.actor(), Action: "agent policy", Matched: 1,
+			Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown})}
+		out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
+			if err := st.SetPolicy(a.ctx, g, p); err != nil {
+				return 0, err
+			}
+			return 1, nil
+		})
+	} else {
+		var r store.AgentRow
+		if r, err = st.AgentRow(a.ctx, g); errors.Is(err, store.ErrNotFound) {
+			err = nil // what nobody set is the default
+		}
+		p = r.Policy
+	}
+	if err != nil {
+		return err
+	}
+	out.Policy = &agentPolicy{OnUnknown: onUnknown(p)}
+	if c.JSON {
+		return writeJSON(a, out)
+	}
+	_, err = fmt.Fprintf(a.out, "%s: onUnknown=%s\n", nameOf(g), out.Policy.OnUnknown)
+	return err
+}
+
+// onUnknown is the setting in force.
+func onUnknown(p store.Policy) string {
+	return cmp.Or(p.OnUnknown, store.OnUnknownResend)
+}

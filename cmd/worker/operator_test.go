@@ -1,0 +1,409 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// desk is an operator's: the commands, and beside them the rows and the lanes that they change.
+type desk struct {
+	t     testing.TB
+	env   []string
+	store *store.Store
+	queue *queue.Queue
+	index uint64
+}
+
+func newDesk(t testing.TB) *desk {
+	t.Helper()
+	databaseURL, redisURL := embeddedtest.Postgres(t, migrated), embeddedtest.Redis(t)
+	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + newKeyset(t), "HERALD_LOG_LEVEL=error"}}
+	var err error
+	if d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.store.Close)
+	if d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.queue.Close() })
+	return d
+}
+
+// worker runs a command line; it must end with code, and what it prints must leave the terminal alone.
+func (d *desk) worker(code int, args ...string) (out, errs string) {
+	d.t.Helper()
+	got, out, errs := worker(d.t, d.env, args...)
+	if got != code {
+		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
+	}
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+		d.t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
+	}
+	return out, errs
+}
+
+func (d *desk) says(code int, want string, args ...string) {
+	d.t.Helper()
+	if out, errs := d.worker(code, args...); !strings.Contains(strings.Join(strings.Fields(out+errs), " "), want) {
+		d.t.Errorf("worker %v does not say %q:\n%s%s", args, want, out, errs)
+	}
+}
+
+func decode[T any](t testing.TB, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+func registryOf(t testing.TB, chain uint64) common.Address {
+	t.Helper()
+	known, ok := erc8004.Known(chain)
+	if !ok {
+		t.Fatalf("chain %d has no known registries", chain)
+	}
+	return known.Identity
+}
+
+// accept takes one feedback for an agent of chain 8453 and claims it.
+func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.Claim) {
+	d.t.Helper()
+	d.index++
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1)}
+	got, tasks, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j}})
+	if err != nil || len(tasks) != 1 {
+		d.t.Fatalf("%v, %d tasks", err, len(tasks))
+	}
+	c, err := d.store.Claim(d.t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
+	if err != nil || c == nil {
+		d.t.Fatalf("%+v, %v", c, err)
+	}
+	return got[0].ID, c
+}
+
+// ended takes one feedback to an outcome.
+func (d *desk) ended(agent int64, o store.Outcome) uuid.UUID {
+	d.t.Helper()
+	id, c := d.accept(agent, registryOf(d.t, 8453))
+	o.Stage = "call"
+	if _, err := d.store.Record(d.t.Context(), c, o); err != nil {
+		d.t.Fatal(err)
+	}
+	return id
+}
+
+func (d *desk) status(id uuid.UUID) string {
+	d.t.Helper()
+	row, err := d.store.Delivery(d.t.Context(), id)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(row.Status) + " " + row.Reason)
+}
+
+func (d *desk) pending(lane queue.Lane) int {
+	d.t.Helper()
+	lanes, err := d.queue.Lanes()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return lanes[lane]["pending"]
+}
+
+func (d *desk) audits() []store.Audit {
+	d.t.Helper()
+	out, _ := d.worker(0, "delivery", "audit", "--json")
+	return decode[[]store.Audit](d.t, out)
+}
+
+var (
+	dead      = store.Outcome{Status: store.Dead, Reason: "timeout", Called: true, AgentError: "\x1b[2Jno answer \u202e"}
+	delivered = store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Endpoint: "https://a.example/\u202e"}
+)
+
+func TestReplayByFilter(t *testing.T) {
+	d := newDesk(t)
+	var ids []uuid.UUID
+	for range 10 {
+		ids = append(ids, d.ended(42, dead))
+	}
+	other, good := d.ended(7, dead), d.ended(42, delivered)
+	line := []string{"delivery", "replay", "--agent", "8453:42", "--since", "1h"}
+
+	d.says(0, "10 dead not moved: 1 delivered (with --force they are delivered a second time) 10 would be queued anew, 50 a second, in about 0s. Nothing was changed: the same command with --yes does it.", line...)
+	d.says(0, "no delivery matches that could be moved", "delivery", "replay", "--agent", "8453:42", "--until", "1h")
+	d.says(0, "no delivery matches that could be moved", "delivery", "replay", "--kind", "FeedbackRevoked")
+	if s := d.status(ids[0]); s != "dead timeout" || len(d.audits()) != 0 {
+		t.Errorf("a dry run changed something: %s", s)
+	}
+
+	out, _ := d.worker(0, append(line, "--yes", "--json", "--actor", "on call\x1b[2J")...)
+	r := decode[moveReport](t, out)
+	if r.Matched != 10 || r.Moved != 10 || r.State != auditDone || r.Action != "replay" || len(r.Left) != 0 {
+		t.Errorf("%s", out)
+	}
+	for _, id := range ids {
+		if s := d.status(id); s != "queued" {
+			t.Errorf("%s", s)
+		}
+	}
+	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
+		t.Errorf("%s, %s", d.status(other), d.status(good))
+	}
+	// The agent's share is handed out, behind what comes for the first time; the rest waits in its line.
+	if n := d.pending(queue.Bulk); n != store.HandOut || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
+		t.Errorf("%d tasks in lane bulk", n)
+	}
+	a := d.audits()
+	if len(a) != 1 || a[0].ID != r.Audit || a[0].Action != "replay" || !strings.HasPrefix(a[0].Actor, "on call") || a[0].Matched != 10 || a[0].Moved != 10 ||
+		a[0].State != auditDone || a[0].FinishedAt == nil || !strings.Contains(string(a[0].Filter), `"8453:42"`) || !strings.Contains(string(a[0].Filter), `"since": "20`) {
+		t.Errorf("%+v %s", a, a[0].Filter)
+	}
+	d.says(0, "on call·[2J replay done 10 10", "delivery", "audit")
+	d.says(0, "no delivery matches", append(line, "--yes")...)
+
+	// What was delivered is taken by filter only when that is said twice.
+	d.says(0, "1 of 1 queued anew", "delivery", "replay", "--agent", "8453:42", "--status", "delivered", "--force", "--yes")
+	if s := d.status(good); s != "queued" {
+		t.Errorf("%s", s)
+	}
+}
+
+func TestReplayByID(t *testing.T) {
+	d := newDesk(t)
+	id, good, unknown := d.ended(42, dead), d.ended(42, delivered), uuid.New()
+	out, errs := d.worker(exitLeft, "delivery", "replay", id.String(), good.String(), unknown.String(), id.String())
+	for _, want := range []string{"left " + good.String() + "  it is delivered: replaying it calls the agent again and needs force\n",
+		"left " + unknown.String() + "  there is no such delivery\n", "1 of 3 queued anew (audit 1)\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q:\n%s", want, out)
+		}
+	}
+	if !strings.Contains(errs, "2 of 3 were left as they are") || d.status(id) != "queued" || d.status(good) != "delivered" || d.pending(queue.Bulk) != 1 {
+		t.Errorf("%s", errs)
+	}
+	out, _ = d.worker(exitLeft, "delivery", "replay", "--json", id.String())
+	if r := decode[moveReport](t, out); r.Matched != 1 || r.Moved != 0 || len(r.Left) != 1 || r.Left[0].ID != id || !strings.Contains(r.Left[0].Why, "it is queued") {
+		t.Errorf("%s", out)
+	}
+	d.says(0, "1 of 1 queued anew (audit 3)", "delivery", "replay", "--force", good.String())
+	if a := d.audits(); len(a) != 3 || a[2].Matched != 3 || a[2].Moved != 1 || !strings.Contains(string(a[2].Filter), unknown.String()) || !strings.Contains(a[0].Actor, "@") {
+		t.Errorf("%+v", a)
+	}
+}
+
+// Without a Redis at hand the rows wait for the worker's sweep.
+func TestReplayWithoutRedis(t *testing.T) {
+	d := newDesk(t)
+	id := d.ended(42, dead)
+	env := append(slices.DeleteFunc(slices.Clone(d.env), func(s string) bool { return strings.HasPrefix(s, "REDIS_URL=") }), "HERALD_QUEUE=embedded")
+	if code, out, errs := worker(t, env, "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+	// A Redis that is away does not stop it either.
+	id = d.ended(7, dead)
+	if code, out, errs := worker(t, append(d.env, "REDIS_URL=redis://127.0.0.1:1"), "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+	if n := d.pending(queue.Bulk); n != 0 {
+		t.Errorf("%d tasks", n)
+	}
+}
+
+// Ctrl-C ends a replay between two batches; what was done is told and the audit says cancelled.
+func TestReplayIsStopped(t *testing.T) {
+	d := newDesk(t)
+	var ids []uuid.UUID
+	for range 3 {
+		ids = append(ids, d.ended(42, dead))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"delivery", "replay", "--status", "dead", "--yes", "--rate", "1", "--json"}, append(d.env, "HERALD_DATA="+t.TempDir()), &out, &errs)
+	}()
+	poll(t, "the first is queued", func() bool { return d.status(ids[0]) == "queued" })
+	stop()
+	code := receive(t, "the end", ended)
+	r := decode[moveReport](t, out.String())
+	if code != exitFailed || r.State != auditCancelled || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
+		t.Errorf("%d %s %s", code, out.String(), errs.String())
+	}
+	if a := d.audits(); len(a) != 1 || a[0].State != auditCancelled || a[0].Moved != 1 || !strings.Contains(a[0].Note, "stopped after 1 of 3") {
+		t.Errorf("%+v", a)
+	}
+	if d.status(ids[2]) != "dead timeout" {
+		t.Errorf("%s", d.status(ids[2]))
+	}
+}
+
+func TestCancel(t *testing.T) {
+	d := newDesk(t)
+	gone := d.ended(42, dead)
+	wait := d.ended(42, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	runs, claim := d.accept(42, registryOf(t, 8453))
+	d.says(0, "1 held 1 waiting not moved: 1 dead (they have ended already) not moved: 1 running (only with --force: the call cannot be taken back) "+
+		"2 would be cancelled. Nothing was changed", "delivery", "cancel", "--agent", "8453:42")
+	d.says(0, "2 of 2 cancelled", "delivery", "cancel", "--agent", "8453:42", "--yes")
+	if d.status(wait) != "cancelled operator" || d.status(held) != "cancelled operator" || d.status(gone) != "dead timeout" || d.status(runs) != "running" {
+		t.Errorf("%s, %s, %s, %s", d.status(wait), d.status(held), d.status(gone), d.status(runs))
+	}
+	out, _ := d.worker(exitLeft, "delivery", "cancel", runs.String(), gone.String())
+	if !strings.Contains(out, "cancelling it needs force") || !strings.Contains(out, "it has ended: it is dead") {
+		t.Errorf("%s", out)
+	}
+	d.says(0, "1 of 1 cancelled", "delivery", "cancel", "--force", runs.String())
+	if _, err := d.store.Record(t.Context(), claim, dead); err == nil || d.status(runs) != "cancelled operator" {
+		t.Errorf("%v, %s", err, d.status(runs))
+	}
+	if a := d.audits(); len(a) != 3 || a[0].Action != "cancel" || a[0].Moved != 1 || a[1].Moved != 0 || a[1].State != auditDone {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestListByKindAndTime(t *testing.T) {
+	d := newDesk(t)
+	id := d.ended(42, dead)
+	for args, there := range map[string]bool{"--kind NewFeedback": true, "--kind FeedbackRevoked": false, "--since 1h": true, "--until 1h": false, "--since 1h --until 1ns": true} {
+		out, _ := d.worker(0, append([]string{"delivery", "list"}, strings.Fields(args)...)...)
+		if strings.Contains(out, id.String()) != there {
+			t.Errorf("%s: %s", args, out)
+		}
+	}
+}
+
+func TestAgents(t *testing.T) {
+	d := newDesk(t)
+	if out, _ := d.worker(0, "agent", "list", "--json"); out != "[]\n" {
+		t.Errorf("nobody: %s", out)
+	}
+	d.ended(42, delivered)
+	d.ended(7, dead)
+	elsewhere := common.HexToAddress("0x00000000000000000000000000000000000000aa")
+	d.accept(9, elsewhere)
+	registry := strings.ToLower(registryOf(t, 8453).Hex())
+
+	d.says(0, "8453:42 connected 0 0 0 0 20", "agent", "list")
+	d.says(0, "8453:7 failed 0 0 0 0 -", "agent", "list", "--state", "failed")
+	if out, _ := d.worker(0, "agent", "list", "--chain", "1"); strings.Contains(out, "8453") {
+		t.Errorf("chain 1: %s", out)
+	}
+	seen := map[string]int{}
+	args := []string{"agent", "list", "--limit", "1"}
+	for range 4 {
+		out, _ := d.worker(0, args...)
+		rows := strings.Split(strings.TrimSpace(out), "\n")
+		if len(rows) > 1 {
+			seen[strings.Fields(rows[1])[0]]++
+		}
+		_, cursor, more := strings.Cut(strings.TrimSpace(out), "more: --cursor ")
+		if !more {
+			break
+		}
+		args = []string{"agent", "list", "--limit", "1", "--cursor", cursor}
+	}
+	if len(seen) != 3 || seen["8453:42"] != 1 || seen["8453:7"] != 1 || seen["8453:9"] != 1 {
+		t.Errorf("pages: %v", seen)
+	}
+
+	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected policy onUnknown=resend endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
+		d.says(0, want, "agent", "show", "8453:42")
+	}
+	d.says(0, "no answer ·", "agent", "show", "8453:7")
+	out, _ := d.worker(0, "agent", "show", "8453:42", "--json")
+	if r := decode[store.AgentRow](t, out); r.AgentID != "42" || !r.Enabled || r.IdentityRegistry != registry {
+		t.Errorf("%s", out)
+	}
+	d.says(1, "nothing is known of agent 8453:1 of registry "+registry+": no delivery was ever accepted for it", "agent", "show", "8453:1")
+	d.says(1, "say --registry "+strings.ToLower(elsewhere.Hex()), "agent", "show", "8453:9")
+	d.says(0, "agent 8453:9", "agent", "show", "8453:9", "--registry", elsewhere.Hex())
+
+	// Held for a disabled agent until it is enabled.
+	d.says(0, "is disabled: its deliveries are held", "agent", "disable", "8453:42")
+	held, c := d.accept(42, registryOf(t, 8453))
+	if c.Enabled {
+		t.Error("a claim does not know that the agent is disabled")
+	}
+	if _, err := d.store.Record(t.Context(), c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true}); err != nil {
+		t.Fatal(err)
+	}
+	d.says(0, "8453:42 disabled 0 0 0 1", "agent", "list", "--state", "disabled")
+	d.says(0, "open 0 queued, 0 running, 0 waiting, 1 held", "agent", "show", "8453:42")
+	before := d.pending(queue.First) + d.pending(queue.Retry)
+	out, _ = d.worker(0, "agent", "enable", "8453:42", "--json", "--actor", "on call")
+	if r := decode[agentChange](t, out); r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
+		t.Errorf("%s", out)
+	}
+	if d.status(held) != "queued" || d.pending(queue.First)+d.pending(queue.Retry) != before+1 {
+		t.Errorf("%s, %d tasks before, %d and %d now", d.status(held), before, d.pending(queue.First), d.pending(queue.Retry))
+	}
+
+	d.says(0, "onUnknown=resend", "agent", "policy", "8453:42")
+	d.says(0, "onUnknown=resend", "agent", "policy", "8453:1000")
+	d.says(0, "onUnknown=hold", "agent", "policy", "8453:42", "onUnknown=hold")
+	d.says(0, "policy onUnknown=hold", "agent", "show", "8453:42")
+	if _, c := d.accept(42, registryOf(t, 8453)); c.Policy.OnUnknown != "hold" {
+		t.Errorf("%+v", c.Policy)
+	}
+	out, _ = d.worker(0, "agent", "policy", "8453:42", "onUnknown=resend", "--json")
+	if r := decode[agentChange](t, out); r.Policy == nil || r.Policy.OnUnknown != "resend" || r.Audit == 0 {
+		t.Errorf("%s", out)
+	}
+	var trail []string
+	for _, a := range d.audits() {
+		trail = append(trail, fmt.Sprintf("%s %s %d/%d", a.Action, a.State, a.Moved, a.Matched))
+		if a.Actor == "" || !strings.Contains(string(a.Filter), `"8453:42"`) {
+			t.Errorf("%+v %s", a, a.Filter)
+		}
+	}
+	if want := "agent policy done 1/1, agent policy done 1/1, agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
+		t.Errorf("%v", trail)
+	}
+}
+
+// poll asks until ok.
+func poll(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("not within 30 s: " + what)
+		}
+	}
+}
+
+func receive[T any](t testing.TB, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(30 * time.Second):
+		t.Fatal("not within 30 s: " + what)
+		panic("unreachable")
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/redis/go-redis/v9"
+)
+
+func migrated(ctx context.Context, url string) error {
+	_, err := store.Migrate(ctx, secret.New(url))
+	return err
+}
+
+// newKeyset is HERALD_KEYSET's value as `worker keys init` prints it.
+func newKeyset(t testing.TB) string {
+	t.Helper()
+	code, out, errs := worker(t, nil, "keys", "init")
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	return strings.TrimSpace(out)
+}
+
+// The worker refuses to start (DESIGN §5) with one line that names what to change.
+func TestRefusesToStart(t *testing.T) {
+	keyset := "HERALD_KEYSET=" + newKeyset(t)
+	away := []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://:hunter2@127.0.0.1:1"}
+	for name, c := range map[string]struct {
+		env  func(t *testing.T) []string
+		code int
+		says []string // in one line
+	}{
+		"a lease shorter than the call": {func(*testing.T) []string { return append(away, keyset, "HERALD_LEASE=80s") }, exitMisuse,
+			[]string{"HERALD_LEASE: 1m20s is shorter than", "HERALD_CALL_TIMEOUT 30s", "HERALD_LEASE_MARGIN 1m0s", "set it to 1m30s or more"}},
+		"a pool smaller than the concurrency": {func(*testing.T) []string { return append(away, keyset, "HERALD_DB_POOL=16") }, exitMisuse,
+			[]string{"HERALD_DB_POOL: 16 connections are too few for HERALD_CONCURRENCY 32", "set it to 36 or more, or lower the concurrency"}},
+		"a pool as large as the concurrency": {func(*testing.T) []string { return append(away, keyset, "HERALD_CONCURRENCY=40") }, exitMisuse,
+			[]string{"HERALD_DB_POOL: 40 connections are too few for HERALD_CONCURRENCY 40", "set it to 44 or more"}},
+		"no keyset": {func(*testing.T) []string { return away }, exitMisuse,
+			[]string{"HERALD_KEYSET: is not set although DATABASE_URL is", "`worker keys init`", "set HERALD_KEYSET or HERALD_KEYSET_FILE"}},
+		"a retention shorter than the expiry": {func(*testing.T) []string { return append(away, keyset, "HERALD_RETENTION=240h") }, exitMisuse,
+			[]string{"HERALD_RETENTION: 240h0m0s is shorter than HERALD_EXPIRY 720h0m0s", "Set it to 720h0m0s or more"}},
+		"pending migrations": {func(t *testing.T) []string {
+			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, nil), "REDIS_URL=" + embeddedtest.Redis(t)}
+		}, exitFailed, []string{"the database lacks", "0001_deliveries.sql", "run `worker migrate`"}},
+		"an old Redis": {func(t *testing.T) []string {
+			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + oldRedis(t, "6.0.16")}
+		}, exitFailed, []string{"Redis 6.0.16 is too old: Herald needs 6.2 or newer"}},
+		"a Redis that evicts": {func(t *testing.T) []string {
+			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + evictingRedis(t)}
+		}, exitFailed, []string{"Redis may evict keys (maxmemory-policy allkeys-lru)", "set maxmemory-policy noeviction"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := append(c.env(t), "HERALD_LISTEN=127.0.0.1:0", "HERALD_LOG_LEVEL=error")
+			code, out, errs := worker(t, env)
+			said := ""
+			for line := range strings.Lines(errs) {
+				if strings.Contains(line, c.says[0]) {
+					said = line
+				}
+			}
+			for _, want := range c.says {
+				if code != c.code || !strings.Contains(said, want) {
+					t.Errorf("exit code %d, want %d; no line says %q:\n%s%s", code, c.code, want, out, errs)
+				}
+			}
+			if strings.Contains(out+errs, "hunter2") {
+				t.Errorf("a password is told:\n%s", errs)
+			}
+		})
+	}
+}
+
+// The embedded Redis is not asked for what an operator's own has to be: miniredis answers no INFO.
+func TestStartsOnItsOwnRedis(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	said := &watched{want: "delivering", seen: make(chan struct{})}
+	ended := make(chan int, 1)
+	env := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + embeddedtest.Postgres(t, migrated),
+		"HERALD_QUEUE=embedded", "HERALD_KEYSET=" + newKeyset(t), "HERALD_LISTEN=127.0.0.1:0"}
+	go func() { ended <- run(ctx, nil, env, &bytes.Buffer{}, said) }()
+	select {
+	case <-said.seen:
+	case code := <-ended:
+		t.Fatalf("it ended with %d:\n%s", code, said)
+	case <-time.After(30 * time.Second):
+		t.Errorf("it does not start:\n%s", said)
+	}
+	stop()
+	select {
+	case code := <-ended:
+		if code != 0 {
+			t.Errorf("exit code %d after an orderly stop:\n%s", code, said)
+		}
+	case <-time.After(60 * time.Second):
+		t.Fatalf("it does not end:\n%s", said)
+	}
+}
+
+// watched is output that tells when something was said.
+type watched struct {
+	want string
+	seen chan struct{}
+
+	mu   sync.Mutex
+	b    bytes.Buffer
+	told bool
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n, err := w.b.Write(p)
+	if !w.told && strings.Contains(w.b.String(), w.want) {
+		w.told = true
+		close(w.seen)
+	}
+	return n, err
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+// evictingRedis is a real server that may throw tasks away.
+func evictingRedis(t *testing.T) string {
+	t.Helper()
+	raw := embeddedtest.RealRedis(t)
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := c.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// oldRedis answers PING, and INFO with that version; it knows nothing else, as HELLO was unknown to old servers.
+func oldRedis(t *testing.T, version string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() { answerRedis(c, "redis_version:"+version+"\r\nredis_mode:standalone\r\n") })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return "redis://:hunter2@" + l.Addr().String()
+}
+
+// answerRedis reads commands, arrays of bulk strings, until the other side leaves.
+func answerRedis(c net.Conn, info string) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for {
+		var n int
+		if _, err := fmt.Fscanf(r, "*%d\r\n", &n); err != nil {
+			return
+		}
+		var args []string
+		for range n {
+			var length int
+			if _, err := fmt.Fscanf(r, "$%d\r\n", &length); err != nil {
+				return
+			}
+			b := make([]byte, length+2)
+			if _, err := io.ReadFull(r, b); err != nil {
+				return
+			}
+			args = append(args, string(b[:length]))
+		}
+		answer := "-ERR unknown command\r\n"
+		switch strings.ToUpper(args[0]) {
+		case "PING":
+			answer = "+PONG\r\n"
+		case "AUTH":
+			answer = "+OK\r\n"
+		case "INFO":
+			answer = fmt.Sprintf("$%d\r\n%s\r\n", len(info), info)
+		}
+		if _, err := c.Write([]byte(answer)); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/google/uuid"
+)
+
+// The agents, the chain and the gateways as one process sees them. What an agent does with a delivery's nth call is in the seed.
+
+func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error) {
+	d := p.h.dice("resolve", a.ID.String())
+	took := p.h.tempo.latency
+	if d.Float64() < .08 { // a chain or a gateway that makes one wait: the lease has to be looked at again
+		took = time.Duration(d.Float64() * float64(p.h.tempo.lease))
+	}
+	if err := p.pause(ctx, took); err != nil {
+		return resolver.Target{}, &chain.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: err}
+	}
+	if d.Float64() < .02 {
+		return resolver.Target{}, &chain.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: errNoAnswer}
+	}
+	return resolver.Target{Transport: "http", URL: "https://agent" + a.ID.String() + ".example/mcp", Bound: true}, nil
+}
+
+func (p *process) Fetch(ctx context.Context, uri string, _ int64) (ipfs.Document, error) {
+	d := p.h.dice("fetch", uri)
+	if err := p.pause(ctx, p.h.tempo.latency); err != nil {
+		return ipfs.Document{}, &ipfs.UnavailableError{URI: uri, Err: err}
+	}
+	if d.Float64() < .5 {
+		return ipfs.Document{}, &ipfs.UnavailableError{URI: uri, Err: errNoAnswer}
+	}
+	return ipfs.Document{Bytes: []byte(`{}`), Source: ipfs.SourceCID}, nil
+}
+
+func (p *process) Tools(ctx context.Context, _ mcpcall.Endpoint, _ bool) (mcpcall.ToolSet, error) {
+	if err := p.pause(ctx, p.h.tempo.latency); err != nil {
+		return mcpcall.ToolSet{}, &mcpcall.CallError{Stage: mcpcall.StageList, Err: err}
+	}
+	return mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}, Protocol: "2025-06-18"}, nil
+}
+
+// manner is what an agent does with a call.
+type manner struct {
+	name   string
+	weight float64
+	from   float64 // of the call's timeout it answers, at the earliest;
+	to     float64 // at the latest; more than 1: not in time
+	answer func() (mcpcall.Answer, error)
+	reads  bool // the request was written
+	ok     bool
+	known  bool // whoever sees it knows whether the agent took the call
+}
+
+func httpStatus(code int, wait time.Duration) func() (mcpcall.Answer, error) {
+	return func() (mcpcall.Answer, error) {
+		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Status: code, RetryAfter: wait, Written: true, Err: errors.New(http.StatusText(code))}
+	}
+}
+
+func says(text string, failed bool) func() (mcpcall.Answer, error) {
+	return func() (mcpcall.Answer, error) {
+		return mcpcall.Answer{Raw: []byte(`{"content":[{"type":"text","text":"` + text + `"}]}`), Text: text, IsError: failed, Protocol: "2025-06-18"}, nil
+	}
+}
+
+func breaks(written bool) func() (mcpcall.Answer, error) {
+	return func() (mcpcall.Answer, error) {
+		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: written, Err: errors.New("connection reset")}
+	}
+}
+
+var manners = []manner{
+	{"takes it", .33, .01, .3, says("thanks", false), true, true, true},
+	{"takes it slowly", .24, .3, .99, says("thanks", false), true, true, true},
+	{"takes it too slowly", .08, 1.1, 2, says("thanks", false), true, false, false},
+	{"fails", .12, .01, .3, httpStatus(http.StatusInternalServerError, 0), true, false, false},
+	{"resets", .06, .01, .5, breaks(true), true, false, false},
+	{"is not there", .06, .01, .1, breaks(false), false, false, true},
+	{"is busy", .05, .01, .1, httpStatus(http.StatusTooManyRequests, time.Second), true, false, true},
+	{"refuses", .03, .01, .3, says("no", true), true, false, true},
+	{"wants a token", .03, .01, .1, httpStatus(http.StatusUnauthorized, 0), true, false, true},
+}
+
+// manner draws how the agent meets the next call of a delivery.
+func (h *history) manner(id uuid.UUID) (manner, time.Duration) {
+	d := h.dice("manner", id.String())
+	x := d.Float64()
+	m := manners[0]
+	for _, m = range manners {
+		if x -= m.weight; x < 0 {
+			break
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.hopeless[id]:
+		m = manners[3]
+	case m.name == "is busy" && h.tempo.unit < time.Second:
+		m = manners[5] // after 429 a minute passes, and a minute costs a minute there
+	}
+	return m, time.Duration(float64(h.tempo.call) * (m.from + (m.to-m.from)*d.Float64()))
+}
+
+// Call is one call of an agent's tool. The agent answers whether or not the process is there to hear it.
+func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error) {
+	lost := func(written bool, err error) (mcpcall.Answer, error) {
+		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: written, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
+	}
+	about := r.Meta[metaKey].(map[string]any)
+	id := uuid.MustParse(about["id"].(string))
+	p.at("secured", id)
+	if err := p.pause(ctx, p.h.tempo.latency/4); err != nil {
+		return lost(false, err) // nothing was written yet
+	}
+	m, after := p.h.manner(id)
+	c := p.h.calls(p, id, about["attempt"].(int), m, ctx)
+	if sent := fmt.Sprint(r.Arguments["deliveryId"]); sent != id.String() {
+		p.h.violated(id, "the call says deliveryId %s", sent)
+	}
+	p.at("calling", id)
+	answered := time.NewTimer(after)
+	defer answered.Stop()
+	heard := false
+	select {
+	case <-answered.C:
+		heard = true
+	case <-ctx.Done():
+	case <-p.ctx.Done():
+	}
+	if p.alive() != nil {
+		p.h.ended(c, false)
+		return lost(m.reads, errKilled)
+	}
+	if !heard || ctx.Err() != nil && p.h.dice("late answer", id.String()).Float64() < .5 { // it was frozen, and both are there
+		p.h.ended(c, false)
+		return lost(m.reads, ctx.Err())
+	}
+	p.h.ended(c, true)
+	p.at("heard", id)
+	return m.answer()
+}
+
+// limiter refuses now and then, as an origin's limits would.
+type limiter struct {
+	*limits.Limits
+	p *process
+}
+
+func (h *history) limits(p *process) Limits {
+	l := must(limits.New(limits.Config{Inflight: 1000, Rate: 1e6, Hold: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
+	p.onEnd = append(p.onEnd, l.Close)
+	return &limiter{l, p}
+}
+
+func (l *limiter) Enter(ctx context.Context, origin, token string) (*limits.Pass, error) {
+	d := l.p.h.dice("limits", token)
+	if x := d.Float64(); x < .08 {
+		l.p.h.count("limited")
+		reason := []limits.Reason{limits.Busy, limits.Throttled, limits.Open}[d.IntN(3)]
+		return nil, &limits.RefusedError{Reason: reason, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
+	}
+	return l.Limits.Enter(ctx, origin, token)
+}

@@ -1,0 +1,296 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/google/uuid"
+)
+
+// ground is the database under a history: the store, and what only somebody who looks at the tables can tell.
+type ground interface {
+	storetest.Store
+	EnsurePartitions(ctx context.Context, ahead int) (int, error)
+	DropPartitions(ctx context.Context, age time.Duration) (int, error)
+	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
+
+	// Held tells which claim a delivery runs under, and until when; false: it does not run.
+	Held(id uuid.UUID) (no int64, until time.Time, running bool)
+	// HandedOut is the most that one agent has pending or running.
+	HandedOut() int
+	// Open is how many deliveries have not ended, and which of them are held.
+	Open() (n int, held []uuid.UUID)
+	// Restart makes Clock say that Postgres began just now.
+	Restart()
+}
+
+// books is one process' way to Postgres. Each call can fail before it has an effect or after, take its time, or find Postgres
+// away.
+type books struct {
+	p    *process
+	base ground
+}
+
+// do runs one call. single is what goes to Postgres as one message: a frozen Postgres may still do it when nobody waits any more.
+func (b *books) do(ctx context.Context, op, key string, single bool, effect func(context.Context) error) error {
+	p, h := b.p, b.p.h
+	if err := p.alive(); err != nil {
+		return err
+	}
+	f := h.fault("postgres "+op, key)
+	if err := p.pause(ctx, f.before); err != nil {
+		return err
+	}
+	if p.isCut() {
+		return errNoAnswer
+	}
+	switch state, thaw := h.postgres.is(); state {
+	case down:
+		return errNoAnswer
+	case frozen:
+		bound := time.NewTimer(h.tempo.statement)
+		defer bound.Stop()
+		select {
+		case <-thaw:
+		case <-bound.C:
+			return b.leave(op, single && f.late, thaw, effect, context.DeadlineExceeded)
+		case <-ctx.Done():
+			return b.leave(op, single && f.late, thaw, effect, ctx.Err())
+		case <-p.ctx.Done():
+			return errKilled
+		}
+		if err := p.alive(); err != nil {
+			return err
+		}
+	}
+	if f.fails {
+		return errNoAnswer
+	}
+	err := effect(ctx)
+	h.invariants()
+	if late := p.pause(ctx, f.after); late != nil {
+		return late
+	}
+	state, _ := h.postgres.is()
+	if state != up || f.lost {
+		h.count("answer of Postgres lost")
+		return errNoAnswer
+	}
+	return err
+}
+
+func (b *books) leave(op string, late bool, thaw chan struct{}, effect func(context.Context) error, err error) error {
+	if late {
+		b.p.h.late.Go(func() {
+			<-thaw
+			b.p.h.count("frozen Postgres did it later")
+			b.p.h.note(b.p, "late "+op)
+			_ = effect(aftermath{context.Background()})
+			b.p.h.invariants()
+		})
+	}
+	return err
+}
+
+// aftermath is the context of an effect whose caller has gone: it must keep its answer to itself.
+type aftermath struct{ context.Context }
+
+func nobodyWaits(ctx context.Context) bool {
+	_, gone := ctx.(aftermath)
+	return gone
+}
+
+func (b *books) Accept(ctx context.Context, in []store.Intake) (out []store.Acceptance, tasks []store.Task, err error) {
+	err = b.do(ctx, "accept", "", false, func(ctx context.Context) (err error) {
+		out, tasks, err = b.base.Accept(ctx, in)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return out, tasks, nil
+}
+
+func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *store.Claim, err error) {
+	err = b.do(ctx, "claim", id.String(), true, func(ctx context.Context) error {
+		got, err := b.base.Claim(ctx, id, n, lease)
+		if got != nil && b.p.h.planted == endlessBudget {
+			got.Budget = 1
+		}
+		if got != nil && b.p.h.planted == noHistory {
+			got.Unfinished, got.InDoubt = false, false
+		}
+		if !nobodyWaits(ctx) {
+			c = got
+		}
+		b.p.h.claimed(b.p, got)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		b.p.h.holds(b.p, c)
+		b.p.at("claimed", id)
+	}
+	return c, nil
+}
+
+func (b *books) Extend(ctx context.Context, c *store.Claim, d time.Duration) error {
+	return b.do(ctx, "extend", c.ID.String(), true, func(ctx context.Context) error {
+		own := *c // a late effect must not write into what its caller went on with
+		err := b.base.Extend(ctx, &own, d)
+		if err == nil {
+			b.p.h.extended(c, own.LeaseUntil)
+		}
+		return err
+	})
+}
+
+func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (rec store.Recorded, err error) {
+	err = b.do(ctx, "record", c.ID.String(), true, func(ctx context.Context) error {
+		own := *c
+		no, _, running := b.base.Held(c.ID)
+		if running && b.p.h.planted == noFence {
+			own.No = no
+		}
+		late := false
+		if o.Status == store.Delivered && (!running || no != c.No) {
+			row, err := b.base.Delivery(ctx, c.ID)
+			late = err == nil && !row.Status.Final()
+		}
+		got, err := b.base.Record(ctx, &own, o)
+		b.p.h.recorded(b.p, c, c.Attempt, c.StartedAt, o, late && err == nil, err)
+		if !nobodyWaits(ctx) {
+			rec = got
+			b.p.at("recorded", c.ID)
+		}
+		return err
+	})
+	if err != nil {
+		return store.Recorded{}, err
+	}
+	return rec, nil
+}
+
+func (b *books) Adopt(ctx context.Context, c *store.Claim, past store.Past) (rec store.Recorded, err error) {
+	err = b.do(ctx, "adopt", c.ID.String(), false, func(ctx context.Context) error {
+		got, err := b.base.Adopt(ctx, c, past)
+		b.p.h.recorded(b.p, c, past.Attempt, past.StartedAt, past.Outcome, false, err)
+		switch {
+		case err == nil:
+			b.p.h.count("outcome adopted")
+		case errors.Is(err, store.ErrStale):
+			b.p.h.count("stale outcome found")
+		}
+		rec = got
+		return err
+	})
+	if err != nil {
+		return store.Recorded{}, err
+	}
+	return rec, nil
+}
+
+func (b *books) Lead(ctx context.Context, do func(context.Context) error) (leads bool, err error) {
+	if err := b.do(ctx, "lead", "", false, func(context.Context) error { return nil }); err != nil {
+		return false, err
+	}
+	return b.base.Lead(ctx, do)
+}
+
+func (b *books) Clock(ctx context.Context) (now, started time.Time, err error) {
+	err = b.do(ctx, "clock", "", false, func(ctx context.Context) error {
+		now, started, err = b.base.Clock(ctx)
+		return err
+	})
+	return now, started, err
+}
+
+func (b *books) ExpireLeases(ctx context.Context, limit, attempts int) (n int, err error) {
+	err = b.do(ctx, "expire leases", "", false, func(ctx context.Context) error {
+		if b.p.h.planted == hastyLeases {
+			b.p.h.skew.Store(int64(b.p.h.tempo.lease))
+			defer b.p.h.skew.Store(0)
+		}
+		n, err = b.base.ExpireLeases(ctx, limit, attempts)
+		b.p.h.countN("lease ran out", n)
+		return err
+	})
+	return n, err
+}
+
+func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
+	err = b.do(ctx, "expire", "", false, func(ctx context.Context) error {
+		n, err = b.base.Expire(ctx, age, limit)
+		b.p.h.countN("expired", n)
+		return err
+	})
+	return n, err
+}
+
+func (b *books) Release(ctx context.Context, chains []uint64, limit int) (n int, err error) {
+	err = b.do(ctx, "release", "", false, func(ctx context.Context) error {
+		n, err = b.base.Release(ctx, chains, limit)
+		return err
+	})
+	return n, err
+}
+
+func (b *books) Due(ctx context.Context, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "due", func(ctx context.Context) ([]store.Task, error) { return b.base.Due(ctx, limit) })
+}
+
+func (b *books) Backlog(ctx context.Context, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "backlog", func(ctx context.Context) ([]store.Task, error) { return b.base.Backlog(ctx, limit) })
+}
+
+func (b *books) LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "lost before", func(ctx context.Context) ([]store.Task, error) { return b.base.LostBefore(ctx, before, limit) })
+}
+
+func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
+	err = b.do(ctx, "overdue", "", false, func(ctx context.Context) error {
+		tasks, err = b.base.Overdue(ctx, late, after, limit)
+		return err
+	})
+	return tasks, err
+}
+
+// tasks are handed out; an answer that is lost leaves them to the sweep.
+func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]store.Task, error)) (tasks []store.Task, err error) {
+	err = b.do(ctx, op, "", false, func(ctx context.Context) error {
+		tasks, err = effect(ctx)
+		b.p.h.countN("handed out by "+op, len(tasks))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tasks, nil
+}
+
+func (b *books) Redispatch(ctx context.Context, t store.Task) (again store.Task, ok bool, err error) {
+	err = b.do(ctx, "redispatch", t.ID.String(), true, func(ctx context.Context) error {
+		got, moved, err := b.base.Redispatch(ctx, t)
+		if moved {
+			b.p.h.count("task replaced")
+		}
+		if !nobodyWaits(ctx) {
+			again, ok = got, moved
+		}
+		return err
+	})
+	return again, ok && err == nil, err
+}
+
+func (b *books) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
+	return 0, b.do(ctx, "partitions", "", false, func(ctx context.Context) error { return nil })
+}
+
+func (b *books) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (b *books) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

@@ -1,0 +1,371 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// monitor knows what really happened, whoever noticed, and judges it.
+type monitor struct {
+	mu       sync.Mutex
+	claims   map[int64]*claimed
+	holding  map[*process]map[uuid.UUID]*claimed // what each process believes to have
+	made     map[uuid.UUID][]*made
+	resolved map[uuid.UUID]time.Time // when a late success ended it
+	released map[uuid.UUID]time.Time // when an operator last had it delivered again
+	sleepers map[uuid.UUID]sleeper
+	counts   map[string]int
+	log      []event
+	broken   []string // what must not be
+	suspect  uuid.UUID
+}
+
+// claimed is a claim that the store gave.
+type claimed struct {
+	no                   int64
+	id                   uuid.UUID
+	attempt, budget      int
+	started, at, lease   time.Time // started by the store's clock
+	hold                 bool      // the agent's policy
+	unfinished, replayed bool
+}
+
+// made is a call that was made.
+type made struct {
+	p          *process
+	claim      *claimed
+	how        manner
+	from, to   time.Time // to: zero while it goes on
+	until      time.Time // when the process gives it up
+	heard      bool      // the process got the answer
+	settled    bool      // the store has the attempt's outcome
+	fenced     bool      // the store refused it
+	kept       bool      // Redis has it
+	keptByTime time.Time
+}
+
+// event is a line of the history, for people.
+type event struct {
+	at   time.Time
+	p    *process
+	id   uuid.UUID
+	text string
+}
+
+func newMonitor() monitor {
+	return monitor{claims: map[int64]*claimed{}, holding: map[*process]map[uuid.UUID]*claimed{}, made: map[uuid.UUID][]*made{},
+		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{}}
+}
+
+func (h *history) count(what string) { h.countN(what, 1) }
+
+func (h *history) countN(what string, n int) {
+	if n > 0 {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.counts[what] += n
+	}
+}
+
+func (h *history) note(p *process, text string) { h.tell(p, uuid.Nil, text) }
+
+func (h *history) tell(p *process, id uuid.UUID, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, event{time.Now(), p, id, text})
+}
+
+// violated is called with what must not have happened to a delivery.
+func (h *history) violated(id uuid.UUID, format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.breaks(id, format, args...)
+}
+
+func (h *history) breaks(id uuid.UUID, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	h.log = append(h.log, event{time.Now(), nil, id, "VIOLATION: " + text})
+	h.broken = append(h.broken, fmt.Sprintf("delivery %s: %s", id, text))
+	h.suspect = id
+}
+
+// story is what happened to the delivery that went wrong, and to everybody.
+func (h *history) story() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	for _, v := range h.broken {
+		fmt.Fprintln(&b, v)
+	}
+	for _, e := range h.log {
+		if len(h.broken) > 0 && e.id != uuid.Nil && e.id != h.suspect {
+			continue
+		}
+		who, which := "      ", "    "
+		if e.p != nil {
+			who = fmt.Sprintf("proc %d", e.p.name)
+		}
+		if e.id != uuid.Nil {
+			which = e.id.String()[:4]
+		}
+		fmt.Fprintf(&b, "%12s %s %s %s\n", e.at.Sub(h.began).Round(time.Millisecond), who, which, e.text)
+	}
+	return b.String()
+}
+
+// claimed: the store gave a claim, whether or not its answer arrived.
+func (h *history) claimed(p *process, c *store.Claim) {
+	if c == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claims[c.No] = &claimed{no: c.No, id: c.ID, attempt: c.Attempt, budget: c.Budget, started: c.StartedAt, at: time.Now(), lease: c.LeaseUntil,
+		hold: c.Policy.OnUnknown == store.OnUnknownHold, unfinished: c.Unfinished, replayed: c.Replay}
+	h.log = append(h.log, event{time.Now(), p, c.ID, fmt.Sprintf("claim %d: attempt %d, %d of its budget, until %s, unfinished %v, in doubt %v",
+		c.No, c.Attempt, c.Budget, c.LeaseUntil.Sub(h.began).Round(time.Millisecond), c.Unfinished, c.InDoubt)})
+	if c.Budget > h.attempts() || c.Budget < 1 {
+		h.breaks(c.ID, "attempt %d of a budget of %d", c.Budget, h.attempts())
+	}
+}
+
+// holds: the process has the claim in its hands.
+func (h *history) holds(p *process, c *store.Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.holding[p] == nil {
+		h.holding[p] = map[uuid.UUID]*claimed{}
+	}
+	h.holding[p][c.ID] = h.claims[c.No]
+}
+
+func (h *history) extended(c *store.Claim, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claims[c.No].lease = until
+	h.counts["lease extended"]++
+}
+
+// calls: a process begins to write a call. Everything that must hold is judged here.
+func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx context.Context) *made {
+	no, until, running := h.ground.Held(id)
+	now := time.Now()
+	deadline, bounded := ctx.Deadline()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.holding[p][id]
+	call := &made{p: p, claim: c, how: how, from: now, until: deadline}
+	h.log = append(h.log, event{now, p, id, fmt.Sprintf("calls attempt %d; the agent %s", attempt, how.name)})
+	if c == nil || c.attempt != attempt {
+		h.breaks(id, "a call of attempt %d without any claim", attempt)
+		return call
+	}
+	slept := p.sleptAt(c.lease)
+	if slept {
+		h.counts["call after sleeping past the lease"]++
+	}
+	if late, ok := h.resolved[id]; ok && late.After(c.at) {
+		h.counts["call after another's late success"]++
+	} else if !slept {
+		switch {
+		case !running || no != c.no:
+			h.breaks(id, "a call under claim %d, while the row runs: %v, under claim %d", c.no, running, no)
+		case !bounded || until.Add(h.tempo.slack).Before(deadline):
+			h.breaks(id, "the call may take until %s, the lease ends at %s", deadline.Sub(h.began), until.Sub(h.began))
+		}
+	}
+	sameBudget := 1
+	for _, other := range h.made[id] {
+		if other.claim.attempt-other.claim.budget == c.attempt-c.budget {
+			sameBudget++
+		}
+		h.judge(call, other, slept)
+	}
+	if sameBudget > h.attempts() {
+		h.breaks(id, "%d calls within a budget of %d", sameBudget, h.attempts())
+	}
+	if len(h.made[id]) > 0 {
+		h.counts["called again"]++
+	}
+	h.made[id] = append(h.made[id], call)
+	if s, ok := h.sleepers[id]; ok && s.p != p {
+		delete(h.sleepers, id)
+		close(s.other)
+	}
+	return call
+}
+
+// judge looks at a new call beside an earlier one of the same delivery.
+func (h *history) judge(call, other *made, slept bool) {
+	id, c := call.claim.id, call.claim
+	otherSlept := other.p.sleptAt(other.claim.lease)
+	over := !other.to.IsZero() || h.tempo.slack > 0 && other.until.Before(call.from) // a busy machine is late to notice
+	if !over && !other.p.diedBy(call.from) {
+		if !slept && !otherSlept {
+			h.breaks(id, "two calls at once: of claim %d by process %d since %s, and of claim %d", other.claim.no, other.p.name, other.from.Sub(h.began), c.no)
+		}
+		h.counts["two calls at once, one had slept"]++
+	}
+	if other.settled || slept {
+		return
+	}
+	switch known := other.heard && other.how.known; {
+	case known && other.kept && other.keptByTime.Before(c.at):
+		h.breaks(id, "asked again, though Redis has what claim %d led to", other.claim.no)
+	case known && !other.fenced && !other.p.sleptBetween(other.claim.lease, c.at) && !other.p.diedBy(call.from) && !other.p.isCut():
+		h.breaks(id, "asked again, though process %d lives and knows what claim %d led to", other.p.name, other.claim.no)
+	case known:
+		h.counts["asked again: only the dead or asleep knew"]++
+	}
+	if c.hold && !h.released[id].After(other.from) && other.how.reads {
+		h.breaks(id, "asked again against the agent's policy: nobody knows what claim %d led to", other.claim.no)
+	}
+}
+
+// ended: the call is over for its process.
+func (h *history) ended(c *made, heard bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.to, c.heard = time.Now(), heard
+	what := "heard the answer"
+	if !heard {
+		what = "hears nothing"
+	}
+	if c.p.diedBy(c.to) {
+		h.counts["killed during a call"]++
+	}
+	h.log = append(h.log, event{c.to, c.p, c.claim.id, what})
+}
+
+// recorded: a write of an outcome reached the store, and err is what it said.
+func (h *history) recorded(p *process, c *store.Claim, attempt int, started time.Time, o store.Outcome, late bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	text := fmt.Sprintf("records attempt %d: %s %s", attempt, o.Status, o.Reason)
+	if err != nil {
+		text += ": " + err.Error()
+	}
+	h.log = append(h.log, event{time.Now(), p, c.ID, text})
+	fenced := errors.Is(err, store.ErrFenced)
+	if err != nil && !fenced {
+		return
+	}
+	for _, m := range h.made[c.ID] {
+		if m.claim.attempt == attempt && m.claim.started.Equal(started) {
+			m.settled = m.settled || !fenced || o.Status == store.Delivered
+			m.fenced = m.fenced || fenced
+		}
+	}
+	if fenced {
+		h.counts["late outcome refused"]++
+		return
+	}
+	if late {
+		h.counts["late success"]++
+		h.resolved[c.ID] = time.Now()
+	}
+	h.counts["recorded "+string(o.Status)]++
+	if o.Reason != "" {
+		h.counts["reason "+o.Reason]++
+	}
+}
+
+// kept: Redis got an outcome.
+func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
+	var past store.Past
+	if err := json.Unmarshal(outcome, &past); err != nil {
+		h.violated(id, "what is kept cannot be read: %v", err)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts["outcome kept in Redis"]++
+	h.log = append(h.log, event{time.Now(), p, id, fmt.Sprintf("keeps in Redis what attempt %d led to: %s %s", past.Attempt, past.Outcome.Status, past.Outcome.Reason)})
+	for _, m := range h.made[id] {
+		same := m.claim.attempt == past.Attempt && m.claim.started.Equal(past.StartedAt)
+		if same && !m.kept {
+			m.keptByTime = time.Now()
+		}
+		m.kept = same
+	}
+}
+
+// forgotten: Redis has nothing of the delivery any more; Nil: nothing at all.
+func (h *history) forgotten(id uuid.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, event{time.Now(), nil, id, "Redis forgets"})
+	for of, calls := range h.made {
+		if id == uuid.Nil || of == id {
+			for _, m := range calls {
+				m.kept = false
+			}
+		}
+	}
+}
+
+// replayed: an operator had deliveries delivered again.
+func (h *history) replayed(ids []uuid.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		h.released[id] = time.Now()
+		h.log = append(h.log, event{time.Now(), nil, id, "the operator replays it"})
+	}
+}
+
+// invariants are what the tables must never show.
+func (h *history) invariants() {
+	if h.looks.Add(1)%h.tempo.look != 0 {
+		return
+	}
+	if most := h.ground.HandedOut(); most > store.HandOut {
+		h.violated(uuid.Nil, "%d deliveries of one agent are handed out", most)
+	}
+}
+
+// verdict judges how each delivery ended.
+func (h *history) verdict(rows []store.Delivery) {
+	for _, d := range rows {
+		h.judgeEnd(d)
+	}
+}
+
+func (h *history) judgeEnd(d store.Delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	took, unsettled := false, false
+	for _, m := range h.made[d.ID] {
+		took = took || m.how.ok && m.heard
+		if m.how.ok && m.heard && !m.settled && !m.fenced && !m.p.diedBy(h.calm) {
+			unsettled = true
+		}
+		if m.how.ok && m.heard && !m.settled && m.kept && d.Status != store.Delivered {
+			h.counts["ended otherwise, though Redis knows a success"]++
+		}
+	}
+	h.counts["ended "+string(d.Status)]++
+	switch {
+	case !d.Status.Final():
+		h.breaks(d.ID, "it has not ended: %s %s, attempt %d, task %d, next at %v", d.Status, d.Reason, d.Attempts, d.Dispatch, d.NextAttemptAt)
+	case d.Status == store.Delivered && !took:
+		h.breaks(d.ID, "it is delivered, and nobody heard an agent take it")
+	case d.Reason == "expired":
+		h.breaks(d.ID, "it expired: for so long nobody took care of it")
+	case unsettled:
+		h.breaks(d.ID, "a success that a living process knew was never recorded")
+	}
+	for _, m := range h.made[d.ID] {
+		if m.how.ok && m.heard && m.settled && d.Status != store.Delivered && !m.fenced && d.Status != store.Cancelled {
+			h.breaks(d.ID, "a recorded success, and it is %s %s", d.Status, d.Reason)
+		}
+	}
+}

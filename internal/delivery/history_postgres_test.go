@@ -1,0 +1,139 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// hurried is for a clock that costs what it says. Leases are long beside the rest: a machine that is busy is slow to notice things.
+var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, margin: time.Second, lease: 1500 * time.Millisecond,
+	waits: []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 300 * time.Millisecond},
+	slots: 4, interval: 250 * time.Millisecond, late: 600 * time.Millisecond, grace: 1200 * time.Millisecond, expiry: time.Hour,
+	latency: 2 * time.Millisecond, statement: 700 * time.Millisecond, record: 200 * time.Millisecond, pause: 100 * time.Millisecond,
+	recall: 300 * time.Millisecond, asynqLease: 600 * time.Millisecond, beat: 100 * time.Millisecond, net: 100 * time.Millisecond,
+	whole: 20 * time.Millisecond, slack: 100 * time.Millisecond, patience: 30 * time.Second, deliveries: 16, storms: 12, look: 8}
+
+// postgresGround is a database of its own, looked at from beside the store.
+type postgresGround struct {
+	*store.Store
+	t       *testing.T
+	db      *pgxpool.Pool
+	started atomic.Int64 // what Clock says instead of the server's start, which is everybody's
+}
+
+// open makes a store of an existing database that has nothing in it any more.
+func (g *postgresGround) open(url string) error {
+	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 6})
+	if err != nil {
+		return err
+	}
+	pc, err := pgxpool.ParseConfig(url)
+	if err == nil {
+		pc.MaxConns = 1
+		g.db, err = pgxpool.NewWithConfig(context.Background(), pc)
+	}
+	if err != nil {
+		st.Close()
+		return err
+	}
+	g.Store = st
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if _, err := g.db.Exec(ctx, `TRUNCATE herald.deliveries, herald.attempts, herald.agents`); err != nil {
+		g.close()
+		return err
+	}
+	return nil
+}
+
+func (g *postgresGround) close() {
+	g.Store.Close()
+	g.db.Close()
+}
+
+// ask reads one row.
+func (g *postgresGround) ask(sql string, args []any, into ...any) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err := g.db.QueryRow(ctx, sql, args...).Scan(into...)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		g.t.Errorf("%s: %v", sql, err)
+	}
+	return err == nil
+}
+
+func (g *postgresGround) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
+	running = g.ask(`SELECT claim_no, lease_until FROM herald.deliveries WHERE id = $1 AND status = 'running'`, []any{id}, &no, &until)
+	return no, until, running
+}
+
+func (g *postgresGround) HandedOut() (most int) {
+	g.ask(`SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM herald.deliveries WHERE status IN ('queued', 'running')
+		AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`, nil, &most)
+	return most
+}
+
+func (g *postgresGround) Open() (n int, held []uuid.UUID) {
+	g.ask(`SELECT count(*)::int, array_agg(id) FILTER (WHERE status = 'held') FROM herald.deliveries WHERE finished_at IS NULL`, nil, &n, &held)
+	return n, held
+}
+
+func (g *postgresGround) Restart() { g.started.Store(time.Now().UnixNano()) }
+
+func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err error) {
+	now, _, err = g.Store.Clock(ctx)
+	return now, time.Unix(0, g.started.Load()), err
+}
+
+// TestHistoriesOnPostgres lives histories on the real store, in real time: fewer, shorter, with the same demands.
+func TestHistoriesOnPostgres(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes real time")
+	}
+	const total, atOnce = 100, 25
+	l := newLab()
+	urls := make([]string, atOnce)
+	for i := range urls {
+		urls[i] = embeddedtest.Postgres(t, migrate)
+	}
+	var next, failed atomic.Int64
+	var all sync.WaitGroup
+	for _, url := range urls {
+		all.Go(func() {
+			for seed := next.Add(1); seed <= total && failed.Load() < 3; seed = next.Add(1) {
+				h := newHistory(uint64(seed), hurried, none, l.metrics, l.keys)
+				g := &postgresGround{t: t}
+				if err := g.open(url); err != nil {
+					t.Error(err)
+					return
+				}
+				h.ground = g
+				h.run()
+				g.close()
+				l.add(h)
+				if len(h.broken) > 0 {
+					failed.Add(1)
+					t.Errorf("seed %d\n%s", seed, h.story())
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d histories on Postgres; in how many of them it happened:\n%s", total, l.happened())
+	for _, what := range []string{"killed", "process frozen", "Postgres down", "Redis emptied", "lease ran out", "outcome adopted", "ended delivered"} {
+		if l.counts[what] == 0 && !t.Failed() {
+			t.Errorf("in none of the histories: %s", what)
+		}
+	}
+}

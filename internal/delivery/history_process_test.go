@@ -1,0 +1,239 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/google/uuid"
+)
+
+var errKilled = errors.New("this process was killed")
+
+// process is one worker, with a pipeline, a runner, a sweeper and an asynq server of its own. Whatever it does to the world goes
+// through its doubles, which let nothing pass once it is dead and nothing move while it is frozen.
+type process struct {
+	h    *history
+	name int
+
+	ctx context.Context // ends with the process
+	end context.CancelFunc
+
+	mu     sync.Mutex
+	dead   time.Time     // zero: alive
+	thaw   chan struct{} // nil: it runs; closed when it goes on
+	slept  []span
+	cutOff bool // from Postgres, while others reach it
+	onEnd  []func()
+
+	leaving bool                       // somebody ends it
+	traps   map[string]func(uuid.UUID) // what happens when it next comes to a point
+
+	runner  *Runner
+	sweeper *Sweeper
+	server  *server
+	wg      sync.WaitGroup
+}
+
+// span is a time; an open one has no end.
+type span struct{ from, to time.Time }
+
+func (s span) holds(t time.Time) bool { return !t.Before(s.from) && (s.to.IsZero() || !t.After(s.to)) }
+
+// newProcess makes a worker that does not run yet.
+func (h *history) newProcess(name int) *process {
+	p := &process{h: h, name: name}
+	p.ctx, p.end = context.WithCancel(context.Background())
+	redis := &connection{p: p, r: h.redis}
+	dispatcher := must(NewDispatcher(redis, quiet))
+	books := &books{p: p, base: h.ground}
+	now := func() time.Time {
+		_ = p.alive()
+		return time.Now()
+	}
+	pipeline := must(New(Config{Ledger: books, Chain: func(uint64) (Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
+		Resolver: p, Fetcher: p, Caller: p, Opener: h.keys, Dispatcher: dispatcher, Results: &safe{redis, h}, Limits: h.limits(p),
+		Schedule: must(retry.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
+		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, RecallPatience: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,
+		Random: func() float64 { return h.dice("jitter", strconv.Itoa(name)).Float64() }}))
+	intake := must(NewIntake(IntakeConfig{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))
+	p.runner = must(NewRunner(pipeline, intake, h.tempo.slots))
+	p.sweeper = must(NewSweeper(SweeperConfig{Ledger: books, Dispatcher: dispatcher, Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now,
+		Chains: []uint64{8453}, Expiry: h.tempo.expiry, Interval: h.tempo.interval, Late: h.tempo.late, Grace: h.grace()}))
+	p.server = newServer(p)
+	return p
+}
+
+func (p *process) start() {
+	p.h.note(p, "starts")
+	p.wg.Go(func() { p.sweeper.Run(p.ctx) })
+	p.server.start()
+}
+
+// alive lets the process go on when it may; an error means that it is dead.
+func (p *process) alive() error {
+	for {
+		p.mu.Lock()
+		dead, thaw := !p.dead.IsZero(), p.thaw
+		p.mu.Unlock()
+		switch {
+		case dead:
+			return errKilled
+		case thaw == nil:
+			return nil
+		}
+		select {
+		case <-thaw:
+		case <-p.ctx.Done():
+		}
+	}
+}
+
+// kill is kill -9: nothing that its goroutines do afterwards has an effect.
+func (p *process) kill() {
+	p.mu.Lock()
+	if p.dead.IsZero() {
+		p.dead = time.Now()
+		if p.thaw != nil {
+			close(p.thaw)
+			p.thaw = nil
+			p.slept[len(p.slept)-1].to = p.dead
+		}
+	}
+	p.mu.Unlock()
+	p.h.note(p, "is dead")
+	p.runner.stop(errKilled)
+	p.end()
+}
+
+// bury waits for what a dead process still runs.
+func (p *process) bury() {
+	p.wg.Wait()
+	for _, end := range p.onEnd {
+		end()
+	}
+}
+
+// freeze is SIGSTOP, resume SIGCONT.
+func (p *process) freeze() {
+	p.h.note(p, "freezes")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead.IsZero() && p.thaw == nil {
+		p.thaw = make(chan struct{})
+		p.slept = append(p.slept, span{from: time.Now()})
+	}
+}
+
+func (p *process) resume() {
+	p.h.note(p, "goes on")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thaw != nil {
+		close(p.thaw)
+		p.thaw = nil
+		p.slept[len(p.slept)-1].to = time.Now()
+	}
+}
+
+// stop is SIGTERM, in the order of the service: no more tasks, running ones end, then the rest.
+func (p *process) stop() {
+	p.h.note(p, "is told to stop")
+	p.server.shutdown(p.h.tempo.call + p.h.tempo.margin)
+	last, cancel := context.WithTimeout(p.ctx, p.h.tempo.margin)
+	p.runner.Wait(last)
+	cancel()
+	p.kill()
+}
+
+// sleptAt tells whether the process was frozen at that moment.
+func (p *process) sleptAt(t time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.slept {
+		if s.holds(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// sleptBetween tells whether the process was frozen for some of that time.
+func (p *process) sleptBetween(from, to time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.slept {
+		if !s.from.After(to) && (s.to.IsZero() || !s.to.Before(from)) {
+			return true
+		}
+	}
+	return false
+}
+
+// diedBy tells whether the process was dead at that moment.
+func (p *process) diedBy(t time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.dead.IsZero() && !p.dead.After(t)
+}
+
+// cut takes Postgres away from this process alone, or gives it back.
+func (p *process) cut(off bool) {
+	p.h.note(p, map[bool]string{true: "does not reach Postgres", false: "reaches Postgres"}[off])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cutOff = off
+}
+
+func (p *process) isCut() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cutOff
+}
+
+// points are where a trap can be: the worst moments.
+var points = []string{"claimed", "secured", "calling", "heard", "recorded", "kept"}
+
+// trap makes something happen when the process next comes to a point; nil: nothing.
+func (p *process) trap(point string, do func(uuid.UUID)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.traps == nil {
+		p.traps = map[string]func(uuid.UUID){}
+	}
+	p.traps[point] = do
+}
+
+// at is called where a trap may be, with the delivery it comes there with.
+func (p *process) at(point string, id uuid.UUID) {
+	p.mu.Lock()
+	do := p.traps[point]
+	delete(p.traps, point)
+	p.mu.Unlock()
+	if do != nil {
+		p.h.count("trapped when " + point)
+		p.h.note(p, "trapped when "+point)
+		do(id)
+	}
+}
+
+// pause lets d pass, or ends with the context or the process; what it interrupts has then not happened.
+func (p *process) pause(ctx context.Context, d time.Duration) error {
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-p.ctx.Done():
+		}
+	}
+	if err := p.alive(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}

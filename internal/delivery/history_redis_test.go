@@ -1,0 +1,319 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/google/uuid"
+)
+
+// outage is what can be wrong with a server.
+type outage int
+
+const (
+	up     outage = iota
+	down          // refuses connections
+	frozen        // takes what is sent, and answers nothing
+)
+
+// health is a server that can be away. What a frozen one was sent it may still do when it goes on.
+type health struct {
+	mu    sync.Mutex
+	state outage
+	thaw  chan struct{} // of a frozen one
+	since time.Time
+}
+
+func (s *health) set(state outage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == state {
+		return
+	}
+	if s.thaw != nil {
+		close(s.thaw)
+		s.thaw = nil
+	}
+	if state == frozen {
+		s.thaw = make(chan struct{})
+	}
+	s.state, s.since = state, time.Now()
+}
+
+func (s *health) is() (outage, chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state, s.thaw
+}
+
+var errNoAnswer = errors.New("connection refused")
+
+// redisDouble is Redis as asynq uses it: tasks by id, which is taken while a task exists, done or not.
+type redisDouble struct {
+	health
+	h *history
+
+	mu      sync.Mutex
+	tasks   map[string]*redisTask
+	order   int
+	results map[uuid.UUID][]byte
+	marker  time.Time
+	news    chan struct{} // closed when something became pending
+}
+
+type redisTask struct {
+	queue.Task
+	state string // scheduled pending active done
+	seq   int
+	at    time.Time // scheduled: when; done: since when
+	lease time.Time // active
+}
+
+func newRedisDouble(h *history) *redisDouble {
+	r := &redisDouble{h: h, news: make(chan struct{})}
+	r.flush()
+	return r
+}
+
+// flush is FLUSHALL, or a restart without a file.
+func (r *redisDouble) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tasks, r.results, r.marker = map[string]*redisTask{}, map[uuid.UUID][]byte{}, time.Time{}
+}
+
+func (r *redisDouble) enqueue(t queue.Task) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.tasks[t.ID()]; old != nil && !(old.state == "done" && now.Sub(old.at) > time.Hour) {
+		return // the id is taken: fine
+	}
+	x := &redisTask{Task: t}
+	r.tasks[t.ID()] = x
+	at := t.At
+	if whole := at.Truncate(r.h.tempo.whole); !whole.Equal(at) {
+		at = whole.Add(r.h.tempo.whole)
+	}
+	if !at.After(now) {
+		r.pend(x)
+		return
+	}
+	r.schedule(x, at)
+}
+
+// schedule lets the task wait; the forwarder looks twice a second.
+func (r *redisDouble) schedule(x *redisTask, at time.Time) {
+	x.state, x.at = "scheduled", at
+	time.AfterFunc(time.Until(at)+r.h.some("forward", x.ID(), r.h.tempo.whole/2), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tasks[x.ID()] == x && x.state == "scheduled" {
+			r.pend(x)
+		}
+	})
+}
+
+func (r *redisDouble) pend(x *redisTask) {
+	r.order++
+	x.state, x.seq = "pending", r.order
+	close(r.news)
+	r.news = make(chan struct{})
+}
+
+// take gives a pending task, oldest first, first attempts mostly before the others; or tells what to wait for.
+func (r *redisDouble) take() (*redisTask, chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var best *redisTask
+	for _, x := range r.tasks {
+		if x.state == "pending" && (best == nil || r.before(x, best)) {
+			best = x
+		}
+	}
+	if best != nil {
+		best.state, best.lease = "active", time.Now().Add(r.h.tempo.asynqLease)
+	}
+	return best, r.news
+}
+
+func (r *redisDouble) before(a, b *redisTask) bool {
+	if (a.Lane == queue.First) != (b.Lane == queue.First) {
+		return (a.Lane == queue.First) != (r.order%4 == 0)
+	}
+	return a.seq < b.seq
+}
+
+// finish ends a task, or puts it back for later; what is not there any more is left.
+func (r *redisDouble) finish(x *redisTask, again time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.tasks[x.ID()] != x || x.state != "active":
+	case again > 0:
+		r.schedule(x, time.Now().Add(again))
+	case again < 0:
+		r.pend(x)
+	default:
+		x.state, x.at = "done", time.Now()
+	}
+}
+
+// beat renews a task's lease; false: there is none.
+func (r *redisDouble) beat(x *redisTask) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tasks[x.ID()] != x || x.state != "active" {
+		return false
+	}
+	x.lease = time.Now().Add(r.h.tempo.asynqLease)
+	return true
+}
+
+// recover is asynq's recoverer: whose lease ran out a while ago is tried again.
+func (r *redisDouble) recover() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range r.tasks {
+		if x.state == "active" && time.Since(x.lease) > r.h.tempo.asynqLease {
+			r.h.count("task recovered by asynq")
+			r.schedule(x, time.Now().Add(r.h.tempo.net))
+		}
+	}
+}
+
+func (r *redisDouble) find(t queue.Task) queue.Place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.tasks[t.ID()]
+	switch {
+	case x == nil || x.state == "done":
+		return queue.Nowhere
+	case x.state == "active":
+		return queue.Active
+	case x.state == "scheduled" && time.Until(x.at) > 3*r.h.tempo.net:
+		return queue.Postponed
+	}
+	return queue.Pending
+}
+
+// connection is one process' way to Redis: what the product sees of queue.Queue.
+type connection struct {
+	p *process
+	r *redisDouble
+}
+
+// do sends something to Redis and waits for the answer. A frozen Redis may write it though nobody waits any more.
+func (c *connection) do(ctx context.Context, op, key string, effect func()) error {
+	h := c.p.h
+	if err := c.p.alive(); err != nil {
+		return err
+	}
+	f := h.fault("redis "+op, key)
+	if err := c.p.pause(ctx, f.before); err != nil {
+		return err
+	}
+	switch state, thaw := c.r.is(); state {
+	case down:
+		return errNoAnswer
+	case frozen:
+		select {
+		case <-thaw:
+		case <-ctx.Done():
+			if f.late && (op == "enqueue" || op == "keep" || op == "forget") {
+				h.late.Go(func() {
+					<-thaw
+					effect()
+				})
+			}
+			return ctx.Err()
+		case <-c.p.ctx.Done():
+			return errKilled
+		}
+		if err := c.p.alive(); err != nil {
+			return err
+		}
+	}
+	if f.fails {
+		return errNoAnswer
+	}
+	effect()
+	if err := c.p.pause(ctx, f.after); err != nil {
+		return err
+	}
+	if f.lost {
+		return errNoAnswer
+	}
+	return nil
+}
+
+func (c *connection) Enqueue(ctx context.Context, t queue.Task) error {
+	return c.do(ctx, "enqueue", t.ID(), func() {
+		if c.p.h.planted == blindSweep && c.p.h.dice("lose", t.ID()).Float64() < .1 {
+			return
+		}
+		c.r.enqueue(t)
+	})
+}
+
+func (c *connection) Find(t queue.Task) (place queue.Place, err error) {
+	ctx, cancel := context.WithTimeout(c.p.ctx, c.p.h.tempo.net)
+	defer cancel()
+	err = c.do(ctx, "find", t.ID(), func() { place = c.r.find(t) })
+	if c.p.h.planted == blindSweep {
+		place = queue.Pending
+	}
+	return place, err
+}
+
+func (c *connection) Marker(ctx context.Context, now time.Time) (born time.Time, err error) {
+	err = c.do(ctx, "marker", "", func() {
+		c.r.mu.Lock()
+		defer c.r.mu.Unlock()
+		if c.r.marker.IsZero() {
+			c.r.marker = now
+		}
+		born = c.r.marker
+	})
+	return born, err
+}
+
+// safe is where outcomes are kept.
+type safe struct {
+	*connection
+	h *history
+}
+
+func (s *safe) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
+	return s.do(ctx, "keep", id.String(), func() {
+		s.h.kept(s.p, id, outcome)
+		if s.h.planted == forgetfulResults {
+			return
+		}
+		s.r.mu.Lock()
+		s.r.results[id] = outcome
+		s.r.mu.Unlock()
+		s.p.at("kept", id)
+	})
+}
+
+func (s *safe) Kept(ctx context.Context, id uuid.UUID) (outcome []byte, err error) {
+	err = s.do(ctx, "kept", id.String(), func() {
+		s.r.mu.Lock()
+		defer s.r.mu.Unlock()
+		outcome = s.r.results[id]
+	})
+	return outcome, err
+}
+
+func (s *safe) Forget(ctx context.Context, id uuid.UUID) error {
+	return s.do(ctx, "forget", id.String(), func() {
+		s.h.forgotten(id)
+		s.r.mu.Lock()
+		defer s.r.mu.Unlock()
+		delete(s.r.results, id)
+	})
+}

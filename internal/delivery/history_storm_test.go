@@ -1,0 +1,252 @@
+package delivery
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// storm lets things go wrong one after another, and at the same time.
+func (h *history) storm() {
+	d := h.dice("storm", "")
+	var all sync.WaitGroup
+	for range d.IntN(h.tempo.storms + 1) {
+		time.Sleep(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
+		place := d.IntN(len(h.places()))
+		long := time.Duration(d.Float64() * 90 * float64(h.tempo.unit))
+		all.Go(weather[d.IntN(len(weather))](h, d.Uint64(), place, long))
+	}
+	all.Wait()
+	time.Sleep(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
+}
+
+// weather are the things that go wrong: with the process in a place, or with a server, for a while.
+var weather = []func(h *history, seed uint64, place int, long time.Duration) func(){
+	killed, stopped, slept, cutOff, trapped, trapped, trapped, trapped,
+	func(h *history, _ uint64, _ int, long time.Duration) func() {
+		return h.away("Postgres down", &h.postgres, down, long)
+	},
+	func(h *history, _ uint64, _ int, long time.Duration) func() {
+		return h.away("Postgres frozen", &h.postgres, frozen, long)
+	},
+	func(h *history, _ uint64, _ int, long time.Duration) func() {
+		return h.away("Redis down", &h.redis.health, down, long)
+	},
+	func(h *history, _ uint64, _ int, long time.Duration) func() {
+		return h.away("Redis frozen", &h.redis.health, frozen, long)
+	},
+	flushed, both, powerCut,
+}
+
+func killed(h *history, _ uint64, place int, long time.Duration) func() {
+	return func() {
+		p := h.places()[place]
+		if p.leaves() {
+			h.count("killed")
+			p.kill()
+			time.Sleep(long / 3)
+			h.launch(place)
+		}
+	}
+}
+
+func stopped(h *history, _ uint64, place int, _ time.Duration) func() {
+	return func() {
+		p := h.places()[place]
+		if p.leaves() {
+			h.count("stopped in order")
+			p.stop()
+			h.launch(place)
+		}
+	}
+}
+
+func slept(h *history, _ uint64, place int, long time.Duration) func() {
+	return func() {
+		p := h.places()[place]
+		p.freeze()
+		h.count("process frozen")
+		time.Sleep(long)
+		p.resume()
+	}
+}
+
+// trapped has a process die or freeze at the worst moment, freeze for longer than its lease.
+func trapped(h *history, seed uint64, place int, long time.Duration) func() {
+	return func() {
+		p := h.places()[place]
+		sprung := make(chan uuid.UUID, 2)
+		dies, point := seed%2 == 0, points[seed/2%uint64(len(points))]
+		p.trap(point, func(id uuid.UUID) {
+			if dies {
+				p.kill()
+			} else {
+				p.freeze()
+			}
+			sprung <- id
+		})
+		patience := time.NewTimer(60 * h.tempo.unit)
+		defer patience.Stop()
+		var id uuid.UUID
+		select {
+		case <-patience.C:
+			p.trap(point, nil) // it does not come there
+			return
+		case id = <-sprung:
+		}
+		if !dies {
+			h.oversleep(p, id, long)
+		} else if p.leaves() {
+			time.Sleep(long / 3)
+			h.launch(place)
+		}
+	}
+}
+
+// oversleep wakes a process after its lease, or just when another one calls for the same delivery.
+func (h *history) oversleep(p *process, id uuid.UUID, long time.Duration) {
+	other := make(chan struct{})
+	h.mu.Lock()
+	h.sleepers[id] = sleeper{p, other}
+	h.mu.Unlock()
+	limit := time.NewTimer(h.tempo.lease + 2*long)
+	defer limit.Stop()
+	select {
+	case <-limit.C:
+	case <-other:
+		time.Sleep(long / 90 * 3)
+	}
+	p.resume()
+}
+
+// sleeper is a process that sleeps over a delivery, and who wants to hear that another one calls for it.
+type sleeper struct {
+	p     *process
+	other chan struct{}
+}
+
+func cutOff(h *history, _ uint64, place int, long time.Duration) func() {
+	return func() {
+		p := h.places()[place]
+		h.count("process without Postgres")
+		p.cut(true)
+		time.Sleep(long)
+		p.cut(false)
+	}
+}
+
+func (h *history) away(what string, server *health, state outage, long time.Duration) func() {
+	return func() {
+		h.count(what)
+		h.note(nil, what)
+		server.set(state)
+		time.Sleep(long)
+		if server == &h.postgres && state == down {
+			h.ground.Restart()
+		}
+		h.note(nil, what+" no more")
+		server.set(up)
+	}
+}
+
+func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
+	return func() {
+		h.count("Redis emptied")
+		if seed%2 == 0 {
+			h.redis.set(down)
+			h.note(nil, "Redis is down")
+			time.Sleep(long / 3)
+		}
+		h.redis.flush()
+		h.forgotten(uuid.Nil)
+		h.redis.set(up)
+	}
+}
+
+// both are away.
+func both(h *history, seed uint64, _ int, long time.Duration) func() {
+	return func() {
+		var two sync.WaitGroup
+		state := []outage{down, frozen}[seed%2]
+		two.Go(h.away("Redis away with Postgres", &h.redis.health, state, long/2))
+		two.Go(h.away("Postgres away with Redis", &h.postgres, state, long/3))
+		two.Wait()
+	}
+}
+
+// powerCut takes both away for longer than a lease, and both come back at once: whoever knows something has told nobody.
+func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
+	return func() {
+		var two sync.WaitGroup
+		two.Go(h.away("power cut", &h.redis.health, down, h.tempo.lease+long/3))
+		two.Go(h.away("Postgres without power", &h.postgres, down, h.tempo.lease+long/3))
+		two.Wait()
+	}
+}
+
+// leaves tells one of several who would end this process that it is the first.
+func (p *process) leaves() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.leaving
+	p.leaving = true
+	return !was
+}
+
+// operate is an operator who replays and cancels while the storm goes on.
+func (h *history) operate(storm context.Context) {
+	d := h.dice("operator", "")
+	for {
+		pause := time.NewTimer(time.Duration((5 + 30*d.Float64()) * float64(h.tempo.unit)))
+		select {
+		case <-pause.C:
+		case <-storm.Done():
+			pause.Stop()
+			return
+		}
+		if state, _ := h.postgres.is(); state != up {
+			continue
+		}
+		_, held := h.ground.Open()
+		for _, id := range held {
+			if d.Float64() < .3 && h.replays[id] < 2 {
+				h.release(id)
+			}
+		}
+		h.meddle(d)
+	}
+}
+
+// meddle picks one delivery.
+func (h *history) meddle(d *rand.Rand) {
+	ids := h.accepted()
+	if len(ids) == 0 {
+		return
+	}
+	ctx := context.Background()
+	id := ids[d.IntN(len(ids))]
+	row, err := h.ground.Delivery(ctx, id)
+	if err != nil {
+		return // not accepted yet
+	}
+	x := d.Float64()
+	switch row.Status {
+	case store.Dead, store.Rejected, store.Waiting:
+		if x < .5 && h.replays[id] < 2 {
+			h.release(id)
+		}
+	case store.Queued:
+		if x < .1 {
+			if moved, _, err := h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil && moved > 0 {
+				h.count("cancelled")
+			}
+		}
+	}
+}

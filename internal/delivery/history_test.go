@@ -1,0 +1,159 @@
+package delivery
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// oneSeed runs one history alone, as HERALD_HISTORY_SEED does:
+//
+//	go test ./internal/delivery -run TestHistories -seed 4711
+var oneSeed = flag.Uint64("seed", 0, "the seed of the one history to run")
+
+// histories is how many are run: HERALD_HISTORIES, else 1,000, or 100 under the race detector.
+func histories(t *testing.T) int {
+	if text := os.Getenv("HERALD_HISTORIES"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("HERALD_HISTORIES is %q, not a number", text)
+		}
+		return n
+	}
+	if raceDetector {
+		return 100
+	}
+	return 1000
+}
+
+func seedAlone(t *testing.T) uint64 {
+	if text := os.Getenv("HERALD_HISTORY_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("HERALD_HISTORY_SEED is %q, not a number", text)
+		}
+		return n
+	}
+	return *oneSeed
+}
+
+// lab is what histories share.
+type lab struct {
+	metrics *Metrics
+	keys    *secret.Keyset
+
+	mu     sync.Mutex
+	counts map[string]int // histories in which it happened
+}
+
+func newLab() *lab {
+	return &lab{metrics: must(NewMetrics(prometheus.NewRegistry())), keys: must(secret.Create()), counts: map[string]int{}}
+}
+
+// one runs a history in a bubble and returns it.
+func (l *lab) one(t *testing.T, seed uint64, planted fault) (h *history) {
+	synctest.Test(t, func(t *testing.T) {
+		h = newHistory(seed, bubble, planted, l.metrics, l.keys)
+		h.ground = h.memory()
+		h.run()
+	})
+	l.add(h)
+	return h
+}
+
+func (l *lab) add(h *history) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for what := range h.counts {
+		l.counts[what]++
+	}
+}
+
+// happened is a table of what the histories met.
+func (l *lab) happened() (table string) {
+	for _, what := range slices.Sorted(maps.Keys(l.counts)) {
+		table += fmt.Sprintf("%7d  %s\n", l.counts[what], what)
+	}
+	return table
+}
+
+// TestHistories drives the real pipeline, runner, dispatcher and sweeper of several processes through histories in which processes
+// die, freeze and stop, Postgres and Redis go away, freeze, lose answers and data, and agents behave as agents do. In each:
+// everything ends; attempts stay within their budget; nothing is called without a claim, or with less of its lease left than
+// the call may take; no two calls run at once for one delivery unless a process slept past its lease; nothing is asked again
+// whose result is known; no agent has more than eight handed out.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	l := newLab()
+	if seed := seedAlone(t); seed != 0 {
+		h := l.one(t, seed, none)
+		if t.Log(h.story()); len(h.broken) > 0 {
+			t.Errorf("seed %d: %d violations", seed, len(h.broken))
+		}
+		return
+	}
+	total := histories(t)
+	var next, failed atomic.Int64
+	t.Run("all", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for seed := next.Add(1); seed <= int64(total) && failed.Load() < 3; seed = next.Add(1) {
+					if h := l.one(t, uint64(seed), none); len(h.broken) > 0 {
+						failed.Add(1)
+						t.Errorf("seed %d (alone: HERALD_HISTORY_SEED=%d)\n%s", seed, seed, h.story())
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d histories; in how many of them it happened:\n%s", total, l.happened())
+	for _, what := range mustHappen {
+		if l.counts[what] == 0 && !t.Failed() {
+			t.Errorf("in none of the histories: %s", what)
+		}
+	}
+}
+
+// mustHappen is what the histories have to meet, or they show nothing.
+var mustHappen = []string{
+	"killed during a call", "stopped in order", "process frozen", "process without Postgres",
+	"Postgres down", "Postgres frozen", "Redis down", "Redis frozen", "Redis emptied", "Redis away with Postgres", "power cut",
+	"answer of Postgres lost", "frozen Postgres did it later", "lease ran out", "lease extended", "task replaced",
+	"task recovered by asynq", "asynq lease lost", "acknowledgement lost", "task put back at shutdown",
+	"handed out by lost before", "handed out by due", "handed out by backlog",
+	"outcome kept in Redis", "outcome adopted", "late success", "late outcome refused",
+	"two calls at once, one had slept", "called again", "limited",
+	"replayed", "cancelled", "reason held_unknown", "reason auth_required", "reason outcome_unknown",
+	"recorded dead", "ended delivered", "ended dead", "ended rejected", "ended cancelled",
+}
+
+// TestHistoriesNotice: with a protection switched off, the histories find out.
+func TestHistoriesNotice(t *testing.T) {
+	t.Parallel()
+	most := uint64(1000)
+	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindSweep, noGrace} {
+		t.Run(string(planted), func(t *testing.T) {
+			t.Parallel()
+			l := newLab()
+			for seed := uint64(1); seed <= most; seed++ {
+				if h := l.one(t, seed, planted); len(h.broken) > 0 {
+					t.Logf("history %d shows it: %s", seed, h.broken[0])
+					return
+				}
+			}
+			t.Errorf("%d histories do not show it", most)
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package limits
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// BenchmarkPass is Enter and Leave of a call that takes no time.
+func BenchmarkPass(b *testing.B) {
+	for name, rdb := range map[string]func() redis.UniversalClient{
+		"local": func() redis.UniversalClient { return nil },
+		"redis": func() redis.UniversalClient { return client(b, embeddedtest.RealRedis(b)) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for _, parallel := range []int{1, 8} { // times GOMAXPROCS
+				b.Run(fmt.Sprint(parallel), func(b *testing.B) {
+					l := newLimits(b, rdb(), func(c *Config) { c.Rate, c.Inflight = 1e6, 64 })
+					b.ReportAllocs()
+					b.SetParallelism(parallel)
+					b.RunParallel(func(pb *testing.PB) {
+						for i := 0; pb.Next(); i++ {
+							p, err := l.Enter(b.Context(), "https://"+strconv.Itoa(i%64)+".example", strconv.Itoa(i))
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							p.Leave(b.Context(), OK)
+						}
+					})
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,276 @@
+package limits
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Config makes Limits. Zero values mean the defaults; Hold has none.
+type Config struct {
+	// Redis is shared by all workers; nil: this process by itself. It is the caller's to close, after Close. It should be made
+	// with ContextTimeoutEnabled. Without it Enter and Leave still return after Timeout, but each call costs a goroutine, and when
+	// Redis hangs the calls in flight keep theirs until the client's own timeouts, and Close waits for them. Connecting has to
+	// fit into Timeout too, so let the client keep a few idle connections.
+	Redis redis.UniversalClient
+
+	Inflight int     // calls at one origin at a time. Default 4
+	Rate     float64 // calls a second at one origin. Default 100
+	Burst    int     // calls that may come at once. Default Rate, rounded up
+
+	// Timeout of one question to Redis. Default 50 ms. Longer makes a Redis that hangs cost more, once; shorter makes workers
+	// go by themselves when Redis is only busy.
+	Timeout time.Duration
+
+	Window       time.Duration // what the breaker looks back on. Default 5 min
+	MinCalls     int           // least calls in Window for it to open. Default 10
+	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
+	OpenFor      time.Duration // how long an endpoint is left alone. Default 30 s
+
+	// Hold is how long a place is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
+	// Inflight run at once.
+	Hold time.Duration
+
+	// Room is how many deliveries of one origin may wait in this process for a place, instead of being put off for at least a
+	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
+	Room int
+	// Patience is how long they wait. Default 1 s.
+	Patience time.Duration
+	// MaxOrigins bounds the origins remembered in this process. Default 10,000 (about 400 bytes each). What is in use is
+	// always kept.
+	MaxOrigins int
+
+	Logger *slog.Logger     // default slog.Default()
+	Now    func() time.Time // default time.Now; while Redis answers, its clock counts instead
+}
+
+const (
+	// minWait and maxWait bound what a refused call is told to wait.
+	minWait = time.Second
+	maxWait = 5 * time.Minute
+)
+
+// Limits are safe for concurrent use.
+type Limits struct {
+	rules    rules
+	remote   *shared // nil: none
+	timeout  time.Duration
+	room     int
+	patience time.Duration
+	most     int // origins
+	log      *slog.Logger
+	clock    func() time.Time
+	start    time.Time
+
+	firstLook time.Duration // the constant, but in tests
+
+	life  context.Context // ends with Close
+	end   context.CancelFunc
+	tasks sync.WaitGroup // calls to Redis and the one that looks for it; Add under mu, while not closed
+
+	mu      sync.Mutex // over memory only, never held during I/O
+	closed  bool
+	origins map[string]*list.Element // of *origin
+	recent  *list.List               // most recently used first
+	outage  outage
+}
+
+// Stats are gauges of this process.
+type Stats struct {
+	Open, HalfOpen int  // origins whose breaker is, as this process saw it last
+	Origins        int  // remembered
+	Local          bool // Redis does not answer: this worker applies limits of its own. False without Redis
+}
+
+// New checks the configuration. It asks Redis nothing.
+func New(cfg Config) (*Limits, error) {
+	if cfg.Inflight == 0 {
+		cfg.Inflight = 4
+	}
+	if cfg.Rate == 0 {
+		cfg.Rate = 100
+	}
+	if cfg.Burst == 0 {
+		cfg.Burst = int(math.Ceil(min(max(cfg.Rate, 0), 1e6)))
+	}
+	if cfg.Room == 0 {
+		cfg.Room = cfg.Inflight
+	}
+	if cfg.MinCalls == 0 {
+		cfg.MinCalls = 10
+	}
+	if cfg.FailureRatio == 0 {
+		cfg.FailureRatio = 0.7
+	}
+	if cfg.MaxOrigins == 0 {
+		cfg.MaxOrigins = 10_000
+	}
+	defaults(&cfg.Timeout, 50*time.Millisecond)
+	defaults(&cfg.Window, 5*time.Minute)
+	defaults(&cfg.OpenFor, 30*time.Second)
+	defaults(&cfg.Patience, time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	switch {
+	case cfg.Inflight < 0 || cfg.Burst < 0 || cfg.MinCalls < 0 || cfg.MaxOrigins < 0:
+		return nil, errors.New("limits: Inflight, Burst, MinCalls and MaxOrigins must not be negative")
+	case !(cfg.Rate >= 1e-3 && cfg.Rate <= 1e6): // NaN too
+		return nil, errors.New("limits: Rate must be between 0.001 and 1,000,000 calls a second")
+	case !(cfg.FailureRatio > 0 && cfg.FailureRatio <= 1):
+		return nil, errors.New("limits: FailureRatio must be above 0 and at most 1")
+	case cfg.Timeout < time.Millisecond || cfg.OpenFor < time.Millisecond || cfg.Window < time.Second || cfg.Patience < 0:
+		return nil, errors.New("limits: Timeout and OpenFor must be at least 1 ms, Window at least 1 s, and Patience not negative")
+	case cfg.Hold < time.Second:
+		return nil, errors.New("limits: Hold is needed and must be at least the lease: how long a place is taken whose worker died")
+	case float64(cfg.Burst)/cfg.Rate > 24*3600:
+		return nil, errors.New("limits: Burst must be at most a day of Rate")
+	}
+	l := &Limits{timeout: cfg.Timeout, room: max(cfg.Room, 0), patience: cfg.Patience, most: cfg.MaxOrigins, log: cfg.Logger,
+		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*list.Element{}, recent: list.New()}
+	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.Hold),
+		bucket: micros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: micros(cfg.OpenFor),
+		minWait: micros(minWait), maxWait: micros(maxWait)}
+	l.life, l.end = context.WithCancel(context.Background())
+	l.outage.pause = lookAgain
+	if cfg.Redis != nil {
+		l.remote = newShared(cfg.Redis, l.rules)
+	} else {
+		l.outage.local = true
+	}
+	return l, nil
+}
+
+func defaults(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+// ErrClosed is what Enter says after Close.
+var ErrClosed = errors.New("limits: closed")
+
+// Close ends what runs in the background and waits for it: about Timeout, or the client's own timeouts if it does not honour
+// contexts. It comes after the last Leave; a later one gives its place back in this process only, and elsewhere after Hold.
+func (l *Limits) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.end()
+	l.tasks.Wait()
+}
+
+// Stats walks the origins in memory.
+func (l *Limits) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Stats{Origins: len(l.origins), Local: l.remote != nil && l.outage.local}
+	now := l.now()
+	for e := l.recent.Front(); e != nil; e = e.Next() {
+		switch state, _ := breaker(e.Value.(*origin).open, now); state {
+		case opened:
+			s.Open++
+		case halfOpen:
+			s.HalfOpen++
+		}
+	}
+	return s
+}
+
+// now is this process' clock in µs, not moved by changes of the machine's.
+func (l *Limits) now() int64 { return micros(l.clock().Sub(l.start)) + 1 } // 0 means never
+
+// Reason says why a call was refused. The values are the reasons of DESIGN §4.
+type Reason string
+
+const (
+	Busy      Reason = "agent_busy"   // every place is taken
+	Throttled Reason = "throttled"    // the rate is used up
+	Open      Reason = "breaker_open" // most of the latest calls failed
+)
+
+// RefusedError means that a call must not be made now. That says nothing about the delivery: it costs no attempt.
+type RefusedError struct {
+	Reason Reason
+	Wait   time.Duration // when to come back: a reservation of this call's own, 1 s to 5 min
+	Text   string        // a sentence for people
+}
+
+func (e *RefusedError) Error() string { return e.Text }
+
+// Result is how a call went. The zero value is Neutral.
+type Result int
+
+const (
+	Neutral Result = iota // it says nothing about whether the endpoint works
+	OK
+	Failed
+)
+
+// String is for logs.
+func (r Result) String() string {
+	switch r {
+	case OK:
+		return "ok"
+	case Failed:
+		return "failed"
+	default:
+		return "neutral"
+	}
+}
+
+// Pass is a place at an origin.
+type Pass struct {
+	limits *Limits
+	origin *origin
+	token  string
+	began  time.Time
+	shared bool // Redis knows of it
+	left   atomic.Bool
+}
+
+// Leave gives the place back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
+// being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
+func (p *Pass) Leave(ctx context.Context, result Result) {
+	if p.left.Swap(true) {
+		return
+	}
+	if result != OK && result != Failed {
+		result = Neutral
+	}
+	p.limits.leave(context.WithoutCancel(ctx), p, result, max(1, micros(p.limits.clock().Sub(p.began))))
+}
+
+func refuse(v verdict, r *rules, spread float64) *RefusedError {
+	wait := time.Duration(v.wait) * time.Microsecond
+	if wait >= maxWait {
+		// The line is full: all who come now would be told the same.
+		wait = maxWait/2 + time.Duration(spread*float64(maxWait/2))
+	}
+	e := &RefusedError{Wait: max(wait, minWait)}
+	back := e.Wait.Round(100 * time.Millisecond)
+	switch v.code {
+	case open:
+		e.Reason = Open
+		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed, so it is left alone for a while; this one comes back in %s", back)
+	case throttled:
+		e.Reason = Throttled
+		e.Text = fmt.Sprintf("the agent's endpoint has had its %s calls a second; this one comes back in %s",
+			fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
+	default:
+		e.Reason = Busy
+		e.Text = fmt.Sprintf("the agent's endpoint is busy with %d calls; this one comes back in %s", r.inflight, back)
+	}
+	return e
+}

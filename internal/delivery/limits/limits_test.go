@@ -1,0 +1,401 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
+)
+
+const endpoint = "https://agent.example"
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	for name, adapt := range map[string]func(*Config){
+		"no hold":        func(c *Config) { c.Hold = 0 },
+		"inflight":       func(c *Config) { c.Inflight = -1 },
+		"rate":           func(c *Config) { c.Rate = math.NaN() },
+		"no rate":        func(c *Config) { c.Rate = -1 },
+		"ratio":          func(c *Config) { c.FailureRatio = 1.1 },
+		"timeout":        func(c *Config) { c.Timeout = -1 },
+		"window":         func(c *Config) { c.Window = time.Millisecond },
+		"patience":       func(c *Config) { c.Patience = -1 },
+		"burst for days": func(c *Config) { c.Rate, c.Burst = 0.01, 10_000 },
+	} {
+		cfg := Config{Hold: time.Minute}
+		adapt(&cfg)
+		if l, err := New(cfg); err == nil || l != nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	l := newLimits(t, nil)
+	for _, c := range [][2]string{{"", "a"}, {endpoint, ""}} {
+		if p, err := l.Enter(t.Context(), c[0], c[1]); err == nil || p != nil {
+			t.Errorf("%q: taken", c)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Enter(ctx, endpoint, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	p := enter(t, l, endpoint, "a")
+	l.Close()
+	if _, err := l.Enter(t.Context(), endpoint, "b"); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	p.Leave(t.Context(), OK)
+}
+
+// TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at one
+// origin, and all of them get their turn.
+func TestHammer(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		adapt := func(c *Config) { c.Room, c.Patience = 64, 30*time.Second }
+		workers := []*Limits{newLimits(t, rdb, adapt)}
+		if rdb != nil {
+			workers = append(workers, newLimits(t, rdb, adapt))
+		}
+		const goroutines, each = 64, 15
+		var inflight, most, calls atomic.Int64
+		var all sync.WaitGroup
+		meet := make(chan struct{}) // a call lasts until it meets another one, or 2 ms
+		for g := range goroutines {
+			all.Go(func() {
+				l := workers[g%len(workers)]
+				for i := range each {
+					p, err := l.Enter(t.Context(), endpoint, fmt.Sprintf("%d:%d", g, i))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					n := inflight.Add(1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					calls.Add(1)
+					select {
+					case meet <- struct{}{}:
+					case <-meet:
+					case <-time.After(2 * time.Millisecond):
+					}
+					inflight.Add(-1)
+					p.Leave(t.Context(), OK)
+				}
+			})
+		}
+		all.Wait()
+		if most.Load() > 4 || most.Load() < 2 {
+			t.Errorf("%d calls were in flight at once, want at most 4, and more than one", most.Load())
+		}
+		if calls.Load() != goroutines*each {
+			t.Errorf("%d calls of %d", calls.Load(), goroutines*each)
+		}
+		for _, l := range workers {
+			if s := l.Stats(); s.Local || s.Origins != 1 || s.Open != 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+// TestCrashedHolder: the places of a worker that died come back after Hold, to another worker.
+func TestCrashedHolder(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	adapt := func(c *Config) { c.Hold, c.Room = time.Second, -1 }
+	dead, alive := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	began := time.Now()
+	for _, token := range tokens("dead", 4) {
+		enter(t, dead, endpoint, token)
+	}
+	refused(t, alive, endpoint, "a", Busy)
+	var got *Pass
+	await(t, "the places come back", func() bool {
+		got, _ = alive.Enter(t.Context(), endpoint, "a")
+		return got != nil
+	})
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("a place came back after %s, before Hold", took)
+	}
+	got.Leave(t.Context(), OK)
+}
+
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.MinCalls = 1, -1, 2 })
+		ctx, cancel := context.WithCancel(context.Background())
+		p, err := l.Enter(ctx, endpoint, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, l, endpoint, "b", Busy)
+		cancel()
+		q := p
+		p.Leave(ctx, Failed) // the caller's context is over: the place is given back all the same
+		p.Leave(ctx, Failed) // counted once: the breaker stays closed
+		p = enter(t, l, endpoint, "a")
+		q.Leave(t.Context(), OK) // nor does it end another pass
+		refused(t, l, endpoint, "b", Busy)
+		p.Leave(t.Context(), Failed)
+		refused(t, l, endpoint, "c", Open)
+		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
+			t.Errorf("%+v", s)
+		}
+		enter(t, l, "https://another.example", "c").Leave(t.Context(), OK)
+	})
+}
+
+// TestOneProbe: of all the calls of two workers, one is let through when the breaker is half-open.
+func TestOneProbe(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		adapt := func(c *Config) { c.OpenFor, c.Room, c.Hold = 300*time.Millisecond, -1, 2*time.Second }
+		a := newLimits(t, rdb, adapt)
+		b := a
+		if rdb != nil {
+			b = newLimits(t, rdb, adapt)
+		}
+		trip := func() {
+			for _, token := range tokens("fails", 10) {
+				enter(t, a, endpoint, token).Leave(t.Context(), Failed)
+			}
+		}
+		round := 0
+		// rush lets 32 calls of both workers ask, again and again, until there is a probe; it stands for all of them.
+		rush := func() []*Pass {
+			var passes []*Pass
+			await(t, "a probe", func() bool {
+				round++
+				var mu sync.Mutex
+				var all sync.WaitGroup
+				for i := range 32 {
+					all.Go(func() {
+						p, err := []*Limits{a, b}[i%2].Enter(t.Context(), endpoint, fmt.Sprintf("rush %d %d", round, i))
+						var r *RefusedError
+						// Busy: this process was asking for as many places as it may have.
+						if err != nil && (!errors.As(err, &r) || r.Reason == Throttled) {
+							t.Error(err)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if p != nil {
+							passes = append(passes, p)
+						}
+					})
+				}
+				all.Wait()
+				return len(passes) > 0
+			})
+			return passes
+		}
+		one := func(what string) *Pass {
+			t.Helper()
+			passes := rush()
+			if len(passes) != 1 {
+				t.Fatalf("%s: %d calls were let through, want the probe", what, len(passes))
+			}
+			return passes[0]
+		}
+		trip()
+		began := time.Now()
+		refused(t, b, endpoint, "x", Open)
+		p := one("first")
+		if took := time.Since(began); took < 250*time.Millisecond {
+			t.Errorf("probed after %s", took)
+		}
+		// An answer from before may have been read last: so not at once.
+		await(t, "the gauge", func() bool { return p.limits.Stats().HalfOpen == 1 })
+		p.Leave(t.Context(), Failed)
+		refused(t, b, endpoint, "y", Open)
+		began = time.Now()
+		one("after a failed probe") // and this one's worker dies
+		dead := time.Now()
+		if dead.Sub(began) < 250*time.Millisecond {
+			t.Errorf("probed %s after a failed probe", dead.Sub(began))
+		}
+		p = one("after a dead probe")
+		if time.Since(dead) < 1900*time.Millisecond {
+			t.Errorf("another probe %s after one that did not end, before Hold", time.Since(dead))
+		}
+		p.Leave(t.Context(), OK)
+		for _, token := range tokens("again", 3) {
+			enter(t, b, endpoint, token)
+		}
+		if s := b.Stats(); s.Open+s.HalfOpen != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestReservations: a thousand that are put off come back at the rate of what the origin can serve, and not all at once.
+func TestReservations(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newClock()
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.Room, cfg.Now = -1, c.Now })
+		// 400 ms at 4 places: one each 100 ms.
+		p := enter(t, l, endpoint, "slow")
+		c.move(400 * time.Millisecond)
+		p.Leave(t.Context(), OK)
+		for _, token := range tokens("holds", 4) {
+			enter(t, l, endpoint, token)
+		}
+		began := time.Now()
+		waits := make([]time.Duration, 1000)
+		for i, token := range tokens("off", len(waits)) {
+			waits[i] = refused(t, l, endpoint, token, Busy).Wait
+		}
+		asking := time.Since(began) // by the clock on the wall, which is Redis'
+		if !slices.IsSorted(waits) && rdb == nil {
+			t.Error("later ones come back earlier")
+		}
+		if first := waits[0]; first < time.Second || first > 1200*time.Millisecond {
+			t.Errorf("the first comes back in %s", first)
+		}
+		if last, want := waits[999], 101*time.Second; last > want || last < want-asking-time.Millisecond {
+			t.Errorf("the last comes back in %s, want %s less at most %s", last, want, asking)
+		}
+		// In no second more than can be served, when asked in an instant.
+		if rdb == nil {
+			perSecond := map[int]int{}
+			for _, w := range waits {
+				perSecond[int(w/time.Second)]++
+			}
+			for s, n := range perSecond {
+				if n > 10 {
+					t.Errorf("%d come back in second %d", n, s)
+				}
+			}
+		}
+		// Beyond the longest wait they are spread.
+		distinct := map[time.Duration]int{}
+		for _, token := range tokens("more", 3000) {
+			w := refused(t, l, endpoint, token, Busy).Wait
+			if w >= maxWait/2 {
+				distinct[w]++
+			}
+		}
+		for w, n := range distinct {
+			if n > 3 {
+				t.Errorf("%d come back in exactly %s", n, w)
+			}
+		}
+		if len(distinct) < 900 {
+			t.Errorf("%d different waits", len(distinct))
+		}
+	})
+}
+
+// TestShare: one worker keeps to Inflight even when Redis has forgotten its calls.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	adapt := func(c *Config) { c.Room = -1 }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	var held []*Pass
+	for _, token := range tokens("a", 4) {
+		held = append(held, enter(t, a, endpoint, token))
+	}
+	refused(t, b, endpoint, "b", Busy)
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, a, endpoint, "fifth", Busy)
+	for _, token := range tokens("b", 4) {
+		enter(t, b, endpoint, token)
+	}
+	for _, p := range held {
+		p.Leave(t.Context(), OK)
+	}
+	refused(t, a, endpoint, "fifth", Busy) // the other worker has them all
+}
+
+// TestFlush: that Redis loses its data in the middle harms nothing.
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	adapt := func(c *Config) { c.Room, c.Patience = 64, 30*time.Second }
+	workers := []*Limits{newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)}
+	var inflight, most [2]atomic.Int64
+	var all sync.WaitGroup
+	for g := range 32 {
+		all.Go(func() {
+			l, w := workers[g%2], g%2
+			for i := range 40 {
+				p, err := l.Enter(t.Context(), endpoint, fmt.Sprintf("%d:%d", g, i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n := inflight[w].Add(1)
+				for m := most[w].Load(); n > m && !most[w].CompareAndSwap(m, n); m = most[w].Load() {
+				}
+				if i%8 == 0 {
+					if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+				if i == 20 && g == 0 {
+					if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+				inflight[w].Add(-1)
+				p.Leave(t.Context(), OK)
+			}
+		})
+	}
+	all.Wait()
+	for w := range workers {
+		if most[w].Load() > 4 {
+			t.Errorf("worker %d had %d calls in flight at once", w, most[w].Load())
+		}
+		if s := workers[w].Stats(); s.Local {
+			t.Errorf("%+v", s)
+		}
+	}
+	passes := make([]*Pass, 0, 4)
+	for _, token := range tokens("after", 4) {
+		passes = append(passes, enter(t, workers[0], endpoint, token))
+	}
+	for _, p := range passes {
+		p.Leave(t.Context(), OK)
+	}
+}
+
+// TestMemory: a stranger who makes up origins costs a bounded amount of memory, and what is in use is kept.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	l := newLimits(t, nil, func(cfg *Config) {
+		cfg.MaxOrigins, cfg.Now, cfg.Inflight, cfg.Room, cfg.Hold = 50, c.Now, 1, -1, time.Hour
+	})
+	held := enter(t, l, endpoint, "held")
+	for _, token := range tokens("s", 5000) {
+		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
+		if n := l.Stats().Origins; n > 50 {
+			t.Fatalf("%d origins are kept", n)
+		}
+	}
+	refused(t, l, endpoint, "other", Busy)
+	held.Leave(t.Context(), OK)
+	enter(t, l, endpoint, "other").Leave(t.Context(), OK)
+	// What was not used for long goes by and by, without pressure.
+	c.move(time.Hour)
+	for _, token := range tokens("late", 40) {
+		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
+	}
+	if n := l.Stats().Origins; n != 40 {
+		t.Errorf("%d origins are kept, want the 40 new ones", n)
+	}
+}

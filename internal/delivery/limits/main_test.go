@@ -1,0 +1,163 @@
+package limits
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
+)
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{})
+	embeddedtest.Main(m)
+}
+
+// options are a client's for a Redis that embeddedtest started.
+func options(t testing.TB, raw string) *redis.Options {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &redis.Options{ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1, DisableIdentity: true}
+	if u.Scheme == "redis-socket" {
+		o.Network, o.Addr = "unix", u.Path
+	} else {
+		o.Addr, o.Username = u.Host, u.User.Username()
+		o.Password, _ = u.User.Password()
+	}
+	return o
+}
+
+func client(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	o := options(t, raw)
+	for _, a := range adapt {
+		a(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// newLimits has a Timeout that a loaded machine keeps to, and no log but the test's own.
+func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limits {
+	t.Helper()
+	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, Hold: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	l, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// everywhere runs a test without Redis, on a real one and on miniredis.
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, embeddedtest.RealRedis(t))) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, embeddedtest.MiniRedis(t))) })
+}
+
+// clock stands until it is moved.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) move(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// lines is a log that can be counted.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("not within 30 s: " + what)
+		}
+	}
+}
+
+func enter(t testing.TB, l *Limits, origin, token string) *Pass {
+	t.Helper()
+	p, err := l.Enter(t.Context(), origin, token)
+	if err != nil {
+		t.Fatalf("enter %s: %v", token, err)
+	}
+	return p
+}
+
+// refused enters and must be refused.
+func refused(t testing.TB, l *Limits, origin, token string, why Reason) *RefusedError {
+	t.Helper()
+	p, err := l.Enter(t.Context(), origin, token)
+	r, ok := err.(*RefusedError)
+	if !ok || p != nil {
+		t.Fatalf("enter %s: pass %v, error %v; want a refusal", token, p, err)
+	}
+	if r.Reason != why || r.Wait < minWait || r.Wait > maxWait || r.Text == "" {
+		t.Fatalf("enter %s: %+v; want %s", token, r, why)
+	}
+	return r
+}
+
+func tokens(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+	return out
+}

@@ -1,0 +1,335 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// freezer stops a Redis server's process and lets it go on.
+type freezer struct {
+	t   *testing.T
+	pid int
+}
+
+func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
+	t.Helper()
+	info, err := rdb.Info(t.Context(), "server").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &freezer{t: t}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, "process_id:"); ok {
+			if f.pid, err = strconv.Atoi(strings.TrimSpace(v)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if f.pid <= 1 {
+		t.Fatal("Redis does not tell its process id")
+	}
+	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before embeddedtest stops it
+	return f
+}
+
+func (f *freezer) signal(s syscall.Signal) {
+	f.t.Helper()
+	if err := syscall.Kill(f.pid, s); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// outageTimeout is one that a loaded machine keeps to.
+const outageTimeout = 300 * time.Millisecond
+
+// briefly makes the outages of a test short. Limits look again after pause.
+func briefly(l *Limits, pause time.Duration) *Limits {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outage.pause = pause
+	return l
+}
+
+// TestFrozen: while Redis hangs Enter and Leave answer from what this worker knows, the timeout is paid once, and what was given back
+// meanwhile is free in Redis when it goes on.
+func TestFrozen(t *testing.T) {
+	clients := map[string]func(*redis.Options){
+		"contexts honoured": func(*redis.Options) {},
+		// As a client that nobody thought about: contexts ignored, 3 s and three retries.
+		"contexts ignored": func(o *redis.Options) { o.ContextTimeoutEnabled, o.MaxRetries = false, 3 },
+	}
+	for name, adapt := range clients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := embeddedtest.RealRedis(t)
+			rdb := client(t, url, adapt)
+			freeze := newFreezer(t, rdb)
+			var log lines
+			l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.Room, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
+			var before []*Pass
+			for _, token := range tokens("before", 3) {
+				p := enter(t, l, endpoint, token)
+				if !p.shared {
+					t.Fatalf("Redis is not used: %s", log.String())
+				}
+				before = append(before, p)
+			}
+
+			freeze.signal(syscall.SIGSTOP)
+			began := time.Now()
+			// Three of four places were given by Redis; this process goes on counting them.
+			fourth := enter(t, l, endpoint, "fourth")
+			first := time.Since(began)
+			if first < outageTimeout || first > 6*outageTimeout {
+				t.Errorf("the first Enter took %s", first)
+			}
+			if fourth.shared || !l.Stats().Local {
+				t.Fatal("Redis is frozen and nobody noticed")
+			}
+			refused(t, l, endpoint, "fifth", Busy)
+			began = time.Now()
+			for i := range 500 {
+				enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Leave(t.Context(), OK)
+			}
+			if took := time.Since(began); took > 100*outageTimeout {
+				t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
+			}
+			// The breaker works on by itself.
+			for _, token := range tokens("fails", 3) {
+				enter(t, l, "https://fails.example", token).Leave(t.Context(), Failed)
+			}
+			refused(t, l, "https://fails.example", "more", Open)
+			for _, p := range before {
+				began := time.Now()
+				p.Leave(t.Context(), OK)
+				if took := time.Since(began); took > 6*outageTimeout {
+					t.Errorf("Leave took %s", took)
+				}
+			}
+			await(t, "the log says so", func() bool { return log.count("\n") > 0 })
+			if n := log.count("\n"); n != 1 {
+				t.Errorf("%d lines in the log:\n%s", n, log.String())
+			}
+
+			freeze.signal(syscall.SIGCONT)
+			await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+			await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+			// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
+			other := newLimits(t, client(t, url), func(c *Config) { c.Room = -1 })
+			for _, token := range tokens("other", 4) {
+				enter(t, other, endpoint, token)
+			}
+			refused(t, other, endpoint, "fifth", Busy)
+			refused(t, l, endpoint, "mine", Busy) // shared again
+			fourth.Leave(t.Context(), OK)
+			refused(t, l, endpoint, "mine", Busy) // it was never Redis' to count
+		})
+	}
+}
+
+// TestKilled: Redis gone altogether, and another one, empty, in its place.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	first := newProxy(t, options(t, embeddedtest.RealRedis(t)))
+	rdb := client(t, "redis://"+first.address())
+	var log lines
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.logger(), time.Second }), 20*time.Millisecond)
+	p := enter(t, l, endpoint, "a")
+	if !p.shared {
+		t.Fatal("Redis is not used")
+	}
+	first.stop()
+	p.Leave(t.Context(), OK)
+	began := time.Now()
+	for _, token := range tokens("b", 100) {
+		enter(t, l, endpoint, token).Leave(t.Context(), OK)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("100 calls took %s", took)
+	}
+	if !l.Stats().Local {
+		t.Error("Redis is said to be there")
+	}
+	first.next(options(t, embeddedtest.RealRedis(t)))
+	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	if p := enter(t, l, endpoint, "c"); !p.shared {
+		t.Error("Redis is not used")
+	}
+	await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+	if n := log.count("\n"); n != 2 {
+		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+// TestFlapping: a Redis that comes and goes is asked less and less often.
+func TestFlapping(t *testing.T) {
+	t.Parallel()
+	l := briefly(newLimits(t, client(t, embeddedtest.RealRedis(t))), time.Millisecond)
+	want := time.Millisecond
+	for i := range 6 {
+		l.mu.Lock()
+		l.lost(l.outage.age, io.ErrUnexpectedEOF)
+		l.lost(l.outage.age-1, io.ErrUnexpectedEOF) // of an earlier age
+		wait, local := l.outage.wait, l.outage.local
+		l.mu.Unlock()
+		if wait != want || !local {
+			t.Fatalf("outage %d: asked again in %s, want %s; local %v", i, wait, want, local)
+		}
+		want *= 2
+		await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	}
+	// After a steady time it is as new.
+	l.mu.Lock()
+	l.outage.since = l.outage.since.Add(-steady)
+	l.lost(l.outage.age, io.ErrUnexpectedEOF)
+	wait := l.outage.wait
+	l.mu.Unlock()
+	if wait != time.Millisecond {
+		t.Errorf("asked again in %s", wait)
+	}
+}
+
+// TestDebts: what is owed is bounded, and paid also when Redis came back before it was known to be owed.
+func TestDebts(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room = 1, -1 })
+	p := enter(t, l, endpoint, "a")
+	l.mu.Lock()
+	l.owe(debt{key: p.origin.key, token: "a"})
+	l.mu.Unlock()
+	await(t, "the place is given back in Redis", func() bool {
+		n, err := rdb.Exists(t.Context(), p.origin.key+":places").Result()
+		return err == nil && n == 0
+	})
+	l.mu.Lock()
+	l.outage.local = true
+	for i := range 2 * maxDebts {
+		l.owe(debt{key: p.origin.key, token: fmt.Sprint(i)})
+	}
+	n := len(l.outage.debts)
+	l.outage.local, l.outage.debts = false, nil
+	l.mu.Unlock()
+	if n != maxDebts {
+		t.Errorf("%d are owed", n)
+	}
+}
+
+// TestReadOnly: a Redis that answers, but takes no writes, as after a failover, is as good as none.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.logger() }), 5*time.Millisecond)
+	if p := enter(t, l, endpoint, "a"); p.shared {
+		t.Error("a replica took a place")
+	}
+	await(t, "the log says why", func() bool { return log.count("READONLY") == 1 })
+	if err := rdb.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+	if n := log.count("\n"); n != 2 {
+		t.Errorf("log:\n%s", log.String())
+	}
+	if p := enter(t, l, endpoint, "b"); !p.shared {
+		t.Error("Redis is not used")
+	}
+}
+
+// TestCloseDuringOutage: Close waits for what runs, and not for Redis to come back.
+func TestCloseDuringOutage(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	freeze := newFreezer(t, rdb)
+	l := newLimits(t, rdb, func(c *Config) { c.Timeout = outageTimeout })
+	freeze.signal(syscall.SIGSTOP)
+	enter(t, l, endpoint, "a")
+	began := time.Now()
+	l.Close()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+}
+
+// proxy is a TCP way to a Redis that can be cut off and led to another one.
+type proxy struct {
+	t    *testing.T
+	addr string
+	all  sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener
+	target   *redis.Options
+	conns    map[net.Conn]bool
+}
+
+func newProxy(t *testing.T, target *redis.Options) *proxy {
+	t.Helper()
+	p := &proxy{t: t, addr: "127.0.0.1:0"}
+	p.next(target)
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *proxy) address() string { return p.addr }
+
+// next listens, where it did before, for target.
+func (p *proxy) next(target *redis.Options) {
+	p.t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.mu.Lock()
+	p.listener, p.target, p.addr, p.conns = listener, target, listener.Addr().String(), map[net.Conn]bool{}
+	p.mu.Unlock()
+	p.all.Go(func() {
+		for {
+			down, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial(target.Network, target.Addr)
+			if err != nil {
+				_ = down.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns[down], p.conns[up] = true, true
+			p.mu.Unlock()
+			for _, way := range [][2]net.Conn{{up, down}, {down, up}} {
+				p.all.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_, _ = way[0].Close(), way[1].Close()
+				})
+			}
+		}
+	})
+}
+
+// stop refuses connections and ends those there are.
+func (p *proxy) stop() {
+	p.mu.Lock()
+	_ = p.listener.Close()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.all.Wait()
+}

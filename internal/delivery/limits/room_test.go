@@ -1,0 +1,263 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// entered is what Enter returned in another goroutine.
+type entered struct {
+	pass *Pass
+	err  error
+}
+
+func goEnter(ctx context.Context, l *Limits, token string) <-chan entered {
+	ch := make(chan entered, 1)
+	go func() {
+		p, err := l.Enter(ctx, endpoint, token)
+		ch <- entered{p, err}
+	}()
+	return ch
+}
+
+func receive(t testing.TB, ch <-chan entered) entered {
+	t.Helper()
+	select {
+	case e := <-ch:
+		return e
+	case <-time.After(30 * time.Second):
+		t.Fatal("Enter did not return within 30 s")
+		panic("unreachable")
+	}
+}
+
+// waiting is how many wait for the endpoint in this process.
+func waiting(l *Limits) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, ok := l.origins[keyOf(endpoint)]; ok {
+		return len(e.Value.(*origin).line)
+	}
+	return 0
+}
+
+// blind makes those who wait not look for themselves: they depend on being woken.
+func blind(l *Limits) *Limits {
+	l.firstLook = time.Hour
+	return l
+}
+
+// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than Room are refused at once.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
+		p := enter(t, l, endpoint, "holds")
+		var line []<-chan entered
+		for i, token := range tokens("waits", 3) {
+			line = append(line, goEnter(t.Context(), l, token))
+			await(t, "it waits", func() bool { return waiting(l) == i+1 })
+		}
+		began := time.Now()
+		refused(t, l, endpoint, "too many", Busy)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+		for i, ch := range line {
+			p.Leave(t.Context(), OK)
+			e := receive(t, ch)
+			if e.err != nil {
+				t.Fatalf("waiter %d: %v", i, e.err)
+			}
+			if n := waiting(l); n != len(line)-1-i {
+				t.Fatalf("%d wait after waiter %d was let in", n, i)
+			}
+			p = e.pass
+		}
+		p.Leave(t.Context(), OK)
+	})
+}
+
+// TestNoOvertaking: who comes later does not take the place that somebody waits for.
+func TestNoOvertaking(t *testing.T) {
+	t.Parallel()
+	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
+	p := enter(t, l, endpoint, "holds")
+	first := goEnter(t.Context(), l, "first")
+	await(t, "it waits", func() bool { return waiting(l) == 1 })
+	// The place is free, and the first in the line does not know yet.
+	l.mu.Lock()
+	delete(p.origin.places, "holds")
+	l.mu.Unlock()
+	second := goEnter(t.Context(), l, "second")
+	await(t, "it waits too", func() bool { return waiting(l) == 2 })
+	p.Leave(t.Context(), OK)
+	e := receive(t, first)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	e.pass.Leave(t.Context(), OK)
+	if e = receive(t, second); e.err != nil {
+		t.Fatal(e.err)
+	}
+}
+
+// TestRoomAcrossWorkers: a place that another worker gives back is found by looking.
+func TestRoomAcrossWorkers(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.Patience = 1, time.Minute }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	p := enter(t, a, endpoint, "holds")
+	ch := goEnter(t.Context(), b, "waits")
+	await(t, "it waits", func() bool { return waiting(b) == 1 })
+	p.Leave(t.Context(), OK)
+	e := receive(t, ch)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	e.pass.Leave(t.Context(), OK)
+}
+
+// TestPatience: who waits in vain is told when to come back; and whose context ends leaves, without taking anything along.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, 300*time.Millisecond })
+		p := enter(t, l, endpoint, "holds")
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := goEnter(ctx, l, "first")
+		await(t, "it waits", func() bool { return waiting(l) == 1 })
+		second := goEnter(t.Context(), l, "second")
+		cancel()
+		if e := receive(t, first); !errors.Is(e.err, context.Canceled) {
+			t.Fatalf("%+v", e)
+		}
+		var r *RefusedError
+		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != Busy {
+			t.Fatalf("%+v", e)
+		}
+		if took := time.Since(began); took < 300*time.Millisecond {
+			t.Errorf("waited only %s", took)
+		}
+		if waiting(l) != 0 {
+			t.Error("somebody still waits")
+		}
+		p.Leave(t.Context(), OK)
+		enter(t, l, endpoint, "third").Leave(t.Context(), OK)
+	})
+}
+
+// TestNotWorthWaiting: where calls are known to take long, nobody waits in vain.
+func TestNotWorthWaiting(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newClock()
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.Room, cfg.Patience, cfg.Now = 1, 3, 20*time.Second, c.Now })
+		p := enter(t, l, endpoint, "a")
+		c.move(25 * time.Second)
+		p.Leave(t.Context(), OK)
+		enter(t, l, endpoint, "b")
+		began := time.Now()
+		if r := refused(t, l, endpoint, "c", Busy); r.Wait < 20*time.Second {
+			t.Errorf("%+v", r)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+	})
+}
+
+// TestThrottled: a wait for the rate that is short is waited for here, one that is long is not.
+func TestThrottled(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.Patience = 20, 1, 10*time.Second })
+		began := time.Now()
+		for _, token := range tokens("t", 5) {
+			enter(t, l, endpoint, token).Leave(t.Context(), OK)
+		}
+		if took := time.Since(began); took < 195*time.Millisecond {
+			t.Errorf("5 calls at 20 a second took %s", took)
+		}
+		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.Patience = 0.02, 1, 20*time.Second })
+		enter(t, slow, "https://slow.example", "a").Leave(t.Context(), OK)
+		began = time.Now()
+		r := refused(t, slow, "https://slow.example", "b", Throttled)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+		if r.Wait < 50*time.Second { // one each 50 s
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestWaitersBounce: when the breaker opens, those who wait are told at once.
+func TestWaitersBounce(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.Patience, c.Room = 1, 1, time.Minute, 3 }))
+		p := enter(t, l, endpoint, "fails")
+		var line []<-chan entered
+		for i, token := range tokens("waits", 3) {
+			line = append(line, goEnter(t.Context(), l, token))
+			await(t, "it waits", func() bool { return waiting(l) == i+1 })
+		}
+		began := time.Now()
+		p.Leave(t.Context(), Failed)
+		for _, ch := range line {
+			var r *RefusedError
+			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != Open || r.Wait < 29*time.Second {
+				t.Errorf("%+v", e)
+			}
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("told after %s", took)
+		}
+	})
+}
+
+// TestCancelledWhileAsking: a place that came too late is given back.
+func TestCancelledWhileAsking(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room = 1, -1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked atomic.Int64
+	rdb.AddHook(hook{func() {
+		if asked.Add(1) == 1 {
+			cancel()
+		}
+	}})
+	if p, err := l.Enter(ctx, endpoint, "a"); !errors.Is(err, context.Canceled) || p != nil {
+		t.Fatalf("%v, %v", p, err)
+	}
+	if asked.Load() < 2 {
+		t.Fatal("Redis was not told")
+	}
+	enter(t, l, endpoint, "b").Leave(t.Context(), OK)
+}
+
+// hook does something before each command.
+type hook struct{ before func() }
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.before()
+		return next(ctx, cmd)
+	}
+}
+
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

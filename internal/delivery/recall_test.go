@@ -1,0 +1,381 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+var errAway = errors.New("it is away")
+
+// dies makes a worker that can claim and call, but whose Postgres is away from then on and which dies soon after: it returns the
+// delivery's own error.
+func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
+	w.t.Helper()
+	kept := make(chan bool, 1)
+	k := w.newWorker(append([]func(*Config){func(c *Config) {
+		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+			return store.Recorded{}, errAway
+		}}
+		c.Results = &results{Results: w.queue, keep: func() error { kept <- true; return nil }}
+	}}, adapt...)...)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := k.runner.Deliver(context.WithoutCancel(w.t.Context()), id, n)
+		ended <- err
+	}()
+	receive(w.t, "the outcome is kept", kept)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	k.runner.Wait(ctx)
+	if err := receive(w.t, "the end", ended); !errors.Is(err, errAway) {
+		w.t.Fatalf("%v", err)
+	}
+}
+
+// results is Redis with faults, which come after it was asked.
+type results struct {
+	Results
+	keep, kept, forget func() error
+}
+
+func (r *results) Keep(ctx context.Context, id uuid.UUID, b []byte) error {
+	err := r.Results.Keep(ctx, id, b)
+	if r.keep != nil {
+		err = errors.Join(err, r.keep())
+	}
+	return err
+}
+
+func (r *results) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
+	if r.kept != nil {
+		if err := r.kept(); err != nil {
+			return nil, err
+		}
+	}
+	return r.Results.Kept(ctx, id)
+}
+
+func (r *results) Forget(ctx context.Context, id uuid.UUID) error {
+	if r.forget != nil {
+		if err := r.forget(); err != nil {
+			return err
+		}
+	}
+	return r.Results.Forget(ctx, id)
+}
+
+// expire takes the delivery from its worker and hands it out again.
+func (w *world) expire(id uuid.UUID) store.Delivery {
+	w.t.Helper()
+	w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+	w.sweep(w.newSweeper())
+	d := w.row(id)
+	if d.Status != store.Queued {
+		w.t.Fatalf("%s %s after its lease ran out", d.Status, d.Reason)
+	}
+	return d
+}
+
+func (w *world) policy(id uuid.UUID, onUnknown string) {
+	w.t.Helper()
+	d := w.row(id)
+	a := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	if err := w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestKnownOutcomes: what some worker knows is not asked for again.
+func TestKnownOutcomes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+
+	t.Run("delivered, and Postgres was away", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		w.dies(id, 1)
+		again := w.expire(id)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		d := w.row(id)
+		if d.Status != store.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
+			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
+		}
+		if n := len(a.received()); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+		if b, err := w.queue.Kept(t.Context(), id); err != nil || b != nil {
+			t.Errorf("Redis still has %s, %v", b, err)
+		}
+	})
+
+	t.Run("a wait goes on from where it was", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			rw.Header().Set("Retry-After", "100")
+			http.Error(rw, "no", 503)
+			return true
+		}))
+		id := w.handOut(a.URL)
+		began := time.Now()
+		w.dies(id, 1)
+		again := w.expire(id)
+		k := w.newWorker(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(40 * time.Second) } })
+		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		d := w.row(id)
+		if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < 50*time.Second || wait > 65*time.Second {
+			t.Errorf("%s, again in %s", d.Status, wait)
+		}
+		if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Reason != "server_error" || len(a.received()) != 1 {
+			t.Errorf("%d attempts, %d calls: %+v", d.Attempts, len(a.received()), d.History)
+		}
+	})
+
+	t.Run("an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if n == 1 {
+				http.Error(rw, "no", 503)
+			}
+			return n == 1
+		}))
+		id := w.handOut(a.URL)
+		tries := 0
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+				if tries++; tries == 1 {
+					return store.Recorded{}, errAway
+				}
+				return w.store.Record(ctx, cl, o)
+			}}
+			c.Results = &results{Results: w.queue, forget: func() error { return errAway }}
+		})
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		// The second attempt's worker dies without a word.
+		if c, err := w.store.Claim(t.Context(), id, 2, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
+		again := w.expire(id)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Attempts != 3 || len(a.received()) != 2 {
+			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
+		}
+	})
+
+	t.Run("Redis does not tell", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
+		again := w.expire(id)
+		k := w.newWorker(func(c *Config) {
+			c.Results = &results{Results: w.queue, kept: func() error { return errAway }}
+			c.RecallPatience = time.Millisecond
+		})
+		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if n := len(a.received()); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// TestUnknownOutcomes: what nobody knows is sent again with the same deliveryId, or held, by the agent's policy.
+func TestUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	died := func(t *testing.T, w *world, id uuid.UUID) store.Delivery {
+		t.Helper()
+		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
+		return w.expire(id)
+	}
+
+	t.Run("resent", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		again := died(t, w, id)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Attempts != 2 || len(a.received()) != 1 {
+			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
+		}
+	})
+
+	t.Run("held until an operator decides", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		w.policy(id, store.OnUnknownHold)
+		again := died(t, w, id)
+		k := w.newWorker()
+		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "held held_unknown") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Held || d.Attempts != 1 || len(a.received()) != 0 {
+			t.Errorf("%s, %d attempts, %d calls", d.Status, d.Attempts, len(a.received()))
+		}
+		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
+		if err != nil || moved != 1 || len(tasks) != 1 {
+			t.Fatal(moved, left, tasks, err)
+		}
+		if note, err := k.runner.Deliver(t.Context(), id, tasks[0].N); err != nil || note != "delivered" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		calls := a.received()
+		if len(calls) != 1 {
+			t.Fatalf("%d calls", len(calls))
+		}
+		if about, _ := calls[0].Meta[metaKey].(map[string]any); about["replay"] != true || about["attempt"] != 2.0 {
+			t.Errorf("_meta %v", about)
+		}
+	})
+
+	t.Run("a call that nobody answered is held too", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			_, _ = io.Copy(io.Discard, r.Body)
+			panic(http.ErrAbortHandler)
+		}))
+		id := w.handOut(a.URL)
+		w.policy(id, store.OnUnknownHold)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "held held_unknown") {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Attempts != 1 || d.History[0].Outcome != "held" {
+			t.Errorf("%+v", d.History)
+		}
+	})
+
+	t.Run("an answer that says no is known", func(t *testing.T) {
+		w := w.in(t)
+		id := w.handOut(newAgent(t, status(503)).URL)
+		w.policy(id, store.OnUnknownHold)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			t.Fatalf("%q, %v", note, err)
+		}
+	})
+}
+
+// TestSweepAfterPostgresWasLost: workers record first what they know.
+func TestSweepAfterPostgresWasLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := time.Now()
+	fault := error(nil)
+	s := w.newSweeper(func(c *SweeperConfig) {
+		c.Grace, c.Now = time.Minute, func() time.Time { return now }
+		c.Ledger = &lossy{SweepLedger: w.store, fault: func() error { return fault }}
+	})
+	lease := func() uuid.UUID {
+		id := w.handOut(newAgent(t).URL)
+		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
+		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		return id
+	}
+	sweep := func() error { return s.round(within(t, 20*time.Second)) }
+	want := func(id uuid.UUID, status store.Status, when string) {
+		t.Helper()
+		if d := w.row(id); d.Status != status {
+			t.Fatalf("%s %s", d.Status, when)
+		}
+	}
+	id := lease()
+	if err := sweep(); err != nil {
+		t.Fatal(err)
+	}
+	want(id, store.Queued, "with Postgres in its place")
+
+	id = lease()
+	fault = errAway
+	if err := sweep(); !errors.Is(err, errAway) {
+		t.Fatal(err)
+	}
+	fault = nil
+	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
+		now = now.Add(after)
+		if err := sweep(); err != nil {
+			t.Fatal(err)
+		}
+		want(id, store.Running, "too soon after Postgres was away")
+	}
+	now = now.Add(2 * time.Second)
+	if err := sweep(); err != nil {
+		t.Fatal(err)
+	}
+	want(id, store.Queued, "a minute later")
+}
+
+// lossy is a ledger whose clock can fail, and which claims to be old.
+type lossy struct {
+	SweepLedger
+	fault func() error
+}
+
+func (l *lossy) Clock(ctx context.Context) (now, started time.Time, err error) {
+	now, _, err = l.SweepLedger.Clock(ctx)
+	return now, now.Add(-time.Hour), errors.Join(err, l.fault())
+}
+
+// TestSweepOfAnEmptiedRedis: everything moves again with the next round, late or not.
+func TestSweepOfAnEmptiedRedis(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newSweeper(func(c *SweeperConfig) { c.Late = time.Hour })
+	w.sweep(s) // marks Redis
+	id := w.handOut(newAgent(t).URL)
+	waits := w.handOut(newAgent(t, status(503, "Retry-After", "100")).URL)
+	k := w.newWorker()
+	if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting") {
+		t.Fatal(note, err)
+	}
+	w.sweep(s)
+	if d := w.row(id); d.Dispatch != 1 {
+		t.Fatalf("handed out again although Redis has it: %d", d.Dispatch)
+	}
+	w.flush()
+	w.sweep(s)
+	for id, want := range map[uuid.UUID]struct {
+		n     int
+		lane  queue.Lane
+		place queue.Place
+	}{id: {2, queue.First, queue.Pending}, waits: {3, queue.Retry, queue.Postponed}} {
+		task := queue.Task{DeliveryID: id, N: want.n, Lane: want.lane}
+		if p, err := w.queue.Find(task); err != nil || p != want.place {
+			t.Errorf("%s is in place %d, %v; want %d", task.ID(), p, err, want.place)
+		}
+	}
+	if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+		t.Errorf("the old task: %q, %v", note, err)
+	}
+	if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "delivered" {
+		t.Errorf("the new task: %q, %v", note, err)
+	}
+}

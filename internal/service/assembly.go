@@ -1,0 +1,188 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+)
+
+// assembly is everything between the connections and the tasks.
+type assembly struct {
+	store   *store.Store
+	sweeps  *store.Store // the sweeper's own connections
+	queue   *queue.Queue
+	fast    redis.UniversalClient // for limits
+	limits  *limits.Limits
+	chains  map[uint64]*chain.Client
+	fetcher *ipfs.Fetcher
+	resolve *resolver.Resolver
+	pool    *mcpcall.Pool
+	runner  *delivery.Runner
+	intake  *delivery.Intake
+	sweeper *delivery.Sweeper
+	backend *Backend
+}
+
+func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
+	a := &assembly{store: st, queue: q, backend: b, chains: map[uint64]*chain.Client{}}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	keys, err := b.Keyset(cfg, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	guard, err := netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP})
+	if err != nil {
+		return nil, err
+	}
+	for id, c := range cfg.Chains {
+		if c.RPCURL.IsZero() {
+			continue
+		}
+		if a.chains[id], err = chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: o.Logger}); err != nil {
+			return nil, err
+		}
+	}
+	if a.fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Guard: guard, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	return a, a.wire(cfg, keys, reg, o)
+}
+
+func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
+	var err error
+	if a.resolve, err = resolver.New(resolver.Config{Chain: chainReader{a.chains}, Fetcher: a.fetcher, StdioCommands: cfg.StdioCommands}); err != nil {
+		return err
+	}
+	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
+	if err != nil {
+		return err
+	}
+	schedule, err := retry.NewSchedule(cfg.RetrySchedule)
+	if err != nil {
+		return err
+	}
+	metrics, err := delivery.NewMetrics(reg)
+	if err != nil {
+		return err
+	}
+	if err := a.limit(cfg, o); err != nil {
+		return err
+	}
+	pipeline, err := delivery.New(delivery.Config{
+		Ledger: a.store, Resolver: a.resolve, Fetcher: a.fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher,
+		Results: a.queue, Limits: a.limits, Schedule: schedule,
+		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
+		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
+		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace})
+	if err != nil {
+		return err
+	}
+	a.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
+		Limits: JobLimits(cfg), Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	if a.runner, err = delivery.NewRunner(pipeline, a.intake, cfg.Concurrency); err != nil {
+		return err
+	}
+	if err := a.sweep(cfg, dispatcher, schedule, o); err != nil {
+		return err
+	}
+	return registerGauges(reg, a.store, a.queue, a.limits, o.Logger)
+}
+
+// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
+const limitTimeout = 50 * time.Millisecond
+
+func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
+	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
+		return err
+	}
+	a.limits, err = limits.New(limits.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
+		Hold: cfg.Lease, Logger: o.Logger})
+	return err
+}
+
+// The sweep has two connections of its own: one holds its lock.
+const (
+	sweepConns   = 2
+	sweepTimeout = 10 * time.Second
+)
+
+func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
+	a.sweeps, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: sweepConns, StatementTimeout: sweepTimeout})
+	if err != nil {
+		return err
+	}
+	grace := time.Duration(0)
+	if a.backend.EmbeddedDatabase {
+		grace = -1 // it was away because this process was: nobody else knows anything
+	}
+	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.sweeps, Dispatcher: d, Chains: slices.Sorted(maps.Keys(a.chains)),
+		Attempts: s.Attempts(), Expiry: cfg.Expiry, Retention: cfg.Retention, Grace: grace, Logger: o.Logger})
+	return err
+}
+
+// JobLimits are what a job may ask for.
+func JobLimits(cfg *config.Config) job.Limits {
+	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.Registries}
+}
+
+func (a *assembly) chainParts() []part {
+	var parts []part
+	for id, c := range a.chains {
+		parts = append(parts, part{fmt.Sprintf("chain %d", id), c.Ping})
+	}
+	return parts
+}
+
+func (a *assembly) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if a.pool != nil {
+		_ = a.pool.Close(ctx)
+	}
+	if a.resolve != nil {
+		a.resolve.Close()
+	}
+	if a.fetcher != nil {
+		a.fetcher.Close()
+	}
+	for _, c := range a.chains {
+		c.Close()
+	}
+	if a.limits != nil {
+		a.limits.Close()
+	}
+	if a.fast != nil {
+		_ = a.fast.Close()
+	}
+	if a.sweeps != nil {
+		a.sweeps.Close()
+	}
+}

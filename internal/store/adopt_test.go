@@ -1,0 +1,277 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// crashed is a claim whose worker died: its lease ran out, and the delivery went back into the line.
+func crashed(t *testing.T, s *Store, agent int) *Claim {
+	t.Helper()
+	c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
+	lapse(t, s, c)
+	return c
+}
+
+func lapse(t *testing.T, s *Store, c *Claim) {
+	t.Helper()
+	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
+	if n, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
+// next claims the only delivery that is in line.
+func next(t *testing.T, s *Store) *Claim {
+	t.Helper()
+	tasks, err := s.Backlog(t.Context(), 10)
+	if err != nil || len(tasks) != 1 {
+		t.Fatal(tasks, err)
+	}
+	return claim(t, s, tasks[0])
+}
+
+// pastOf is what c's worker knew: o, a second after it began.
+func pastOf(c *Claim, o Outcome) Past {
+	return Past{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
+}
+
+// through is what comes out of Redis.
+func through(t *testing.T, p Past) (out Past) {
+	t.Helper()
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	return out
+}
+
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	rejected := Outcome{Status: Rejected, Reason: "tool_error", Stage: "call", Called: true, Error: "it said no", Response: []byte(`{"isError": true}`)}
+	free := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Free: true, Delay: time.Minute, Task: true}
+	for i, tt := range []struct {
+		name     string
+		o        Outcome
+		attempts int // counted and kept
+	}{
+		{"delivered", delivered, 1},
+		{"rejected", rejected, 1},
+		{"a wait in Redis", waiting(90 * time.Second), 1},
+		{"a wait here", Outcome{Status: Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, FetchFailed: true}, 1},
+		{"a free wait", free, 0},
+		{"a free hold", Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			agent := 100 + i
+			old := crashed(t, s, agent)
+			c := next(t, s)
+			if !c.Unfinished || !c.InDoubt || !c.Called || c.Attempt != 2 || c.Budget != 2 {
+				t.Fatalf("%+v", c)
+			}
+			accept(t, s, feedbacks(agent, 2, 8)...) // the last of them is in line
+			p := through(t, pastOf(old, tt.o))
+			rec, err := s.Adopt(t.Context(), c, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := read(t, s, c.ID)
+			if d.Status != tt.o.Status || d.Reason != tt.o.Reason || d.Error != tt.o.Error || d.Attempts != tt.attempts || len(d.History) != tt.attempts {
+				t.Errorf("%+v", d)
+			}
+			if tt.attempts == 1 {
+				a := d.History[0]
+				if a.Number != 1 || !a.StartedAt.Equal(old.StartedAt) || a.Outcome != string(tt.o.Status) || a.Reason != tt.o.Reason || *a.DurationMs != 1234 || a.Stage != "call" {
+					t.Errorf("attempt %+v", a)
+				}
+			}
+			if len(rec.Next) != 1 || rec.Next[0].ID == c.ID {
+				t.Errorf("handed out %+v", rec.Next)
+			}
+			if tt.o.Status == Waiting && d.NextAttemptAt.Sub(d.UpdatedAt) != tt.o.Delay {
+				t.Errorf("waits %s", d.NextAttemptAt.Sub(d.UpdatedAt))
+			}
+			if (rec.Task != nil) != tt.o.Task || tt.o.Task && (rec.Task.N != c.N+1 || rec.Task.Attempts != 1) {
+				t.Errorf("task %+v", rec.Task)
+			}
+			// As if the first answer had been lost on the way.
+			again, err := s.Adopt(t.Context(), c, p)
+			if err != nil || (again.Task != nil) != tt.o.Task || len(again.Next) != 0 {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+			if got := read(t, s, c.ID); got.Attempts != tt.attempts || len(got.History) != tt.attempts || got.Dispatch != d.Dispatch {
+				t.Errorf("again: %+v", got)
+			}
+			if tt.o.Status.Final() {
+				if got := totals(t, s, agent); got[string(tt.o.Status)] != 1 {
+					t.Errorf("counted %v", got)
+				}
+				return
+			}
+			// The next attempt has the number after the adopted one, and nothing is in doubt any more.
+			exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', next_attempt_at = now(), dispatch = dispatch + 1, handed_at = now() WHERE id = $1`, c.ID)
+			exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL WHERE agent_id = $1 AND status = 'queued'`, agent)
+			c = claim(t, s, Task{ID: c.ID, N: read(t, s, c.ID).Dispatch})
+			if c.Attempt != tt.attempts+1 || c.Unfinished || c.InDoubt || (c.FetchFailures == 1) != tt.o.FetchFailed {
+				t.Errorf("%+v", c)
+			}
+			record(t, s, c, delivered)
+			exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE finished_at IS NULL`)
+		})
+		exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE finished_at IS NULL`)
+	}
+}
+
+func TestAdoptLost(t *testing.T) {
+	t.Parallel()
+	t.Run("a lost claim changes nothing", func(t *testing.T) {
+		s := newStore(t)
+		old := crashed(t, s, 1)
+		c := next(t, s)
+		lapse(t, s, c)
+		if r, err := s.Adopt(t.Context(), c, pastOf(old, waiting(time.Second))); !errors.Is(err, ErrFenced) || r.Task != nil || r.Next != nil {
+			t.Errorf("%+v, %v", r, err)
+		}
+		d := read(t, s, c.ID)
+		if d.Status != Queued || d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome != "" || d.History[1].Outcome != "" {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("but a success ends the delivery", func(t *testing.T) {
+		s := newStore(t)
+		old := crashed(t, s, 1)
+		c := next(t, s)
+		lapse(t, s, c)
+		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); err != nil {
+			t.Error(err)
+		}
+		if d := read(t, s, c.ID); d.Status != Delivered || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("a cancelled one stays so", func(t *testing.T) {
+		s := newStore(t)
+		old := crashed(t, s, 1)
+		c := next(t, s)
+		if n, _, err := s.Cancel(t.Context(), ids1(c.ID), true); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); !errors.Is(err, ErrFenced) {
+			t.Error(err)
+		}
+		if d := read(t, s, c.ID); d.Status != Cancelled || d.Reason != "operator" || d.History[0].Outcome != "delivered" {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("the old attempt was completed by a late success", func(t *testing.T) {
+		s := newStore(t)
+		old := crashed(t, s, 1)
+		c := next(t, s)
+		record(t, s, old, delivered)
+		for _, o := range []Outcome{delivered, waiting(time.Second)} {
+			if _, err := s.Adopt(t.Context(), c, pastOf(old, o)); !errors.Is(err, ErrFenced) {
+				t.Errorf("%s: %v", o.Status, err)
+			}
+		}
+		if d := read(t, s, c.ID); d.Status != Delivered || d.Attempts != 2 || len(d.History) != 2 {
+			t.Errorf("%+v", d)
+		}
+		if got := totals(t, s, 1); got["delivered"] != 1 {
+			t.Errorf("counted %v", got)
+		}
+	})
+}
+
+// TestAdoptStale: what was recorded though its answer was lost, or taken back, is not taken for what is unknown.
+func TestAdoptStale(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]Outcome{
+		"recorded":   waiting(0),
+		"taken back": {Status: Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			one := claim(t, s, acceptOne(t, s, feedback(1, 1)))
+			two := claim(t, s, *record(t, s, one, first).Task)
+			lapse(t, s, two)
+			c := next(t, s)
+			if !c.Unfinished {
+				t.Fatalf("%+v", c)
+			}
+			before := read(t, s, c.ID)
+			if _, err := s.Adopt(t.Context(), c, pastOf(one, first)); !errors.Is(err, ErrStale) {
+				t.Error(err)
+			}
+			if after := read(t, s, c.ID); !reflect.DeepEqual(before, after) {
+				t.Errorf("before %+v\nafter %+v", before, after)
+			}
+			record(t, s, c, delivered) // the claim is still good
+		})
+	}
+}
+
+// TestAdoptOutOfTurn: a free attempt keeps its number when others have come after it.
+func TestAdoptOutOfTurn(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	one := crashed(t, s, 1)
+	two := next(t, s)
+	lapse(t, s, two)
+	c := next(t, s)
+	o := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Free: true, Task: true}
+	if _, err := s.Adopt(t.Context(), c, pastOf(one, o)); err != nil {
+		t.Fatal(err)
+	}
+	d := read(t, s, c.ID)
+	if d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome != "waiting" || d.History[1].Outcome != "" {
+		t.Errorf("%+v", d)
+	}
+	if c = claim(t, s, Task{ID: c.ID, N: d.Dispatch}); c.Attempt != 3 || !c.Unfinished {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestPastJSON: Redis gives back what it was given, and no agent's answer can make that fail.
+func TestPastJSON(t *testing.T) {
+	t.Parallel()
+	full := Past{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
+		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
+			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid",
+			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18",
+			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), FetchFailed: true, KeepLine: true, Moved: true}}
+	v := reflect.ValueOf(full.Outcome)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Fatalf("the test leaves %s out", v.Type().Field(i).Name)
+		}
+	}
+	if got := through(t, full); !reflect.DeepEqual(got, full) {
+		t.Errorf("got %+v\nwant %+v", got, full)
+	}
+	if got := through(t, Past{Outcome: delivered}); !reflect.DeepEqual(got.Outcome, delivered) {
+		t.Errorf("got %+v", got)
+	}
+	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
+		got := through(t, Past{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
+		if want := Storable([]byte(hostile), maxSideBytes); string(Storable(got.Outcome.Response, maxSideBytes)) != string(compactJSON(t, want)) {
+			t.Errorf("%q became %s, not %s", hostile, got.Outcome.Response, want)
+		}
+	}
+}
+
+func compactJSON(t *testing.T, raw json.RawMessage) []byte {
+	t.Helper()
+	b, err := json.Marshal(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -1,0 +1,176 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AgentRow is what every worker knows of an agent.
+type AgentRow struct {
+	ChainID          uint64           `json:"chainId"`
+	IdentityRegistry string           `json:"identityRegistry"`
+	AgentID          string           `json:"agentId"`
+	Epoch            int64            `json:"epoch"`
+	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"` // the epoch that a failure made; gone when the agent answers
+	Enabled          bool             `json:"enabled"`
+	Policy           Policy           `json:"policy"`
+	Endpoint         string           `json:"endpoint,omitempty"`
+	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
+	Protocol         string           `json:"protocol,omitempty"`
+	Tools            json.RawMessage  `json:"tools,omitempty"`
+	State            string           `json:"state"` // disabled pending connected needs_auth failed
+	LastOKAt         *time.Time       `json:"lastOkAt,omitempty"`
+	LastError        string           `json:"lastError,omitempty"`
+	LastErrorAt      *time.Time       `json:"lastErrorAt,omitempty"`
+	Totals           json.RawMessage  `json:"totals"` // deliveries that ended, by status; a replayed one ends again
+	Open             map[Status]int64 `json:"open"`   // deliveries that have not ended, by status
+	CreatedAt        time.Time        `json:"createdAt"`
+	UpdatedAt        time.Time        `json:"updatedAt"`
+}
+
+// AgentFilter narrows a list of agents. Zero fields do not narrow.
+type AgentFilter struct {
+	ChainID *uint64
+	AgentID string // decimal
+	State   string
+	After   *Agent // the last one of the page before
+	Limit   int    // default 50, at most 1,000
+}
+
+// agentColumns counts through the three partial indexes that hold what is open: in line, handed out, neither.
+const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
+	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
+	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
+		SELECT status, count(*) AS n FROM herald.deliveries d WHERE status = 'queued' AND handed_at IS NULL
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
+		UNION ALL
+		SELECT status, count(*) FROM herald.deliveries d WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
+		UNION ALL
+		SELECT status, count(*) FROM herald.deliveries d WHERE status IN ('waiting', 'held')
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
+	) x GROUP BY status) y)`
+
+func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
+	var policy []byte
+	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy, &r.Endpoint,
+		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastError, &r.LastErrorAt, &r.Totals, &r.CreatedAt, &r.UpdatedAt, &r.Open)
+	r.Policy = policyOf(policy)
+	return r, err
+}
+
+// Agents lists agents in the order of chain, registry and id. The next page starts after the last one.
+func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
+	var n narrowing
+	if f.ChainID != nil {
+		n.add("g.chain_id =", *f.ChainID)
+	}
+	if f.AgentID != "" {
+		n.add("g.agent_id =", f.AgentID)
+	}
+	if f.State != "" {
+		n.add("g.state =", f.State)
+	}
+	if f.After != nil {
+		n.args = append(n.args, f.After.ChainID, f.After.Registry, cmp.Or(f.After.ID, "0"))
+		i := len(n.args)
+		n.conditions = append(n.conditions, fmt.Sprintf("(g.chain_id, g.identity_registry, g.agent_id) > ($%d, $%d, $%d)", i-2, i-1, i))
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
+	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.where()+
+		` ORDER BY g.chain_id, g.identity_registry, g.agent_id LIMIT $`+strconv.Itoa(len(args)), args...)
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", Plain(err))
+	}
+	list, err := pgx.CollectRows(rows, scanAgentRow)
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", Plain(err))
+	}
+	return list, nil
+}
+
+// AgentRow reads one agent. ErrNotFound.
+func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g
+		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
+	var r AgentRow
+	if err == nil {
+		r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return AgentRow{}, fmt.Errorf("read agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
+	}
+	return r, nil
+}
+
+// EnableAgent enables or disables an agent; one that is not known yet is made known. A disabled one's deliveries are held as
+// they are claimed. Enabling releases those that were held for it, in as many transactions as it takes; it returns how many, and
+// the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
+	for {
+		n, more, err := s.enableAgent(ctx, a, enabled)
+		if err != nil {
+			return released, tasks, fmt.Errorf("enable or disable agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
+		}
+		released, tasks = released+n, append(tasks, more...)
+		if n < maxMove {
+			return released, tasks, nil
+		}
+	}
+}
+
+func (s *Store) enableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
+			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
+		if err != nil || !enabled {
+			return err
+		}
+		tag, err := tx.Exec(ctx, s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
+		if err != nil {
+			return err
+		}
+		released = int(tag.RowsAffected())
+		tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
+		return err
+	})
+	return released, tasks, err
+}
+
+// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An agent that
+// is not known yet is made known.
+func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) error {
+	if !p.valid() {
+		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	_, err := s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
+			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,
+		a.ChainID, a.Registry, a.ID, p)
+	if err != nil {
+		return fmt.Errorf("set the policy of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
+	}
+	return nil
+}

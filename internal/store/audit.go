@@ -1,0 +1,73 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Audit is one thing that an operator did to agents or deliveries.
+type Audit struct {
+	ID         int64           `json:"id"`
+	At         time.Time       `json:"at"`
+	Actor      string          `json:"actor"`
+	Action     string          `json:"action"`
+	Filter     json.RawMessage `json:"filter,omitempty"` // which were meant
+	Matched    int64           `json:"matched"`          // how many that were when it began
+	Moved      int64           `json:"moved"`
+	State      string          `json:"state"` // running done cancelled failed
+	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
+	Note       string          `json:"note,omitempty"`
+}
+
+// BeginAudit notes what is about to be done: actor, action, filter, matched and note of a. EndAudit takes the id it returns. One
+// that stays running is of a process that died in the middle.
+func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
+		text(a.Actor, maxNameBytes), text(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes), a.Matched, null(text(a.Note, maxErrorBytes))).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("note %s in the audit: %w", a.Action, Plain(err))
+	}
+	return id, nil
+}
+
+// EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning. ErrNotFound.
+func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err := s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
+		id, moved, text(state, maxNameBytes), null(text(note, maxErrorBytes))).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("note the end of audit %d: %w", id, Plain(err))
+	}
+	return nil
+}
+
+// Audits lists them, newest first; default 50, at most 1,000.
+func (s *Store) Audits(ctx context.Context, limit int) ([]Audit, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
+		FROM herald.audit ORDER BY id DESC LIMIT $1`, min(cmp.Or(max(limit, 0), 50), 1000))
+	if err != nil {
+		return nil, fmt.Errorf("list the audit: %w", Plain(err))
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {
+		err = row.Scan(&a.ID, &a.At, &a.Actor, &a.Action, &a.Filter, &a.Matched, &a.Moved, &a.State, &a.FinishedAt, &a.Note)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the audit: %w", Plain(err))
+	}
+	return list, nil
+}

@@ -1,0 +1,97 @@
+package memory
+
+import (
+	"context"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Replay queues deliveries anew with a fresh budget. What stays as it is comes with the reason.
+func (s *Store) Replay(_ context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left = map[uuid.UUID]string{}
+	now := s.now()
+	var agents []store.Agent
+	for _, id := range ids {
+		r := s.byID[id]
+		switch {
+		case r == nil:
+			left[id] = "there is no such delivery"
+			continue
+		case r.Job == nil:
+			left[id] = "its job is not there any more"
+			continue
+		case r.Status == store.Queued || r.Status == store.Running:
+			left[id] = "it is under way"
+			continue
+		case r.Status == store.Delivered && !force:
+			left[id] = "it is delivered"
+			continue
+		case r.Status != store.Waiting:
+			r.accepted, r.fetches, r.base = now, 0, r.Attempts
+			r.replays++
+		}
+		r.queue(now)
+		r.Error = ""
+		agents = append(agents, r.agent)
+		moved++
+	}
+	return moved, left, s.dispatch(agents...), nil
+}
+
+// Cancel ends deliveries; running ones only with force.
+func (s *Store) Cancel(_ context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left = map[uuid.UUID]string{}
+	now := s.now()
+	for _, id := range ids {
+		r := s.byID[id]
+		switch {
+		case r == nil:
+			left[id] = "there is no such delivery"
+			continue
+		case r.Status.Final():
+			left[id] = "it has ended"
+			continue
+		case r.Status == store.Running && !force:
+			left[id] = "it is being delivered"
+			continue
+		case r.Status == store.Running:
+			r.claimNo = s.nextClaim()
+		}
+		r.finish(store.Cancelled, "operator", now)
+		moved++
+	}
+	return moved, left, nil
+}
+
+// EnableAgent enables or disables an agent; enabling releases what was held because it was disabled.
+func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.agent(a).disabled = !enabled
+	if !enabled {
+		return 0, nil, nil
+	}
+	now := s.now()
+	for _, r := range s.rows {
+		if r.agent == a && r.Status == store.Held && r.Reason == "agent_disabled" {
+			r.queue(now)
+			released++
+		}
+	}
+	return released, s.dispatch(a), nil
+}
+
+// SetPolicy merges into the agent's policy: what p does not say stays.
+func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.OnUnknown != "" {
+		s.agent(a).policy.OnUnknown = p.OnUnknown
+	}
+	return nil
+}

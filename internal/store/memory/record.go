@@ -1,0 +1,137 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Record writes what the claim's attempt led to and hands out the agent's next.
+func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
+		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", o.Status)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record(c, c.Attempt, c.StartedAt, o)
+}
+
+// Adopt records what an earlier attempt is known to have led to, and takes the claim's own attempt back.
+func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.Past) (store.Recorded, error) {
+	if !p.Outcome.Status.Final() && p.Outcome.Status != store.Waiting && p.Outcome.Status != store.Held {
+		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", p.Outcome.Status)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.byID[c.ID]; r.holds(c) {
+		if !r.open(p.Attempt, p.StartedAt) {
+			return store.Recorded{}, store.ErrStale
+		}
+		r.takeBack(c.Attempt, c.StartedAt)
+		r.Attempts--
+		if p.Attempt != r.Attempts {
+			p.Outcome.Free = false // attempts came after it: they keep their numbers, and it keeps its own
+		}
+	}
+	return s.record(c, p.Attempt, p.StartedAt, p.Outcome)
+}
+
+// record completes attempt number (started then) with o and moves the row under c's fence.
+func (s *Store) record(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
+	now := s.now()
+	r := s.byID[c.ID]
+	if r == nil {
+		return store.Recorded{}, store.ErrFenced
+	}
+	fence := r.holds(c)
+	late := !fence && o.Status == store.Delivered && !r.Status.Final() // the one exception
+	again := !fence && r.claimNo == c.No && r.Status == o.Status && r.Status != store.Queued
+	if fence || late {
+		s.move(r, o, now)
+		if late {
+			r.claimNo = s.nextClaim()
+		}
+		if o.Free && !o.Called {
+			r.Attempts--
+			r.takeBack(number, started)
+		}
+		s.blame(r, c, o)
+	}
+	if fence || late || o.Status == store.Delivered {
+		r.complete(number, started, o)
+	}
+	if !fence && !late && !again {
+		return store.Recorded{}, store.ErrFenced
+	}
+	rec := store.Recorded{Age: now.Sub(r.accepted)}
+	if r.NextAttemptAt != nil {
+		rec.NextAttemptAt = *r.NextAttemptAt
+		if o.Task {
+			t := r.task()
+			rec.Task = &t
+		}
+	}
+	if !o.KeepLine && !late {
+		rec.Next = s.dispatch(r.agent)
+	}
+	return rec, nil
+}
+
+func (s *Store) move(r *row, o store.Outcome, now time.Time) {
+	switch {
+	case o.Status.Final():
+		r.finish(o.Status, o.Reason, now)
+	case o.Status == store.Held:
+		r.queue(now)
+		r.Status, r.Reason = store.Held, o.Reason
+	default:
+		r.queue(now)
+		at := now.Add(o.Delay)
+		r.Status, r.Reason, r.NextAttemptAt = store.Waiting, o.Reason, &at
+		if o.Task {
+			r.Dispatch++
+			r.handed = now
+		}
+	}
+	r.Error = o.Error
+	r.called = r.called || o.Called
+	if o.FetchFailed {
+		r.fetches++
+	}
+}
+
+// blame raises the agent's epoch once when a moved endpoint would explain the failure.
+func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
+	g := s.agent(r.agent)
+	switch {
+	case o.AgentOK:
+		g.raised = neverRaised
+	case o.Moved && c.Epoch == g.epoch && g.raised != g.epoch:
+		g.epoch++
+		g.raised = g.epoch
+	}
+}
+
+// complete ends the attempt, unless it has ended.
+func (r *row) complete(number int, started time.Time, o store.Outcome) {
+	for _, a := range r.history {
+		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
+			a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
+			a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
+		}
+	}
+}
+
+// open: the attempt is there and has no outcome.
+func (r *row) open(number int, started time.Time) bool {
+	return slices.ContainsFunc(r.history, func(a *store.Attempt) bool {
+		return a.Number == number && a.StartedAt.Equal(started) && a.Outcome == ""
+	})
+}
+
+func (r *row) takeBack(number int, started time.Time) {
+	r.history = slices.DeleteFunc(r.history, func(a *store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
+}

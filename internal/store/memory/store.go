@@ -1,0 +1,304 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// clockTolerance is the store's: a wait may be claimed this much early.
+const clockTolerance = time.Second
+
+// Store is a database. Safe for concurrent use.
+type Store struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	started time.Time
+	rows    []*row // in order of acceptance
+	byID    map[uuid.UUID]*row
+	byKey   map[string]*row
+	agents  map[store.Agent]*agent
+	claims  int64 // the sequence of fencing tokens
+	leading bool
+}
+
+// row is a delivery: what operators see, and the columns that only deciding needs.
+type row struct {
+	store.Delivery
+	agent    store.Agent
+	job      job.Job
+	sealed   []byte
+	claimNo  int64
+	lease    time.Time // running: until when
+	handed   time.Time // when its newest task went to Redis; zero: it is only here
+	accepted time.Time
+	called   bool
+	base     int // attempts before the present budget
+	replays  int
+	fetches  int // that failed in the present budget
+	history  []*store.Attempt
+}
+
+type agent struct {
+	epoch, raised int64
+	disabled      bool
+	policy        store.Policy
+}
+
+// neverRaised stands for raised_epoch IS NULL.
+const neverRaised = -1
+
+// New makes an empty store that goes by the given clock.
+func New(now func() time.Time) *Store {
+	return &Store{now: now, started: now(), byID: map[uuid.UUID]*row{}, byKey: map[string]*row{}, agents: map[store.Agent]*agent{}}
+}
+
+// Accept takes jobs and hands out what their agents have room for.
+func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
+	if len(in) > store.MaxAccept {
+		return nil, nil, fmt.Errorf("memory: at most %d jobs at once", store.MaxAccept)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]store.Acceptance, len(in))
+	var agents []store.Agent
+	for i, it := range in {
+		out[i] = s.accept(it)
+		if it.Refused == "" {
+			agents = append(agents, agentOf(it.Job))
+		}
+	}
+	return out, s.dispatch(agents...), nil
+}
+
+func (s *Store) accept(it store.Intake) store.Acceptance {
+	a := agentOf(it.Job)
+	if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
+		s.agent(a).epoch++
+		return store.Acceptance{Verdict: store.Refreshed}
+	}
+	key := cmp.Or(it.Key, it.Job.Key())
+	if known, ok := s.byKey[key]; ok {
+		out := store.Acceptance{Verdict: store.Known, ID: known.ID, Key: key, Status: known.Status}
+		if field, differs := it.Job.Conflict(known.job); differs && it.Refused == "" && known.Job != nil {
+			out.Verdict, out.Field = store.Conflict, field
+		}
+		return out
+	}
+	now := s.now()
+	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now}
+	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind), ChainID: a.ChainID,
+		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now}
+	if it.Refused != "" {
+		r.finish(store.Rejected, "invalid_job", now)
+		r.Error = it.Refused
+	} else {
+		s.agent(a)
+		r.Job, _ = json.Marshal(it.Job)
+	}
+	s.rows = append(s.rows, r)
+	s.byID[r.ID], s.byKey[key] = r, r
+	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: key, Status: r.Status}
+}
+
+// Claim takes delivery id for task n; nil: refused.
+func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	r := s.byID[id]
+	if r == nil || n < 1 || r.Dispatch != n || r.handed.IsZero() {
+		return nil, nil
+	}
+	if r.Status == store.Waiting {
+		if r.NextAttemptAt.After(now.Add(clockTolerance)) {
+			return nil, nil
+		}
+		if s.handedOut(r.agent) >= store.HandOut { // it would be the ninth: back into the line
+			r.queue(now)
+			return nil, nil
+		}
+	} else if r.Status != store.Queued {
+		return nil, nil
+	}
+	unfinished := func(after int) bool {
+		return slices.ContainsFunc(r.history, func(a *store.Attempt) bool { return a.Outcome == "" && a.Number > after })
+	}
+	ever, inDoubt := unfinished(0), unfinished(r.base)
+	r.Status, r.Reason, r.NextAttemptAt, r.UpdatedAt = store.Running, "", nil, now
+	r.claimNo, r.lease = s.nextClaim(), now.Add(lease)
+	r.Attempts++
+	r.history = append(r.history, &store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
+	g := s.agent(r.agent)
+	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease, Key: r.Key, Job: r.job,
+		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
+		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy}, nil
+}
+
+// Extend renews a claim's lease that has not run out.
+func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	r := s.byID[c.ID]
+	if !r.holds(c) || !r.lease.After(now) {
+		return store.ErrFenced
+	}
+	r.lease, r.UpdatedAt = now.Add(d), now
+	c.LeaseUntil = r.lease
+	return nil
+}
+
+// Delivery reads a row with its attempts.
+func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.byID[id]
+	if r == nil {
+		return store.Delivery{}, store.ErrNotFound
+	}
+	return r.read(), nil
+}
+
+// All reads every row, in order of acceptance.
+func (s *Store) All() []store.Delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]store.Delivery, len(s.rows))
+	for i, r := range s.rows {
+		all[i] = r.read()
+	}
+	return all
+}
+
+// Held tells which claim a running delivery is under and until when; false: it is not running.
+func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.byID[id]
+	if r == nil || r.Status != store.Running {
+		return 0, time.Time{}, false
+	}
+	return r.claimNo, r.lease, true
+}
+
+// HandedOut is the most deliveries that any agent has pending or running.
+func (s *Store) HandedOut() (most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	count := map[store.Agent]int{}
+	for _, r := range s.rows {
+		if r.takesPlace() {
+			count[r.agent]++
+			most = max(most, count[r.agent])
+		}
+	}
+	return most
+}
+
+// Clock is this store's time, and since when it runs.
+func (s *Store) Clock(context.Context) (now, started time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now(), s.started, nil
+}
+
+// Restart is what a Postgres that came back looks like.
+func (s *Store) Restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started = s.now()
+}
+
+func (r *row) read() store.Delivery {
+	d := r.Delivery
+	for _, a := range r.history {
+		d.History = append(d.History, *a)
+	}
+	return d
+}
+
+func (r *row) holds(c *store.Claim) bool {
+	return r != nil && r.claimNo == c.No && r.Status == store.Running
+}
+
+// takesPlace: it counts against its agent's hand-out.
+func (r *row) takesPlace() bool {
+	return !r.handed.IsZero() && (r.Status == store.Queued || r.Status == store.Running)
+}
+
+// queue puts the row into its agent's line.
+func (r *row) queue(now time.Time) {
+	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = store.Queued, "", nil, nil, time.Time{}, time.Time{}, now
+}
+
+func (r *row) finish(status store.Status, reason string, now time.Time) {
+	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = status, reason, nil, &now, time.Time{}, time.Time{}, now
+}
+
+func (s *Store) agent(a store.Agent) *agent {
+	g := s.agents[a]
+	if g == nil {
+		g = &agent{raised: neverRaised}
+		s.agents[a] = g
+	}
+	return g
+}
+
+func (s *Store) nextClaim() int64 {
+	s.claims++
+	return s.claims
+}
+
+func (s *Store) handedOut(a store.Agent) (n int) {
+	for _, r := range s.rows {
+		if r.agent == a && r.takesPlace() {
+			n++
+		}
+	}
+	return n
+}
+
+// dispatch hands out the agents' next deliveries, oldest first, at most HandOut at a time.
+func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
+	now := s.now()
+	done := map[store.Agent]bool{}
+	for _, a := range agents {
+		if done[a] {
+			continue
+		}
+		done[a] = true
+		free := store.HandOut - s.handedOut(a)
+		for _, r := range s.rows {
+			if free <= 0 {
+				break
+			}
+			if r.agent == a && r.Status == store.Queued && r.handed.IsZero() {
+				r.Dispatch++
+				r.handed, r.UpdatedAt = now, now
+				tasks = append(tasks, r.task())
+				free--
+			}
+		}
+	}
+	return tasks
+}
+
+func (r *row) task() store.Task {
+	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.replays > 0 && r.Attempts <= r.base}
+	if r.Status == store.Waiting {
+		t.At = *r.NextAttemptAt
+	}
+	return t
+}
+
+func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }

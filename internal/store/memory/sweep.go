@@ -1,0 +1,175 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Lead runs do unless somebody else is in it.
+func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
+	s.mu.Lock()
+	taken := s.leading
+	s.leading = true
+	s.mu.Unlock()
+	if taken {
+		return false, nil
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leading = false
+	}()
+	return true, do(ctx)
+}
+
+// ExpireLeases ends the claims of workers that are gone; with the last attempt of the budget, the delivery too.
+func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (int, error) {
+	return s.each(limit, func(r *row, now time.Time) bool {
+		if r.Status != store.Running || !r.lease.Before(now) {
+			return false
+		}
+		if r.Attempts-r.base >= attempts {
+			r.finish(store.Dead, "outcome_unknown", now)
+		} else {
+			r.queue(now)
+		}
+		r.claimNo = s.nextClaim()
+		r.Error = "the worker ended before it could record what happened"
+		return true
+	}), nil
+}
+
+// Expire ends what is too old. Running ones end with their lease first.
+func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, error) {
+	return s.each(limit, func(r *row, now time.Time) bool {
+		if r.Status.Final() || r.Status == store.Running || !r.accepted.Before(now.Add(-age)) {
+			return false
+		}
+		r.finish(store.Dead, "expired", now)
+		return true
+	}), nil
+}
+
+// Release queues what was held for want of an RPC URL.
+func (s *Store) Release(_ context.Context, chains []uint64, limit int) (int, error) {
+	return s.each(limit, func(r *row, now time.Time) bool {
+		if r.Status != store.Held || r.Reason != "chain_unconfigured" || !slices.Contains(chains, r.ChainID) {
+			return false
+		}
+		r.queue(now)
+		return true
+	}), nil
+}
+
+// each changes at most limit rows and counts them.
+func (s *Store) each(limit int, change func(*row, time.Time) bool) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for _, r := range s.rows {
+		if n < limit && change(r, now) {
+			n++
+		}
+	}
+	return n
+}
+
+// Due puts waits that stayed here and are over into their agents' lines, and hands out from these.
+func (s *Store) Due(_ context.Context, limit int) ([]store.Task, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	var agents []store.Agent
+	for _, r := range s.rows {
+		if len(agents) < limit && r.Status == store.Waiting && r.handed.IsZero() && !r.NextAttemptAt.After(now) {
+			r.queue(now)
+			agents = append(agents, r.agent)
+		}
+	}
+	return s.dispatch(agents...), nil
+}
+
+// Backlog hands out for agents with work and a free place.
+func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var agents []store.Agent
+	for _, r := range s.rows {
+		if len(agents) < limit && r.Status == store.Queued && r.handed.IsZero() && !slices.Contains(agents, r.agent) &&
+			s.handedOut(r.agent) < store.HandOut {
+			agents = append(agents, r.agent)
+		}
+	}
+	return s.dispatch(agents...), nil
+}
+
+// Overdue lists hand-outs that should have been claimed late ago, by id.
+func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.now().Add(-late)
+	return s.tasks(limit, func(r *row) bool {
+		return bytes.Compare(r.ID[:], after[:]) > 0 && r.handedOutBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before))
+	}), nil
+}
+
+// handedOutBefore: Redis should have its task, since then.
+func (r *row) handedOutBefore(t time.Time) bool {
+	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.handed.IsZero() && r.handed.Before(t)
+}
+
+func (s *Store) tasks(limit int, which func(*row) bool) (tasks []store.Task) {
+	for _, r := range s.rows {
+		if which(r) {
+			tasks = append(tasks, r.task())
+		}
+	}
+	slices.SortFunc(tasks, func(a, b store.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return tasks[:min(limit, len(tasks))]
+}
+
+// Redispatch makes t a new task; false when the delivery has moved on.
+func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	r := s.byID[t.ID]
+	if r == nil || r.Dispatch != t.N || !r.handedOutBefore(now.Add(1)) {
+		return store.Task{}, false, nil
+	}
+	r.handOutAnew(now)
+	return r.task(), true, nil
+}
+
+// LostBefore makes every hand-out of before that time a new one.
+func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for _, r := range s.rows {
+		if len(tasks) < limit && r.handedOutBefore(before) {
+			r.handOutAnew(now)
+			tasks = append(tasks, r.task())
+		}
+	}
+	return tasks, nil
+}
+
+func (r *row) handOutAnew(now time.Time) {
+	r.Dispatch++
+	r.handed, r.UpdatedAt = now, now
+}
+
+// EnsurePartitions has nothing to do here.
+func (s *Store) EnsurePartitions(context.Context, int) (int, error) { return 0, nil }
+
+// DropPartitions has nothing to do here.
+func (s *Store) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
+
+// Retain has nothing to do here: what a test keeps, it looks at.
+func (s *Store) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

@@ -1,0 +1,168 @@
+package store
+
+import (
+	"testing"
+	"time"
+)
+
+// TestEpochIsRaisedOnce: by the first failure that a moved endpoint explains, and again only after the agent has answered.
+func TestEpochIsRaisedOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 8)...)
+	moved := Outcome{Status: Waiting, Reason: "connect_failed", Stage: "call", Delay: time.Hour, Moved: true}
+	epoch := func(want int64, why string) {
+		t.Helper()
+		if got := value[int64](t, s, `SELECT epoch FROM herald.agents WHERE agent_id = 1`); got != want {
+			t.Errorf("%s: epoch %d, want %d", why, got, want)
+		}
+	}
+	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
+	plain := moved
+	plain.Moved = false
+	record(t, s, claim(t, s, tasks[2]), plain)
+	epoch(0, "a failure that says nothing of the endpoint")
+	record(t, s, one, moved)
+	epoch(1, "a failure that a move explains")
+	record(t, s, one, moved)
+	epoch(1, "recorded twice")
+	c := claim(t, s, tasks[3])
+	if c.Epoch != 1 {
+		t.Errorf("the claim says %d", c.Epoch)
+	}
+	record(t, s, c, moved)
+	epoch(1, "resolved anew, and still failing")
+	record(t, s, claim(t, s, tasks[4]), delivered)
+	record(t, s, two, moved)
+	epoch(1, "it knew only the epoch before that, whose endpoint nobody uses any more")
+	record(t, s, claim(t, s, tasks[5]), moved)
+	epoch(2, "it had answered meanwhile")
+	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // AgentUpdated
+	record(t, s, claim(t, s, tasks[6]), moved)
+	epoch(4, "the event came first, and the failure is news")
+	late := claim(t, s, tasks[7])
+	record(t, s, claim(t, s, acceptOne(t, s, feedback(2, 1))), delivered)
+	exec(t, s, `UPDATE herald.agents SET raised_epoch = NULL`)
+	lapse(t, s, late)
+	if _, err := s.Record(t.Context(), late, moved); err == nil {
+		t.Error("a lost claim was recorded")
+	}
+	epoch(4, "a lost claim")
+}
+
+func TestFetchFailures(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	failed := Outcome{Status: Waiting, Reason: "content_unavailable", Stage: "fetch", Task: true, FetchFailed: true}
+	other := failed
+	other.FetchFailed = false
+	task := acceptOne(t, s, feedback(1, 1))
+	for i, o := range []Outcome{failed, other, failed} {
+		c := claim(t, s, task)
+		if want := []int{0, 1, 1}[i]; c.FetchFailures != want {
+			t.Errorf("attempt %d knows of %d", i+1, c.FetchFailures)
+		}
+		task = *record(t, s, c, o).Task
+		record(t, s, c, o) // as if the answer had been lost: it counts once
+	}
+	c := claim(t, s, task)
+	if c.FetchFailures != 2 {
+		t.Errorf("%+v", c)
+	}
+	record(t, s, c, Outcome{Status: Dead, Reason: "timeout", Stage: "call"})
+	_, _, tasks, err := s.Replay(t.Context(), ids1(c.ID), false)
+	if err != nil || len(tasks) != 1 {
+		t.Fatal(tasks, err)
+	}
+	if c = claim(t, s, tasks[0]); c.FetchFailures != 0 {
+		t.Errorf("after a replay: %+v", c)
+	}
+}
+
+// TestKeepLine: the place stays free until the sweep.
+func TestKeepLine(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 10)...)
+	o := Outcome{Status: Waiting, Reason: "breaker_open", Stage: "call", Delay: time.Minute, Task: true, Free: true, KeepLine: true}
+	r := record(t, s, claim(t, s, tasks[0]), o)
+	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 2 || handed(t, s) != HandOut-1 {
+		t.Errorf("%+v, %d handed out", r, handed(t, s))
+	}
+	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 {
+		t.Error(again, err)
+	}
+	o.KeepLine = false
+	if r := record(t, s, claim(t, s, tasks[1]), o); len(r.Next) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestFreeNumberAgain: a free attempt's number is used again, and its row is not the next one's.
+func TestFreeNumberAgain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(1, 1))
+	free := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true}
+	var first *Claim
+	for range 3 {
+		c := claim(t, s, task)
+		if c.Attempt != 1 || c.Budget != 1 || c.Unfinished {
+			t.Errorf("%+v", c)
+		}
+		if first == nil {
+			first = c
+		}
+		task = *record(t, s, c, free).Task
+	}
+	c := claim(t, s, task)
+	if _, err := s.Record(t.Context(), first, delivered); err != nil { // late, by a worker whose attempt was taken back
+		t.Fatal(err)
+	}
+	d := read(t, s, c.ID)
+	if d.Status != Delivered || len(d.History) != 1 || !d.History[0].StartedAt.Equal(c.StartedAt) || d.History[0].Outcome != "" {
+		t.Errorf("another attempt of that number was completed: %+v", d)
+	}
+}
+
+// TestPolicy: read leniently, and merged.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	for stored, want := range map[string]string{
+		`{}`: "", `{"onUnknown": "hold"}`: OnUnknownHold, `{"onUnknown": "resend", "other": [1]}`: OnUnknownResend,
+		`{"onUnknown": "never"}`: "", `{"onUnknown": 3}`: "", `[1]`: "", `null`: "", `"hold"`: "", `{"onUnknown": null}`: "",
+	} {
+		if got := policyOf([]byte(stored)); got.OnUnknown != want {
+			t.Errorf("%s reads %q, want %q", stored, got.OnUnknown, want)
+		}
+	}
+	s := newStore(t)
+	a := agentNamed("1")
+	set := func(p Policy) string {
+		t.Helper()
+		if err := s.SetPolicy(t.Context(), a, p); err != nil {
+			t.Fatal(err)
+		}
+		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
+	}
+	if got := set(Policy{OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+		t.Errorf("of an agent not known yet: %s", got)
+	}
+	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
+	if got := set(Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
+		t.Error(got)
+	}
+	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != OnUnknownHold {
+		t.Errorf("%+v", c)
+	}
+	if got := set(Policy{OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
+		t.Error(got)
+	}
+	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
+	if got := set(Policy{OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+		t.Error(got)
+	}
+	if err := s.SetPolicy(t.Context(), a, Policy{"perhaps"}); err == nil {
+		t.Error("a policy that does not exist was set")
+	}
+}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// maxMove is how many deliveries one call moves: one transaction, with every agent concerned locked.
+const maxMove = 500
+
+// Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a wait is
+// over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved, why the others
+// were left (a sentence each), and the tasks that the caller puts into Redis.
+func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+	moved, left, tasks, err = s.moveAsked(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
+	if err != nil {
+		return 0, nil, nil, fmt.Errorf("replay %d deliveries: %w", len(ids), Plain(err))
+	}
+	return moved, left, tasks, nil
+}
+
+// Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their workers'
+// writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
+func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
+	moved, left, _, err = s.moveAsked(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
+	if err != nil {
+		return 0, nil, fmt.Errorf("cancel %d deliveries: %w", len(ids), Plain(err))
+	}
+	return moved, left, nil
+}
+
+// before is what a delivery was before somebody asked to have it moved.
+type before struct {
+	status Status
+	reason string
+	hasJob bool
+}
+
+// moveAsked moves deliveries that an operator names: the agents are locked first, like everywhere.
+func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool, why func(before) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+	if len(ids) > maxMove {
+		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
+	}
+	if len(ids) == 0 {
+		return 0, nil, nil, nil
+	}
+	found, err := s.find(ctx, s.sql.agentsOf, ids)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		moved, left, tasks = 0, make(map[uuid.UUID]string), nil
+		for _, id := range ids {
+			left[id] = "there is no such delivery"
+		}
+		if err := s.lockAgents(ctx, tx, found.agents); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sql, found.ids, force)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var changed bool
+		var was before
+		_, err = pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob}, func() error {
+			left[id] = why(was)
+			if changed {
+				delete(left, id)
+				moved++
+			}
+			return nil
+		})
+		if err == nil && handOut {
+			tasks, err = s.dispatchIn(ctx, tx, found.agents)
+		}
+		return err
+	})
+	return moved, left, tasks, err
+}
+
+const movedMeanwhile = "it changed at the same moment: look again"
+
+func whyNotReplayed(d before) string {
+	switch {
+	case d.status == Queued:
+		return "it is queued: it will be delivered without a replay"
+	case d.status == Running:
+		return "it is being delivered now: a replay is for what has ended, waits or is held"
+	case !d.hasJob && d.status == Rejected && d.reason == "invalid_job":
+		return "it never was a valid job: enqueue a corrected one"
+	case !d.hasJob:
+		return "its job was dropped by retention: there is nothing left to deliver"
+	case d.status == Delivered:
+		return "it is delivered: replaying it calls the agent again and needs force"
+	}
+	return movedMeanwhile
+}
+
+func whyNotCancelled(d before) string {
+	switch {
+	case d.status.Final():
+		return "it has ended: it is " + string(d.status)
+	case d.status == Running:
+		return "it is being delivered now: cancelling it needs force, and does not take back what was sent"
+	}
+	return movedMeanwhile
+}

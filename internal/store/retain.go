@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Retain drops what deliveries carried that are final for longer than age (job, sealed headers, result, error; id, key, status
+// and reason stay), and old attempts that lie in no week's partition. It returns how many rows it changed; at most limit of
+// each, so the caller comes back.
+func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	for _, sql := range []string{s.sql.retain, s.sql.retainAttempts} {
+		tag, err := s.pool.Exec(ctx, sql, age, limit)
+		if err != nil {
+			return rows, fmt.Errorf("drop what old deliveries carried: %w", Plain(err))
+		}
+		rows += int(tag.RowsAffected())
+	}
+	return rows, nil
+}
+
+// dropLockTimeout is how long dropping a week may wait for its lock: every worker that claims waits behind it.
+const dropLockTimeout = 2 * time.Second
+
+// DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at least
+// that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it was replayed,
+// stays. A week whose lock is not given within 2 s is an error and stays for the next call.
+func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (int, error) {
+	if age <= 0 {
+		return 0, errors.New("drop weeks of attempts: an age is needed")
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, s.sql.oldWeeks, age)
+	if err != nil {
+		return 0, fmt.Errorf("list weeks of attempts: %w", Plain(err))
+	}
+	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return 0, fmt.Errorf("list weeks of attempts: %w", Plain(err))
+	}
+	dropped := 0
+	for _, week := range weeks {
+		gone, err := s.dropWeek(ctx, week)
+		if err != nil {
+			return dropped, fmt.Errorf("drop %s: %w", week, Plain(err))
+		}
+		if gone {
+			dropped++
+		}
+	}
+	return dropped, nil
+}
+
+func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err error) {
+	table := pgx.Identifier{"herald", week}.Sanitize()
+	var open bool
+	// From what is open to the week's key: there is less of it than a week has attempts.
+	err = s.pool.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.deliveries WHERE finished_at IS NULL AND attempts > 0)
+		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
+	if err != nil || open {
+		return false, err
+	}
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", dropLockTimeout.Milliseconds()))
+		if err == nil {
+			_, err = tx.Exec(ctx, `DROP TABLE `+table)
+		}
+		return err
+	})
+	return err == nil, err
+}

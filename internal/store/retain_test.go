@@ -1,0 +1,297 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestRetain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const day = 24 * time.Hour
+	_, tasks := accept(t, s, feedbacks(1, 1, 7)...)
+	ok := delivered
+	ok.Result = []byte(`{"taken": true}`)
+	for _, x := range tasks[:3] {
+		record(t, s, claim(t, s, x), ok)
+	}
+	record(t, s, claim(t, s, tasks[3]), waiting(time.Hour))
+	record(t, s, claim(t, s, tasks[4]), ending(Held, "auth_required"))
+	running := claim(t, s, tasks[5])
+	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
+	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
+	old, _ := accept(t, s, Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has an error and nothing else
+	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
+	left := func() int {
+		t.Helper()
+		return value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE job IS NOT NULL AND secret_headers IS NOT NULL AND error IS NOT NULL`)
+	}
+	for i, want := range []int{2, 1, 0} {
+		if n, err := s.Retain(t.Context(), 30*day, 2); n != want || err != nil {
+			t.Errorf("call %d: %d rows, %v", i+1, n, err)
+		}
+	}
+	if left() != 5 {
+		t.Errorf("%d rows carry something", left())
+	}
+	for i, x := range tasks {
+		d := read(t, s, x.ID)
+		if gone := i < 2; (d.Job == nil) != gone || (d.Result == nil) != (gone || i > 2) || d.Key == "" || d.Status == "" {
+			t.Errorf("%d: %+v", i, d)
+		}
+	}
+	// What is known stays known, and a record goes on.
+	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != Known || out[0].Status != Delivered {
+		t.Errorf("%+v", out)
+	}
+	record(t, s, running, delivered)
+	// The default partition: only old attempts of what is not open.
+	const put = `INSERT INTO herald.attempts_default (delivery_id, number, started_at, stage) VALUES ($1, 9, $2, 'call')`
+	gone := time.Now().Add(-500 * day)
+	for _, id := range []uuid.UUID{tasks[0].ID, tasks[3].ID, uuid.New()} {
+		exec(t, s, put, id, gone)
+	}
+	if n, err := s.Retain(t.Context(), 30*day, 10); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	if id := value[uuid.UUID](t, s, `SELECT delivery_id FROM herald.attempts WHERE number = 9`); id != tasks[3].ID {
+		t.Errorf("the attempt of %s stayed", id)
+	}
+}
+
+func TestDropPartitions(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const week = 7 * 24 * time.Hour
+	monday := value[time.Time](t, s, `SELECT date_trunc('week', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'`)
+	for back := 1; back <= 6; back++ {
+		exec(t, s, `SELECT herald.ensure_attempt_partitions($1, 0)`, monday.Add(-time.Duration(back)*week))
+	}
+	weeks := func() []string {
+		t.Helper()
+		return strings.Fields(value[string](t, s, `SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c JOIN pg_inherits i ON c.oid = i.inhrelid
+			WHERE inhparent = 'herald.attempts'::regclass AND relname ~ '^attempts_[0-9]' AND relname < 'attempts_' || $1`, monday.Format("20060102")))
+	}
+	name := func(back int) string {
+		return "attempts_" + monday.Add(-time.Duration(back)*week).Format("20060102")
+	}
+	if len(weeks()) != 6 {
+		t.Fatal(weeks())
+	}
+	// In the sixth week before, an attempt of a delivery that was replayed; in the fifth, of one that ended; tables that only look alike.
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	record(t, s, claim(t, s, tasks[1]), delivered)
+	for i, back := range []int{6, 5} {
+		exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, $2, 'call')`, tasks[i].ID, monday.Add(-time.Duration(back)*week+time.Hour))
+	}
+	exec(t, s, `UPDATE herald.deliveries SET attempts = 1, budget_base = 1, replays = 1 WHERE id = $1`, tasks[0].ID)
+	exec(t, s, `CREATE TABLE herald.attempts_19990104 (a int)`)
+	// The third week before ended two weeks before this one began.
+	age := value[time.Duration](t, s, `SELECT now() - $1::timestamptz`, monday) + 2*week - time.Minute
+	if n, err := s.DropPartitions(t.Context(), age); n != 3 || err != nil {
+		t.Errorf("dropped %d, %v", n, err)
+	}
+	if got, want := weeks(), []string{name(6), name(2), name(1)}; !slices.Equal(got, want) {
+		t.Errorf("left %v, want %v", got, want)
+	}
+	if n, err := s.DropPartitions(t.Context(), age); n != 0 || err != nil {
+		t.Errorf("dropped %d more, %v", n, err)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE id = $1`, tasks[0].ID)
+	if n, err := s.DropPartitions(t.Context(), age); n != 1 || err != nil {
+		t.Errorf("dropped %d, %v", n, err)
+	}
+	if value[*string](t, s, `SELECT to_regclass('herald.attempts_19990104')::text`) == nil {
+		t.Error("a table that is no partition was dropped")
+	}
+	if _, err := s.DropPartitions(t.Context(), 0); err == nil {
+		t.Error("an age of nothing was taken")
+	}
+}
+
+// TestDropPartitionsGivesUp: it does not wait long for its lock, as everybody waits behind it.
+func TestDropPartitionsGivesUp(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	exec(t, s, `SELECT herald.ensure_attempt_partitions(now() - interval '10 weeks', 0)`)
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE herald.attempts IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	n, err := s.DropPartitions(t.Context(), 24*time.Hour)
+	var pe *pgconn.PgError
+	if n != 0 || !errors.As(err, &pe) || pe.Code != "55P03" || time.Since(began) > 4*dropLockTimeout {
+		t.Errorf("%d, %v after %s", n, err, time.Since(began))
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.DropPartitions(t.Context(), 24*time.Hour); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+func TestLostBefore(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 20)...)
+	r := record(t, s, claim(t, s, tasks[0]), waiting(4*time.Minute))
+	record(t, s, claim(t, s, tasks[1]), func() Outcome { o := waiting(time.Hour); o.Task = false; return o }())
+	running := claim(t, s, tasks[2])
+	replayed := claim(t, s, acceptOne(t, s, feedback(2, 1)))
+	record(t, s, replayed, ending(Dead, "timeout"))
+	if _, _, _, err := s.Replay(t.Context(), ids1(replayed.ID), false); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET handed_at = handed_at - interval '1 minute' WHERE handed_at IS NOT NULL`)
+	fresh := acceptOne(t, s, feedback(3, 1)) // handed out to the Redis of today
+	now, started, err := s.Clock(t.Context())
+	if err != nil || !started.Before(now) || time.Since(now).Abs() > time.Minute {
+		t.Fatal(now, started, err)
+	}
+	before := now.Add(-30 * time.Second)
+	var got []Task
+	for {
+		page, err := s.LostBefore(t.Context(), before, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.IsSortedFunc(page, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) }) {
+			t.Error("not in order")
+		}
+		got = append(got, page...)
+		if len(page) < 4 || len(got) > 20 {
+			break
+		}
+	}
+	if len(got) != 9 { // seven queued of the first agent, its wait, the replay
+		t.Fatalf("%d: %+v", len(got), got)
+	}
+	seen := map[uuid.UUID]Task{}
+	for _, x := range got {
+		if x.ID == running.ID || x.ID == fresh.ID || x.ID == tasks[1].ID || seen[x.ID].N != 0 {
+			t.Errorf("%+v was not lost", x)
+		}
+		seen[x.ID] = x
+		refused(t, s, x.ID, x.N-1, "the task was replaced")
+		if x.Bulk != (x.ID == replayed.ID) || (x.At.IsZero()) != (x.ID != tasks[0].ID) {
+			t.Errorf("%+v", x)
+		}
+	}
+	if w := seen[tasks[0].ID]; !w.At.Equal(r.NextAttemptAt) || w.N != r.Task.N+1 || w.Attempts != 1 {
+		t.Errorf("%+v, it was %+v", w, r.Task)
+	}
+	if handed(t, s) != HandOut {
+		t.Errorf("%d handed out", handed(t, s))
+	}
+	if b := seen[replayed.ID]; claim(t, s, b).Budget != 1 {
+		t.Errorf("%+v", b)
+	}
+	record(t, s, running, delivered)
+}
+
+// TestLostBeforeWaitsForNobody: rows that somebody holds are passed over.
+func TestLostBeforeWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, tasks[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	got, err := s.LostBefore(ctx, time.Now().Add(time.Hour), 10)
+	if err != nil || len(got) != 1 || got[0].ID != tasks[1].ID {
+		t.Error(got, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOverdueOfEach(t *testing.T) {
+	t.Parallel()
+	for status, sql := range map[Status]string{
+		Waiting: `status = 'waiting', next_attempt_at = now() - interval '10 minutes'`,
+		Queued:  `handed_at = now() - interval '10 minutes'`,
+		Running: `status = 'running', claim_no = 1, lease_until = now() - interval '10 minutes'`,
+		Held:    `status = 'held', accepted_at = now() - interval '10 minutes', handed_at = NULL`,
+	} {
+		t.Run(string(status), func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			acceptOne(t, s, feedback(1, 1))
+			exec(t, s, `UPDATE herald.deliveries SET `+sql)
+			d, err := s.Depth(t.Context())
+			if err != nil || d.ByStatus[status] != 1 {
+				t.Errorf("%+v, %v", d, err)
+			}
+			if late := d.Overdue > 9*time.Minute && d.Overdue < 11*time.Minute; late != (status != Held) {
+				t.Errorf("overdue %s", d.Overdue)
+			}
+		})
+	}
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
+	accept(t, s, feedbacks(2, 1, 3)...)
+	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
+	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
+	record(t, s, claim(t, s, tasks[0]), ending(Dead, "timeout"))
+	chain := uint64(8453)
+	day := func(n int) time.Time { return time.Date(2026, 1, 1+n, 0, 0, 0, 0, time.UTC) }
+	for _, tt := range []struct {
+		f    Filter
+		want string
+	}{
+		{Filter{}, "dead 1 queued 6"},
+		{Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page does not count
+		{Filter{Status: Dead}, "dead 1"},
+		{Filter{Status: Dead, Reason: "expired"}, ""},
+		{Filter{Kind: "FeedbackRevoked"}, "queued 1"},
+		{Filter{Since: day(2), Until: day(4)}, "queued 4"},
+		{Filter{AgentID: "1", Since: day(3)}, "queued 2"},
+		{Filter{Until: day(2), Status: Queued}, "queued 1"},
+	} {
+		counts, err := s.Count(t.Context(), tt.f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		total := int64(0)
+		for _, status := range []Status{Dead, Queued} {
+			if counts[status] > 0 {
+				got = append(got, fmt.Sprint(status, " ", counts[status]))
+				total += counts[status]
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%+v: %v, want %s", tt.f, counts, tt.want)
+		}
+		tt.f.Limit, tt.f.Before = 0, 0
+		list, err := s.Deliveries(t.Context(), tt.f)
+		if err != nil || int64(len(list)) != total {
+			t.Errorf("%+v: %d listed, %d counted, %v", tt.f, len(list), total, err)
+		}
+	}
+}

@@ -1,0 +1,29 @@
+-- cancel: end deliveries because an operator asks for it. The agents are locked.
+--
+-- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
+--
+-- The places this frees are given to the agents' next ones by the sweep. Returns each delivery that is there, whether it was
+-- moved and what it was before.
+WITH changed AS (
+    UPDATE herald.deliveries
+       SET status          = 'cancelled',
+           reason          = 'operator',
+           claim_no        = CASE WHEN status = 'running' THEN nextval('herald.claim_no') ELSE claim_no END,
+           handed_at       = NULL,
+           lease_until     = NULL,
+           next_attempt_at = NULL,
+           finished_at     = now(),
+           updated_at      = now()
+     WHERE id = ANY($1) AND (status IN ('queued', 'waiting', 'held') OR ($2 AND status = 'running'))
+    RETURNING id, chain_id, identity_registry, agent_id
+), ended AS (
+    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
+), counted AS (
+    UPDATE herald.agents g
+       SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
+      FROM ended e
+     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
+)
+SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL
+  FROM herald.deliveries d
+ WHERE d.id = ANY($1)

@@ -1,0 +1,9 @@
+-- retain_attempts: old attempts of the default partition, which is never dropped, unless their deliveries are open.
+--
+-- $1 age (interval)   $2 at most this many
+DELETE FROM herald.attempts_default
+ WHERE ctid = ANY (ARRAY(
+       SELECT a.ctid FROM herald.attempts_default a
+        WHERE a.started_at < now() - $1::interval
+          AND NOT EXISTS (SELECT FROM herald.deliveries d WHERE d.id = a.delivery_id AND d.finished_at IS NULL)
+        ORDER BY a.started_at LIMIT $2))

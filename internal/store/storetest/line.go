@@ -1,0 +1,313 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// handOutOfEight: an agent has eight pending or running, and each that is recorded makes room for the next, oldest first.
+func (s *suite) handOutOfEight() {
+	const all = 12
+	tasks := s.take(1, all)
+	s.take(2, 3) // another agent's line is its own
+	var order []uuid.UUID
+	for i := range all {
+		order = append(order, Feedback(1, i+1).ID())
+	}
+	for i, t := range tasks {
+		if t.ID != order[i] || t.N != 1 || t.Attempts != 0 || t.Bulk || !t.At.IsZero() {
+			s.Errorf("task %d is %+v", i, t)
+		}
+	}
+	if len(tasks) != store.HandOut || s.handed() != store.HandOut+3 {
+		s.Fatalf("%d handed out", len(tasks))
+	}
+	if more, err := s.Backlog(s.Context(), 10); err != nil || len(more) != 0 {
+		s.Errorf("a ninth: %v, %v", more, err)
+	}
+	ends := []store.Outcome{delivered, failed(time.Hour), {Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Rejected, Reason: "tool_error"}}
+	for i, o := range ends {
+		r := s.record(s.claim(tasks[i]), o)
+		if len(r.Next) != 1 || r.Next[0].ID != order[store.HandOut+i] {
+			s.Errorf("%s hands out %+v", o.Status, r.Next)
+		}
+	}
+	c := s.claim(tasks[len(ends)])
+	if r := s.record(c, delivered); len(r.Next) != 0 {
+		s.Errorf("handed out %+v of an empty line", r.Next)
+	}
+	s.is(order[all-1], store.Queued, "", 0, 0)
+}
+
+// keptLine: an outcome that says nothing about this delivery alone does not send the next one into the same wall.
+func (s *suite) keptLine() {
+	tasks := s.take(1, store.HandOut+2)
+	limited := notYet(time.Minute)
+	limited.Reason, limited.KeepLine = "throttled", true
+	if r := s.record(s.claim(tasks[0]), limited); len(r.Next) != 0 || r.Task == nil {
+		s.Errorf("%+v", r)
+	}
+	if r := s.record(s.claim(tasks[1]), delivered); len(r.Next) != 2 {
+		s.Errorf("handed out %+v; two places were free", r.Next)
+	}
+}
+
+// noNinthPlace: a wait that is over takes a place or goes back into the line.
+func (s *suite) noNinthPlace() {
+	tasks := s.take(1, store.HandOut+1)
+	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // hands out the ninth
+	if len(wait.Next) != 1 || s.handed() != store.HandOut {
+		s.Fatalf("%+v", wait)
+	}
+	s.Advance(time.Minute)
+	s.refused(wait.Task.ID, wait.Task.N, "all eight places are taken")
+	s.is(wait.Task.ID, store.Queued, "", 1, 1)
+	s.refused(wait.Task.ID, wait.Task.N, "it went back into the line")
+	r := s.record(s.claim(tasks[1]), delivered)
+	if len(r.Next) != 1 || r.Next[0].ID != wait.Task.ID || r.Next[0].N != wait.Task.N+1 || r.Next[0].Attempts != 1 {
+		s.Fatalf("handed out %+v", r.Next)
+	}
+	if c := s.claim(r.Next[0]); c.Attempt != 2 {
+		s.Errorf("%+v", c)
+	}
+}
+
+// recordingCountsPlaces: what waits has no place, so that the line moves on; a wait that comes back counts again.
+func (s *suite) recordingCountsPlaces() {
+	tasks := s.take(1, 3*store.HandOut)
+	var waits []store.Task
+	for len(tasks) > 0 {
+		r := s.record(s.claim(tasks[0]), failed(time.Minute))
+		waits, tasks = append(waits, *r.Task), append(tasks[1:], r.Next...)
+	}
+	if len(waits) != 3*store.HandOut {
+		s.Fatalf("%d wait", len(waits))
+	}
+	s.Advance(time.Minute)
+	running := 0
+	for _, t := range waits {
+		if c, err := s.Claim(s.Context(), t.ID, t.N, lease); err != nil {
+			s.Fatal(err)
+		} else if c != nil {
+			running++
+		}
+	}
+	if running != store.HandOut {
+		s.Errorf("%d run at a time", running)
+	}
+}
+
+func (s *suite) leasesRunOut() {
+	tasks := s.take(1, 3)
+	first, second := s.claim(tasks[0]), s.claim(tasks[1])
+	s.Advance(lease / 2)
+	alive := s.claim(tasks[2])
+	if n, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+		s.Fatalf("%d, %v", n, err)
+	}
+	s.Advance(lease/2 + time.Second)
+	for range 2 { // at most one at a time
+		if n, err := s.ExpireLeases(s.Context(), 1, attempts); n != 1 || err != nil {
+			s.Fatalf("%d, %v", n, err)
+		}
+	}
+	if n, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+		s.Fatalf("%d, %v", n, err)
+	}
+	for _, c := range []*store.Claim{first, second} {
+		if d := s.is(c.ID, store.Queued, "", 1, 1); d.Error == "" || d.History[0].Outcome != "" {
+			s.Errorf("%+v", d)
+		}
+		s.refused(c.ID, c.N, "its task was the lost claim's")
+	}
+	s.is(alive.ID, store.Running, "", 1, 1)
+	again, err := s.Backlog(s.Context(), 10)
+	s.must(err)
+	want := []store.Task{{ID: first.ID, N: 2}, {ID: second.ID, N: 2}}
+	if !slices.Equal(names(again), names(want)) || again[0].Attempts != 1 {
+		s.Errorf("handed out %+v", again)
+	}
+}
+
+// lastLease: one that takes its worker down does not do so for ever, and what the last attempt did stays unknown.
+func (s *suite) lastLease() {
+	task := s.takeOne(1)
+	for n := range attempts {
+		c := s.claim(task)
+		if c.Budget != n+1 {
+			s.Errorf("attempt %d of the budget, want %d", c.Budget, n+1)
+		}
+		s.lose(c)
+		if n < attempts-1 {
+			task = s.next()
+		}
+	}
+	s.is(task.ID, store.Dead, "outcome_unknown", attempts, attempts)
+	s.outcomes(task.ID, "", "", "")
+	if tasks, err := s.Backlog(s.Context(), 10); err != nil || len(tasks) > 0 {
+		s.Errorf("%v, %v", tasks, err)
+	}
+	// A replay's budget begins anew.
+	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
+	s.must(err)
+	c := s.claim(tasks[0])
+	if c.Budget != 1 || c.Attempt != attempts+1 || !c.Unfinished {
+		s.Errorf("%+v", c)
+	}
+	s.lose(c)
+	s.is(task.ID, store.Queued, "", attempts+1, attempts+1)
+}
+
+func (s *suite) waitsInTheStore() {
+	task := s.takeOne(1)
+	o := failed(time.Hour)
+	o.Task = false
+	r := s.record(s.claim(task), o)
+	if r.Task != nil || r.NextAttemptAt.IsZero() {
+		s.Fatalf("%+v", r)
+	}
+	due := func() []store.Task {
+		s.Helper()
+		tasks, err := s.Due(s.Context(), 10)
+		s.must(err)
+		return tasks
+	}
+	for range 3600/59 - 1 {
+		s.Advance(59 * time.Second)
+	}
+	if tasks := due(); len(tasks) != 0 {
+		s.Fatalf("handed out early: %+v", tasks)
+	}
+	for _, n := range []int{task.N, task.N + 1} {
+		s.refused(task.ID, n, "the wait is in the store")
+	}
+	if tasks, err := s.Overdue(s.Context(), 0, uuid.Nil, 10); err != nil || len(tasks) != 0 {
+		s.Errorf("Redis is asked for what it never had: %v, %v", tasks, err)
+	}
+	s.Advance(2 * time.Minute)
+	tasks := due()
+	if len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != task.N+1 || tasks[0].Attempts != 1 || !tasks[0].At.IsZero() {
+		s.Fatalf("%+v", tasks)
+	}
+	if more := due(); len(more) != 0 {
+		s.Errorf("handed out twice: %+v", more)
+	}
+	if c := s.claim(tasks[0]); c.Attempt != 2 {
+		s.Errorf("%+v", c)
+	}
+}
+
+func (s *suite) overdueAndRedispatch() {
+	tasks := s.take(1, store.HandOut+4)
+	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // a place for the ninth
+	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // and for the tenth
+	s.claim(tasks[2])
+	page := func(late time.Duration) (all []store.Task) {
+		for after := uuid.Nil; ; after = all[len(all)-1].ID {
+			got, err := s.Overdue(s.Context(), late, after, 3)
+			s.must(err)
+			if all = append(all, got...); len(got) < 3 {
+				return all
+			}
+		}
+	}
+	if got := page(15 * time.Second); len(got) != 0 {
+		s.Errorf("overdue at once: %v", got)
+	}
+	s.Advance(20 * time.Second)
+	if got := page(15 * time.Second); len(got) != store.HandOut-1 {
+		s.Errorf("%d overdue, want what is queued in Redis", len(got))
+	}
+	s.Advance(time.Minute)
+	late := page(15 * time.Second)
+	if len(late) != store.HandOut || !slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }) {
+		s.Fatalf("%d overdue: %+v", len(late), late)
+	}
+	for _, t := range late {
+		if t.ID == long.Task.ID || t.ID == tasks[2].ID {
+			s.Errorf("%+v is not late", t)
+		}
+		again, ok, err := s.Redispatch(s.Context(), t)
+		if err != nil || !ok || again.ID != t.ID || again.N != t.N+1 || again.Attempts != t.Attempts {
+			s.Fatalf("%+v, %v, %v", again, ok, err)
+		}
+		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
+			s.Errorf("a task was replaced twice (%v)", err)
+		}
+		s.refused(t.ID, t.N, "its task was replaced")
+	}
+	if got := page(15 * time.Second); len(got) != 0 {
+		s.Errorf("overdue after a new hand-out: %v", got)
+	}
+	if n := s.handed(); n != store.HandOut-1 {
+		s.Errorf("%d queued in Redis", n)
+	}
+	if d := s.is(short.Task.ID, store.Waiting, "server_error", 1, 1); d.Dispatch != short.Task.N+1 {
+		s.Errorf("a wait that is late has task %d", d.Dispatch)
+	}
+	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.HandOut+4).ID(), N: 0}} {
+		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
+			s.Errorf("%+v was handed out again (%v)", t, err)
+		}
+	}
+}
+
+// lostBefore: when Redis lost everything, what was handed out before is handed out anew, waits for when they are due.
+func (s *suite) lostBefore() {
+	tasks := s.take(1, store.HandOut+2)
+	wait := s.record(s.claim(tasks[0]), failed(10*time.Minute))
+	o := failed(time.Hour)
+	o.Task = false
+	s.record(s.claim(tasks[1]), o) // Redis never had this one
+	s.claim(tasks[2])              // nor needs this one
+	s.Advance(time.Minute)
+	born, started, err := s.Store.Clock(s.Context())
+	s.must(err)
+	if born.Before(started) {
+		s.Errorf("it is %v, and began at %v", born, started)
+	}
+	s.Advance(time.Second)
+	fresh := s.takeOne(2) // after Redis came back
+	all := func(limit int) (all []store.Task) {
+		for {
+			got, err := s.LostBefore(s.Context(), born, limit)
+			s.must(err)
+			if all = append(all, got...); len(got) < limit {
+				return all
+			}
+		}
+	}
+	// What a clock of its own calls "born" grows older with the rows.
+	if shift, _, err := s.Store.Clock(s.Context()); err != nil || shift.Sub(born) < time.Second {
+		born = born.Add(-time.Second)
+	}
+	lost := all(3)
+	if len(lost) != store.HandOut { // seven queued, one wait
+		s.Errorf("%d handed out anew: %+v", len(lost), lost)
+	}
+	for _, t := range lost {
+		switch t.ID {
+		case fresh.ID, tasks[1].ID, tasks[2].ID:
+			s.Errorf("%+v was not lost", t)
+		case wait.Task.ID:
+			d := s.is(t.ID, store.Waiting, "server_error", 1, 1)
+			if t.N != wait.Task.N+1 || !t.At.Equal(*d.NextAttemptAt) || t.Attempts != 1 {
+				s.Errorf("the wait until %v became %+v", d.NextAttemptAt, t)
+			}
+			s.refused(t.ID, t.N, "it is not due")
+		default:
+			if t.N != 2 || !t.At.IsZero() {
+				s.Errorf("%+v", t)
+			}
+			s.refused(t.ID, 1, "its task was replaced")
+			s.claim(t)
+		}
+	}
+	if more := all(3); len(more) != 0 {
+		s.Errorf("handed out again: %+v", more)
+	}
+	s.claim(fresh)
+}

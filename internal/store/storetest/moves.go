@@ -1,0 +1,354 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// past is what is known of a claim's attempt, though the store does not know it.
+func past(c *store.Claim, o store.Outcome) store.Past {
+	return store.Past{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
+}
+
+func (s *suite) adopted(c *store.Claim, p store.Past) store.Recorded {
+	s.Helper()
+	r, err := s.Adopt(s.Context(), c, p)
+	s.must(err)
+	return r
+}
+
+// adopt: the outcome of an attempt whose worker is gone takes the place of another attempt.
+func (s *suite) adopt() {
+	for i, tt := range []struct {
+		o        store.Outcome
+		attempts int
+		outcomes []string
+	}{
+		{delivered, 1, []string{"delivered"}},
+		{failed(time.Minute), 1, []string{"waiting"}},
+		{store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
+		{store.Outcome{Status: store.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
+		{store.Outcome{Status: store.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
+		{notYet(time.Minute), 0, nil}, // free: its own count is taken back as well
+	} {
+		tasks := s.take(i+1, store.HandOut+1)
+		old := s.claim(tasks[0])
+		s.lose(old)
+		next := s.next()
+		c := s.claim(next)
+		if !c.Unfinished {
+			s.Fatalf("%+v", c)
+		}
+		first := s.adopted(c, past(old, tt.o))
+		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
+		s.outcomes(old.ID, tt.outcomes...)
+		if len(first.Next) != 1 {
+			s.Errorf("%s hands out %+v", tt.o.Status, first.Next)
+		}
+		if tt.o.Task != (first.Task != nil) {
+			s.Errorf("%s has the task %+v", tt.o.Status, first.Task)
+		}
+		second := s.adopted(c, past(old, tt.o)) // the first answer was lost
+		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
+		if first.Task != nil && (second.Task == nil || second.Task.N != first.Task.N) {
+			s.Errorf("first %+v, second %+v", first.Task, second.Task)
+		}
+		if first.Task == nil {
+			continue
+		}
+		s.record(s.claim(tasks[1]), delivered) // makes room for it
+		s.Advance(time.Minute)
+		c = s.claim(*first.Task)
+		if c.Unfinished || c.Attempt != tt.attempts+1 || c.Budget != tt.attempts+1 {
+			s.Errorf("after a wait that was adopted: %+v", c)
+		}
+		s.record(c, delivered)
+	}
+	// A free one that others came after keeps its number, and they theirs.
+	free := s.claim(s.takeOne(50))
+	s.lose(free)
+	crashed := s.claim(s.next())
+	s.lose(crashed)
+	s.adopted(s.claim(s.next()), past(free, notYet(time.Minute)))
+	s.is(free.ID, store.Waiting, "not_confirmed", 2, 2)
+	s.outcomes(free.ID, "waiting", "")
+	for _, status := range []store.Status{store.Running, store.Queued, ""} {
+		c := s.claim(s.takeOne(100 + len(status)))
+		if _, err := s.Adopt(s.Context(), c, past(c, store.Outcome{Status: status})); err == nil || errors.Is(err, store.ErrFenced) {
+			s.Errorf("an attempt led to %q: %v", status, err)
+		}
+	}
+}
+
+// adoptWhatWasRecorded: what is kept of an attempt that ended since says nothing new; the claim goes on.
+func (s *suite) adoptWhatWasRecorded() {
+	task := s.takeOne(1)
+	first := s.claim(task)
+	r := s.record(first, failed(time.Minute))
+	s.Advance(time.Minute)
+	second := s.claim(*r.Task)
+	s.lose(second)
+	c := s.claim(s.next())
+	stale := past(first, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
+	if _, err := s.Adopt(s.Context(), c, stale); !errors.Is(err, store.ErrStale) {
+		s.Errorf("an attempt that has an outcome got another: %v", err)
+	}
+	gone := stale
+	gone.Attempt, gone.StartedAt = 7, first.StartedAt.Add(-time.Hour)
+	if _, err := s.Adopt(s.Context(), c, gone); !errors.Is(err, store.ErrStale) {
+		s.Errorf("an attempt that is not there got an outcome: %v", err)
+	}
+	s.is(task.ID, store.Running, "", 3, 3)
+	s.outcomes(task.ID, "waiting", "", "")
+	s.record(c, delivered)
+	s.outcomes(task.ID, "waiting", "", "delivered")
+}
+
+func (s *suite) adoptUnderLostClaim() {
+	old := s.claim(s.takeOne(1))
+	s.lose(old)
+	lost := s.claim(s.next())
+	s.lose(lost)
+	for _, o := range []store.Outcome{failed(time.Second), {Status: store.Rejected, Reason: "tool_error"}} {
+		if r, err := s.Adopt(s.Context(), lost, past(old, o)); !errors.Is(err, store.ErrFenced) || r.Task != nil || len(r.Next) > 0 {
+			s.Errorf("%s: %+v, %v", o.Status, r, err)
+		}
+	}
+	s.is(old.ID, store.Queued, "", 2, 2)
+	c := s.claim(s.next())
+	s.record(c, delivered)
+	s.outcomes(old.ID, "", "", "delivered")
+}
+
+func (s *suite) expiry() {
+	tasks := s.take(1, 5)
+	s.record(s.claim(tasks[0]), failed(time.Hour))
+	s.heldBack(tasks[1])
+	s.record(s.claim(tasks[2]), delivered)
+	s.claim(tasks[3])
+	expire := func(limit, want int) {
+		s.Helper()
+		if n, err := s.Expire(s.Context(), time.Hour, limit); n != want || err != nil {
+			s.Errorf("%d expired (%v), want %d", n, err, want)
+		}
+	}
+	expire(10, 0)
+	s.Advance(time.Hour + time.Second)
+	expire(2, 2)
+	expire(10, 1)
+	expire(10, 0)
+	for i, want := range []store.Status{store.Dead, store.Dead, store.Delivered, store.Running, store.Dead} {
+		d := s.read(tasks[i].ID)
+		if d.Status != want || want == store.Dead && (d.Reason != "expired" || d.FinishedAt == nil || d.NextAttemptAt != nil) {
+			s.Errorf("%d is %s %s, want %s", i, d.Status, d.Reason, want)
+		}
+	}
+	s.refused(tasks[4].ID, tasks[4].N, "it has expired")
+	// A replay is as young as a new one.
+	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{tasks[4].ID}, false)
+	s.must(err)
+	expire(10, 0)
+	s.claim(again[0])
+}
+
+func (s *suite) releaseOfChains() {
+	task, auth := s.takeOne(1), s.takeOne(2)
+	s.record(s.claim(task), store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true})
+	s.heldBack(auth)
+	for _, tt := range []struct {
+		chains []uint64
+		want   int
+	}{{nil, 0}, {[]uint64{1, 10}, 0}, {[]uint64{1, 8453}, 1}, {[]uint64{8453}, 0}} {
+		if n, err := s.Release(s.Context(), tt.chains, 10); n != tt.want || err != nil {
+			s.Errorf("%v releases %d (%v), want %d", tt.chains, n, err, tt.want)
+		}
+	}
+	s.refused(task.ID, task.N, "it is in the line")
+	if next := s.next(); next.ID != task.ID || next.N != task.N+1 {
+		s.Errorf("%+v", next)
+	}
+	s.is(auth.ID, store.Held, "auth_required", 0, 0)
+}
+
+func (s *suite) oneLeads() {
+	var inner bool
+	leads, err := s.Lead(s.Context(), func(ctx context.Context) (err error) {
+		inner, err = s.Lead(ctx, func(context.Context) error { return nil })
+		return err
+	})
+	if !leads || inner || err != nil {
+		s.Errorf("leads %v, and beside it %v, %v", leads, inner, err)
+	}
+	fault := errors.New("a fault")
+	if _, err := s.Lead(s.Context(), func(context.Context) error { return fault }); !errors.Is(err, fault) {
+		s.Error(err)
+	}
+	if leads, err := s.Lead(s.Context(), func(context.Context) error { return nil }); !leads || err != nil {
+		s.Errorf("nobody leads any more: %v, %v", leads, err)
+	}
+}
+
+// end brings a delivery to a final status with its first attempt.
+func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
+	t := s.takeOne(agent)
+	s.record(s.claim(t), o)
+	return t.ID
+}
+
+func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+	s.Helper()
+	moved, left, tasks, err := s.Replay(s.Context(), ids, force)
+	s.must(err)
+	if moved != want || len(left) != len(ids)-want {
+		s.Errorf("%d replayed, %v left; want %d of %d", moved, left, want, len(ids))
+	}
+	return left, tasks
+}
+
+func (s *suite) replay() {
+	for i, o := range []store.Outcome{
+		{Status: store.Dead, Reason: "server_error", Called: true},
+		{Status: store.Rejected, Reason: "tool_error", Called: true},
+		{Status: store.Skipped, Reason: "no_uri"},
+		{Status: store.Held, Reason: "held_unknown", Called: true},
+		{Status: store.Held, Reason: "auth_required", Free: true},
+	} {
+		id := s.end(i+1, o)
+		before := s.read(id)
+		_, tasks := s.replays(false, 1, id)
+		d := s.is(id, store.Queued, "", before.Attempts, before.Attempts)
+		if len(tasks) != 1 || tasks[0].ID != id || tasks[0].N != before.Dispatch+1 || !tasks[0].Bulk {
+			s.Fatalf("%s: %s, handed out %+v", o.Reason, d.Status, tasks)
+		}
+		if d.Error != "" {
+			s.Errorf("the row still says %q", d.Error)
+		}
+		c := s.claim(tasks[0])
+		if c.Attempt != before.Attempts+1 || c.Budget != 1 || !c.Replay || c.Unfinished {
+			s.Errorf("%s: %+v", o.Reason, c)
+		}
+		r := s.record(c, failed(time.Minute))
+		if r.Task.Bulk {
+			s.Errorf("the second attempt of a replay is %+v", r.Task)
+		}
+	}
+	// A wait does not wait any longer, and keeps its budget.
+	task := s.takeOne(10)
+	r := s.record(s.claim(task), failed(time.Hour))
+	_, tasks := s.replays(false, 1, task.ID)
+	if len(tasks) != 1 || tasks[0].N != r.Task.N+1 {
+		s.Fatalf("%+v", tasks)
+	}
+	s.refused(task.ID, r.Task.N, "its task was replaced")
+	s.claim(tasks[0])
+	// Replays stand in line like everything else.
+	var ids []uuid.UUID
+	for _, t := range s.take(11, store.HandOut) {
+		s.record(s.claim(t), store.Outcome{Status: store.Dead, Reason: "timeout"})
+		ids = append(ids, t.ID)
+	}
+	s.Advance(time.Second)
+	others := s.takeMore(11, store.HandOut, 3)
+	if _, tasks := s.replays(false, store.HandOut, ids...); len(tasks) != store.HandOut-len(others) {
+		s.Errorf("%d of %d places were free, %d handed out", store.HandOut-len(others), store.HandOut, len(tasks))
+	}
+}
+
+// takeMore accepts n feedbacks after the first so many.
+func (s *suite) takeMore(agent, after, n int) []store.Task {
+	s.Helper()
+	in := make([]store.Intake, n)
+	for i := range in {
+		in[i].Job = Feedback(agent, after+i+1)
+	}
+	_, tasks, err := s.Accept(s.Context(), in)
+	s.must(err)
+	return tasks
+}
+
+func (s *suite) replayHasFreshBudget() {
+	task := s.takeOne(1)
+	for n := 1; n <= 2*attempts; n++ {
+		c := s.claim(task)
+		if c.Attempt != n || c.Budget != (n-1)%attempts+1 || c.Replay != (n > attempts) {
+			s.Fatalf("attempt %d: %+v", n, c)
+		}
+		if c.Budget < attempts {
+			task = *s.record(c, failed(time.Minute)).Task
+			s.Advance(time.Minute)
+			continue
+		}
+		s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
+		if n == attempts {
+			_, tasks := s.replays(false, 1, task.ID)
+			task = tasks[0]
+		}
+	}
+	s.is(task.ID, store.Dead, "server_error", 2*attempts, 2*attempts)
+}
+
+func (s *suite) notReplayed() {
+	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
+	s.claim(running)
+	invalid := Feedback(4, 1)
+	_, _, err := s.Accept(s.Context(), []store.Intake{{Job: invalid, Refused: "no good"}})
+	s.must(err)
+	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New())
+	if len(tasks) != 0 {
+		s.Errorf("handed out %+v", tasks)
+	}
+	for id, why := range left {
+		if why == "" {
+			s.Errorf("nobody says why %s stays", id)
+		}
+	}
+	if left, _ = s.replays(true, 1, done, invalid.ID()); left[invalid.ID()] == "" {
+		s.Errorf("a job that is none was replayed: %v", left)
+	}
+	s.is(done, store.Queued, "", 1, 1)
+	s.claim(queued)
+}
+
+func (s *suite) cancel() {
+	queued, waiting, held, running, done := s.takeOne(1), s.takeOne(2), s.takeOne(3), s.takeOne(4), s.end(5, delivered)
+	s.waiting(waiting)
+	s.heldBack(held)
+	c := s.claim(running)
+	ids := []uuid.UUID{queued.ID, waiting.ID, held.ID, running.ID, done, uuid.New()}
+	moved, left, err := s.Cancel(s.Context(), ids, false)
+	s.must(err)
+	if moved != 3 || len(left) != 3 || left[running.ID] == "" || left[done] == "" || left[ids[5]] == "" {
+		s.Errorf("%d cancelled, %v left", moved, left)
+	}
+	for _, id := range ids[:3] {
+		if d := s.read(id); d.Status != store.Cancelled || d.Reason != "operator" || d.FinishedAt == nil || d.NextAttemptAt != nil {
+			s.Errorf("%+v", d)
+		}
+	}
+	s.refused(queued.ID, queued.N, "it is cancelled")
+	s.is(running.ID, store.Running, "", 1, 1)
+	if moved, left, err = s.Cancel(s.Context(), ids, true); moved != 1 || len(left) != 5 || err != nil {
+		s.Errorf("%d cancelled, %v left, %v", moved, left, err)
+	}
+	s.fenced(c, failed(time.Second))
+	s.fenced(c, delivered) // it ended, and only the attempt learns what happened
+	d := s.is(running.ID, store.Cancelled, "operator", 1, 1)
+	if !slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }) {
+		s.Errorf("%+v", d.History)
+	}
+	// A cancelled one makes room, and can be had again.
+	tasks := s.take(6, store.HandOut+1)
+	_, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
+	s.must(err)
+	if next := s.next(); next.ID != Feedback(6, store.HandOut+1).ID() {
+		s.Errorf("%+v", next)
+	}
+	if _, tasks := s.replays(false, 1, queued.ID); len(tasks) != 1 {
+		s.Errorf("%+v", tasks)
+	}
+}

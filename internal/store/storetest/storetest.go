@@ -1,0 +1,279 @@
+// Package storetest holds what every store of deliveries must do, whatever keeps it: Run is the conformance suite.
+//
+// Postgres is the store; internal/store/memory stands in for it where a test needs thousands of databases or a clock of its own.
+// A property test on the stand-in says something about the product only because both pass the same suite. What is not here: how
+// Postgres does it (locks, plans, cost, bytes it cannot hold), which internal/store tests itself.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// Store is what the delivery core and the operator's commands use.
+type Store interface {
+	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+
+	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
+	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
+	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
+	Adopt(ctx context.Context, c *store.Claim, p store.Past) (store.Recorded, error)
+
+	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
+	Clock(ctx context.Context) (now, started time.Time, err error)
+	ExpireLeases(ctx context.Context, limit, attempts int) (int, error)
+	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
+	Release(ctx context.Context, chains []uint64, limit int) (int, error)
+	Due(ctx context.Context, limit int) ([]store.Task, error)
+	Backlog(ctx context.Context, limit int) ([]store.Task, error)
+	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
+	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
+	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
+
+	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error)
+	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error)
+	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
+	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
+
+	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+}
+
+// Clock is the time that a store goes by. Advance lets it pass; where a store has its own clock, everything in it becomes older.
+type Clock interface {
+	Advance(d time.Duration)
+}
+
+const (
+	lease    = 2 * time.Minute
+	attempts = 3 // of a budget
+)
+
+// Run runs the suite; open makes an empty store for each of its tests, which run in parallel.
+func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
+	for name, test := range map[string]func(*suite){
+		"accept":                      (*suite).accept,
+		"one claim wins":              (*suite).oneClaimWins,
+		"claims are refused":          (*suite).claimsAreRefused,
+		"a wait is claimed when due":  (*suite).waitIsClaimedWhenDue,
+		"extend":                      (*suite).extend,
+		"fence":                       (*suite).fence,
+		"late success ends":           (*suite).lateSuccessEnds,
+		"late success of what ended":  (*suite).lateSuccessOfWhatEnded,
+		"record twice":                (*suite).recordTwice,
+		"free outcomes":               (*suite).freeOutcomes,
+		"unfinished and called":       (*suite).unfinishedAndCalled,
+		"failed fetches":              (*suite).failedFetches,
+		"epoch is raised once":        (*suite).epochIsRaisedOnce,
+		"adopt":                       (*suite).adopt,
+		"adopt what was recorded":     (*suite).adoptWhatWasRecorded,
+		"adopt under a lost claim":    (*suite).adoptUnderLostClaim,
+		"hand-out of eight":           (*suite).handOutOfEight,
+		"a kept line":                 (*suite).keptLine,
+		"no ninth place for a wait":   (*suite).noNinthPlace,
+		"recording counts places":     (*suite).recordingCountsPlaces,
+		"leases run out":              (*suite).leasesRunOut,
+		"the last attempt's lease":    (*suite).lastLease,
+		"waits in the store":          (*suite).waitsInTheStore,
+		"overdue and redispatch":      (*suite).overdueAndRedispatch,
+		"everything Redis lost":       (*suite).lostBefore,
+		"expiry":                      (*suite).expiry,
+		"release of chains":           (*suite).releaseOfChains,
+		"one leads":                   (*suite).oneLeads,
+		"replay":                      (*suite).replay,
+		"a replay has a fresh budget": (*suite).replayHasFreshBudget,
+		"what is not replayed":        (*suite).notReplayed,
+		"cancel":                      (*suite).cancel,
+		"agents disabled and enabled": (*suite).agentsDisabledAndEnabled,
+		"policy":                      (*suite).policy,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := open(t)
+			test(&suite{T: t, Store: s, Clock: c})
+		})
+	}
+}
+
+// suite is one test's store, with what its tests have in common.
+type suite struct {
+	*testing.T
+	Store
+	Clock
+}
+
+// Feedback is the NewFeedback number index that an agent got, of one client.
+func Feedback(agent, index int) job.Job {
+	return job.Job{Kind: job.KindNewFeedback, ChainID: 8453,
+		ReputationRegistry: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
+		IdentityRegistry:   common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"),
+		AgentID:            big.NewInt(int64(agent)), ClientAddress: common.HexToAddress("0xc1"), FeedbackIndex: uint64(index),
+		Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "uptime", BlockNumber: 1000,
+		Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true, IncludeFileContent: true}}
+}
+
+// Agent names an agent of Feedback.
+func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
+
+// take accepts n feedbacks of an agent and returns the tasks of those that were handed out.
+func (s *suite) take(agent, n int) []store.Task {
+	s.Helper()
+	in := make([]store.Intake, n)
+	for i := range in {
+		in[i].Job = Feedback(agent, i+1)
+	}
+	out, tasks, err := s.Accept(s.Context(), in)
+	s.must(err)
+	for _, a := range out {
+		if a.Verdict != store.Accepted {
+			s.Fatalf("%+v", a)
+		}
+	}
+	return tasks
+}
+
+func (s *suite) takeOne(agent int) store.Task {
+	s.Helper()
+	tasks := s.take(agent, 1)
+	if len(tasks) != 1 {
+		s.Fatalf("handed out %v", tasks)
+	}
+	return tasks[0]
+}
+
+func (s *suite) claim(t store.Task) *store.Claim {
+	s.Helper()
+	c, err := s.Claim(s.Context(), t.ID, t.N, lease)
+	s.must(err)
+	if c == nil {
+		d := s.read(t.ID)
+		s.Fatalf("the claim for %s:%d is refused; it is %s %s, task %d", t.ID, t.N, d.Status, d.Reason, d.Dispatch)
+	}
+	return c
+}
+
+func (s *suite) refused(id uuid.UUID, n int, why string) {
+	s.Helper()
+	if c, err := s.Claim(s.Context(), id, n, lease); c != nil || err != nil {
+		s.Errorf("a claim was given (%+v, %v) though %s", c, err, why)
+	}
+}
+
+func (s *suite) record(c *store.Claim, o store.Outcome) store.Recorded {
+	s.Helper()
+	r, err := s.Record(s.Context(), c, o)
+	s.must(err)
+	return r
+}
+
+func (s *suite) fenced(c *store.Claim, o store.Outcome) {
+	s.Helper()
+	if r, err := s.Record(s.Context(), c, o); !errors.Is(err, store.ErrFenced) || r.Task != nil || len(r.Next) > 0 {
+		s.Errorf("%s under a lost claim: %+v, %v", o.Status, r, err)
+	}
+}
+
+func (s *suite) read(id uuid.UUID) store.Delivery {
+	s.Helper()
+	d, err := s.Delivery(s.Context(), id)
+	s.must(err)
+	return d
+}
+
+// is compares a row's state; reason, attempts made and attempt rows with it.
+func (s *suite) is(id uuid.UUID, status store.Status, reason string, attempts, rows int) store.Delivery {
+	s.Helper()
+	d := s.read(id)
+	if d.Status != status || d.Reason != reason || d.Attempts != attempts || len(d.History) != rows {
+		s.Errorf("the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts, len(d.History),
+			status, reason, attempts, rows)
+	}
+	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) {
+		s.Errorf("%s, finished %v, next attempt %v", d.Status, d.FinishedAt, d.NextAttemptAt)
+	}
+	return d
+}
+
+// outcomes are those of a row's attempts, "" for one that has none.
+func (s *suite) outcomes(id uuid.UUID, want ...string) {
+	s.Helper()
+	var got []string
+	for _, a := range s.read(id).History {
+		got = append(got, a.Outcome)
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("attempts led to %q, want %q", got, want)
+	}
+}
+
+// lose lets a claim's lease run out and be noticed.
+func (s *suite) lose(c *store.Claim) {
+	s.Helper()
+	s.Advance(lease + time.Second)
+	n, err := s.ExpireLeases(s.Context(), 100, attempts)
+	s.must(err)
+	if n != 1 {
+		s.Fatalf("%d leases ran out", n)
+	}
+}
+
+// next is the one task that the backlog gives.
+func (s *suite) next() store.Task {
+	s.Helper()
+	tasks, err := s.Backlog(s.Context(), 100)
+	s.must(err)
+	if len(tasks) != 1 {
+		s.Fatalf("handed out %+v", tasks)
+	}
+	return tasks[0]
+}
+
+// handed counts which of the deliveries are handed out and queued, or running.
+func (s *suite) handed() (n int) {
+	s.Helper()
+	s.Advance(time.Millisecond)
+	tasks, err := s.Overdue(s.Context(), 0, uuid.Nil, 1000)
+	s.must(err)
+	for _, t := range tasks {
+		if s.read(t.ID).Status == store.Queued {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *suite) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func names(tasks []store.Task) (out []string) {
+	for _, t := range tasks {
+		out = append(out, fmt.Sprintf("%s:%d", t.ID, t.N))
+	}
+	slices.Sort(out)
+	return out
+}
+
+var delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
+
+// failed is a wait of d with a task of its own, after a call.
+func failed(d time.Duration) store.Outcome {
+	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+}
+
+// notYet is a free wait without a call.
+func notYet(d time.Duration) store.Outcome {
+	return store.Outcome{Status: store.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
+}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/pressly/goose/v3"
+)
+
+// TestUpgrade: rows of schema 0001 go on under 0002, and the statements of a worker of 0001 go on beside it; the way back keeps
+// the rows too.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	url := secret.New(embeddedtest.Postgres(t, nil))
+	to := func(version int64) {
+		t.Helper()
+		err := withProvider(t.Context(), url, func(p *goose.Provider) error {
+			if now, err := p.GetDBVersion(t.Context()); err != nil || now > version {
+				_, err = p.DownTo(t.Context(), version)
+				return err
+			}
+			_, err := p.UpTo(t.Context(), version)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	to(1)
+	s := openStore(t, url.Reveal())
+	raw := func(index int) []byte {
+		b, err := feedback(1, index).MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	// As a worker of 0001 writes them: one queued, one that waits after two attempts, one that ended, one whose worker died.
+	insert := func(index int, set string) uuid.UUID {
+		t.Helper()
+		j := feedback(1, index)
+		exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job)
+			VALUES ($1, $2, 'NewFeedback', 8453, $3, 1, $4, $5, $6)`, j.ID(), j.Key(), agentNamed("1").Registry, j.OrderKey(), index, raw(index))
+		exec(t, s, `UPDATE herald.deliveries SET `+set+` WHERE id = $1`, j.ID())
+		return j.ID()
+	}
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, epoch) VALUES (8453, $1, 1, 4)`, agentNamed("1").Registry)
+	queued := insert(1, `dispatch = 1, handed_at = now()`)
+	waits := insert(2, `status = 'waiting', attempts = 2, dispatch = 3, handed_at = now(), next_attempt_at = now(), called = true`)
+	ended := insert(3, `status = 'dead', reason = 'timeout', attempts = 11, finished_at = now()`)
+	died := insert(4, `status = 'running', attempts = 1, dispatch = 1, handed_at = now(), claim_no = 7, lease_until = now() - interval '1 minute'`)
+	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, now(), 'claim')`, died)
+
+	check := func() {
+		t.Helper()
+		if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE key LIKE 'eip155:8453:%' AND job IS NOT NULL`); n != 4 {
+			t.Errorf("%d of 4 deliveries are there", n)
+		}
+		if n := value[int64](t, s, `SELECT epoch FROM herald.agents`); n != 4 {
+			t.Errorf("epoch %d", n)
+		}
+	}
+	to(2)
+	check()
+	// A claim, a record and a replay of today, on yesterday's rows.
+	c := claim(t, s, Task{ID: queued, N: 1})
+	if c.Budget != 1 || c.Unfinished || c.FetchFailures != 0 || c.Replay || c.Epoch != 4 {
+		t.Errorf("%+v", c)
+	}
+	if c = claim(t, s, Task{ID: waits, N: 3}); c.Attempt != 3 || c.Budget != 3 {
+		t.Errorf("%+v", c)
+	}
+	record(t, s, c, delivered)
+	if n, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if n, _, _, err := s.Replay(t.Context(), ids1(ended), false); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	// What a worker of 0001 says meanwhile.
+	old := insert(5, `dispatch = 1, handed_at = now()`)
+	exec(t, s, `UPDATE herald.deliveries SET status = 'running', claim_no = nextval('herald.claim_no'), lease_until = now() + interval '1 minute', attempts = attempts + 1 WHERE id = $1`, old)
+	exec(t, s, `UPDATE herald.deliveries SET status = 'delivered', lease_until = NULL, handed_at = NULL, finished_at = now() WHERE id = $1`, old)
+	if d := read(t, s, old); d.Status != Delivered || d.Attempts != 1 {
+		t.Errorf("%+v", d)
+	}
+	exec(t, s, `DELETE FROM herald.deliveries WHERE id = $1`, old)
+
+	to(1)
+	check()
+	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
+		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch')`); n != 0 {
+		t.Errorf("%d columns of 0002 are left", n)
+	}
+	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN
+		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started')`); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+	to(2)
+	check()
+}
+
+// TestUpgradeGoesOn: a migration that was cut off half way through goes on where it was, invalid indexes included.
+func TestUpgradeGoesOn(t *testing.T) {
+	t.Parallel()
+	url := secret.New(embeddedtest.Postgres(t, nil))
+	err := withProvider(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 1); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, url.Reveal())
+	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN budget_base integer NOT NULL DEFAULT 0`)
+	exec(t, s, `CREATE INDEX deliveries_parked ON herald.deliveries (seq)`)
+	exec(t, s, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'herald.deliveries_parked'::regclass`)
+	if _, err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname = 'deliveries_parked' AND indisvalid AND indnatts = 5`); n != 1 {
+		t.Error("the index is not as it should be")
+	}
+	if invalid := value[int](t, s, `SELECT count(*)::int FROM pg_index WHERE NOT indisvalid`); invalid != 0 {
+		t.Errorf("%d invalid indexes", invalid)
+	}
+	out, _, err := s.Accept(t.Context(), []Intake{{Job: job.Job(feedback(1, 1))}})
+	if err != nil || out[0].Verdict != Accepted {
+		t.Error(out, err)
+	}
+}

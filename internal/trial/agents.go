@@ -1,0 +1,254 @@
+package trial
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Agents are MCP servers (streamable HTTP, 2025-11-25, JSON answers) in this process, each with an address and so an origin of its own. They
+// write down every tools/call by its delivery.
+type Agents struct {
+	servers []*agentServer
+
+	began    atomic.Int64 // calls
+	inFlight atomic.Int64
+
+	mu        sync.Mutex
+	calls     []*Call
+	delivered map[uuid.UUID][]*Call
+	strange   []string // calls that could not be understood: a fault of somebody's
+}
+
+type agentServer struct {
+	all       *Agents
+	number    int
+	address   string
+	behaviour atomic.Pointer[Behaviour]
+
+	mu      sync.Mutex
+	server  *http.Server // nil while down
+	serving sync.WaitGroup
+}
+
+// portTries is how often a port that one of the addresses cannot have is given up for another.
+const portTries = 5
+
+// StartAgents makes n agents that answer at once.
+func StartAgents(n int) (*Agents, error) {
+	var err error
+	for range portTries {
+		a := &Agents{delivered: map[uuid.UUID][]*Call{}}
+		if err = a.start(n); err == nil {
+			return a, nil
+		}
+		a.Close()
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, err
+}
+
+func (a *Agents) start(n int) error {
+	port := "0"
+	for i := range n {
+		s := &agentServer{all: a, number: i, address: net.JoinHostPort(fmt.Sprintf("127.1.%d.%d", i/250, 1+i%250), port)}
+		a.servers = append(a.servers, s)
+		s.behave(Taking(0))
+		if err := s.up(); err != nil {
+			return err
+		}
+		_, port, _ = net.SplitHostPort(s.address)
+	}
+	return nil
+}
+
+// Close ends all of them; calls in flight are dropped.
+func (a *Agents) Close() {
+	for _, s := range a.servers {
+		s.down()
+	}
+}
+
+// Len is how many there are.
+func (a *Agents) Len() int { return len(a.servers) }
+
+// URL is where agent i takes calls.
+func (a *Agents) URL(i int) string { return "http://" + a.servers[i].address + "/" }
+
+// Behave makes agent i take calls as b says.
+func (a *Agents) Behave(i int, b Behaviour) { a.servers[i].behave(b) }
+
+// BehaveAll makes all of them take calls as b says.
+func (a *Agents) BehaveAll(b Behaviour) {
+	for _, s := range a.servers {
+		s.behave(b)
+	}
+}
+
+// Down makes agent i die: its connections are dropped and new ones refused.
+func (a *Agents) Down(i int) { a.servers[i].down() }
+
+// Up brings agent i back at its address.
+func (a *Agents) Up(i int) error { return a.servers[i].up() }
+
+// Line is a job about agent i, as the enqueue program takes it, newline included. Every serial is another client, so that no order
+// binds two deliveries; the same line twice is the same event.
+func (a *Agents) Line(i, serial int) string {
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
+		`"action":{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}}`+"\n", i+1, serial+1, a.URL(i))
+}
+
+// InFlight is how many calls are with the agents now.
+func (a *Agents) InFlight() int { return int(a.inFlight.Load()) }
+
+// Count is how many calls have come so far.
+func (a *Agents) Count() int { return int(a.began.Load()) }
+
+// Calls copies what was written down, in the order in which the calls came. An error: calls came that no delivery can be named for.
+func (a *Agents) Calls() (Calls, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make(Calls, len(a.calls))
+	for i, c := range a.calls {
+		out[i] = *c
+	}
+	if len(a.strange) > 0 {
+		return out, fmt.Errorf("%d calls cannot be understood, the first: %s", len(a.strange), a.strange[0])
+	}
+	return out, nil
+}
+
+func (a *Agents) begin(agent int, id uuid.UUID, attempt int) (c *Call, as Call) {
+	a.began.Add(1)
+	a.inFlight.Add(1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c = &Call{Agent: agent, Delivery: id, Attempt: attempt, Number: len(a.delivered[id]) + 1, Begun: time.Now()}
+	a.calls = append(a.calls, c)
+	a.delivered[id] = append(a.delivered[id], c)
+	return c, *c
+}
+
+func (a *Agents) end(c *Call, answered bool) {
+	a.inFlight.Add(-1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.Ended, c.Answered = time.Now(), answered
+}
+
+func (a *Agents) cannotRead(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.strange = append(a.strange, what)
+}
+
+func (s *agentServer) behave(b Behaviour) { s.behaviour.Store(&b) }
+
+func (s *agentServer) up() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		return nil
+	}
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", s.address)
+	if err != nil {
+		return fmt.Errorf("agent %d: %w", s.number, err)
+	}
+	s.address = ln.Addr().String()
+	server := &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: 10 * time.Second}
+	s.server = server
+	s.serving.Go(func() { _ = server.Serve(ln) })
+	return nil
+}
+
+func (s *agentServer) down() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		_ = s.server.Close()
+		s.server = nil
+	}
+	s.serving.Wait()
+}
+
+// maxRequest bounds what an agent reads; Herald's own limit is larger, what trials send is not.
+const maxRequest = 1 << 20
+
+type request struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Arguments struct {
+			DeliveryID string `json:"deliveryId"`
+		} `json:"arguments"`
+		Meta struct {
+			Delivery struct {
+				ID      string `json:"id"`
+				Attempt int    `json:"attempt"`
+			} `json:"io.agentherald/delivery"`
+		} `json:"_meta"`
+	} `json:"params"`
+}
+
+func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	var req request
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest)) // to its end: only then net/http tells when the caller leaves
+	if err == nil {
+		err = json.Unmarshal(body, &req)
+	}
+	if err != nil {
+		http.Error(w, "no JSON-RPC", http.StatusBadRequest)
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"recording agent","version":"1"}}`)
+	case "tools/list":
+		reply(w, r, req.ID, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		s.call(w, r, req)
+	case "ping":
+		reply(w, r, req.ID, `{}`)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func (s *agentServer) call(w http.ResponseWriter, r *http.Request, req request) {
+	about := req.Params.Meta.Delivery
+	id, err := uuid.Parse(cmp.Or(req.Params.Arguments.DeliveryID, about.ID))
+	if err != nil || about.ID != id.String() {
+		s.all.cannotRead(fmt.Sprintf("agent %d was called with deliveryId %q and %q in _meta", s.number, req.Params.Arguments.DeliveryID, about.ID))
+		http.Error(w, "which delivery is this?", http.StatusBadRequest)
+		return
+	}
+	c, as := s.all.begin(s.number, id, about.Attempt)
+	answered := false
+	defer func() { s.all.end(c, answered) }()
+	answered = (*s.behaviour.Load())(as).perform(w, r, envelope(req.ID, `{"content":[{"type":"text","text":"thank you"}]}`))
+}
+
+func reply(w http.ResponseWriter, r *http.Request, id json.RawMessage, result string) {
+	Act{}.perform(w, r, envelope(id, result))
+}
+
+func envelope(id json.RawMessage, result string) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+}

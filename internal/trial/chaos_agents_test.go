@@ -1,0 +1,326 @@
+//go:build chaos
+
+package trial
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Rows about agents and about load.
+
+// story is how an agent misbehaves, and what is to become of it.
+type story struct {
+	what   string
+	first  Act
+	reason string        // of the first attempt
+	wait   time.Duration // before the second attempt
+	spread float64       // by how much of it that may differ
+}
+
+const (
+	// schedule is the first wait of HERALD_RETRY_SCHEDULE, spread what jitter may take from it.
+	schedule = time.Second
+	jitter   = 0.2
+	// promptly is how late a second attempt may be: jitter, whole seconds of asynq, half a second of its poll, and a busy machine.
+	promptly = 4 * time.Second
+)
+
+// Agents hang, drip, reset the connection after reading, answer 500 and 429 with Retry-After, die and come back: the right reason, the
+// right wait, and in the end everything is delivered.
+func TestChaosAgents(t *testing.T) {
+	const each = 3 // below what an origin may have in flight
+	stories := []story{
+		{what: "hangs", first: Act{How: Hang}, reason: "outcome_unknown", wait: schedule, spread: jitter},
+		{what: "drips", first: Act{How: Drip}, reason: "outcome_unknown", wait: schedule, spread: jitter},
+		{what: "resets after reading", first: Act{How: Reset}, reason: "outcome_unknown", wait: schedule, spread: jitter},
+		{what: "500", first: Act{How: Refuse, Status: 500}, reason: "server_error", wait: schedule, spread: jitter},
+		{what: "503, Retry-After 6", first: Act{How: Refuse, Status: 503, RetryAfter: 6 * time.Second}, reason: "server_error", wait: 6 * time.Second},
+		{what: "429, Retry-After 2", first: Act{How: Refuse, Status: 429, RetryAfter: 2 * time.Second}, reason: "rate_limited", wait: time.Minute},
+		{what: "429, Retry-After 70", first: Act{How: Refuse, Status: 429, RetryAfter: 70 * time.Second}, reason: "rate_limited", wait: 70 * time.Second},
+		{what: "dies during calls", first: Act{How: Hang}, reason: "outcome_unknown", wait: schedule, spread: jitter},
+		{what: "is dead", reason: "connect_failed", wait: schedule, spread: jitter},
+	}
+	dies, dead := len(stories)-2, len(stories)-1
+	r := newRow(t, "agents misbehave", len(stories))
+	for i, s := range stories {
+		r.agents.Behave(i, First(1, s.first))
+	}
+	r.agents.Down(dead)
+	r.hire(2, 16)
+	ids := r.enqueue(each*len(stories), r.everyone()...)
+	of := func(i int) (out []uuid.UUID) {
+		for k := i; k < len(ids); k += len(stories) {
+			out = append(out, ids[k])
+		}
+		return out
+	}
+	r.underWay(each*(len(stories)-1), 1)
+	r.agents.Down(dies)
+	r.must(r.agents.Up(dies))
+	r.must(Until(r.within(20*time.Second), pollSlow, "two attempts at the dead agent to fail", func() (bool, error) {
+		for _, id := range of(dead) {
+			all, err := r.Attempts(r.ctx, id)
+			if err != nil || len(all) < 2 || all[1].Outcome == "" {
+				return false, err
+			}
+		}
+		return true, nil
+	}))
+	r.must(r.agents.Up(dead))
+	v := r.settle(2 * time.Minute)
+	wrong := 0
+	for i, s := range stories {
+		for _, id := range of(i) {
+			if err := r.follows(id, s); err != nil {
+				wrong++
+				t.Errorf("agent %s: %v", s.what, err)
+			}
+		}
+	}
+	r.figures.Add("behaviours", len(stories)).Add("wrong", wrong).Add("overlaps", v.calls.Overlaps())
+	r.print()
+}
+
+// follows compares what became of a delivery with its agent's story.
+func (r *row) follows(id uuid.UUID, s story) error {
+	all, err := r.Attempts(r.ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(all) < 2 {
+		return fmt.Errorf("%d attempts: %+v", len(all), all)
+	}
+	if all[0].Outcome != "waiting" || all[0].Reason != s.reason {
+		return fmt.Errorf("attempt 1 led to %s %s, want waiting %s", all[0].Outcome, all[0].Reason, s.reason)
+	}
+	least := time.Duration(float64(s.wait) * (1 - s.spread))
+	most := time.Duration(float64(s.wait)*(1+s.spread)) + promptly
+	waited := all[1].StartedAt.Sub(all[0].StartedAt.Add(all[0].Took))
+	// Durations are kept in milliseconds; a task may be claimed a little before its time (store: clockTolerance).
+	if waited < least-time.Second || waited > most {
+		return fmt.Errorf("attempt 2 began %s after attempt 1 ended, want %s to %s", waited, least, most)
+	}
+	if last := all[len(all)-1]; last.Outcome != "delivered" {
+		return fmt.Errorf("the last attempt led to %s %s", last.Outcome, last.Reason)
+	}
+	return nil
+}
+
+// Of 200 agents at 5 events a second each two hang. The others' p99, from acceptance to the call, is at most 1.5 times what it is without.
+func TestChaosHangingAgents(t *testing.T) {
+	const (
+		agents    = 200
+		hanging   = 2
+		perSecond = 5
+		producers = 4
+		warm      = 5 * time.Second
+		measured  = 20 * time.Second
+		bound     = 1.5
+	)
+	r := newRow(t, "1 % of agents hang", agents)
+	r.agents.BehaveAll(Taking(10 * time.Millisecond))
+	r.hire(2, 32)
+	// phase has events accepted for warm + measured and tells the latencies of the healthy agents in the measured part.
+	phase := func() []time.Duration {
+		ctx := r.within(warm + measured + time.Minute)
+		from := time.Now().Add(warm)
+		to := from.Add(measured)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var ids []uuid.UUID
+		for p := range producers {
+			mine := span(p*agents/producers, (p+1)*agents/producers)
+			wg.Go(func() {
+				accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, perSecond*float64(len(mine)), warm+measured))
+				mu.Lock()
+				defer mu.Unlock()
+				ids = append(ids, accepted...)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		healthy := map[uuid.UUID]bool{}
+		var rows map[uuid.UUID]Row
+		r.must(Until(r.within(30*time.Second), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
+			var err error
+			if rows, err = r.Rows(r.ctx); err != nil {
+				return false, err
+			}
+			for _, id := range ids {
+				d := rows[id]
+				var number int
+				if _, err := fmt.Sscan(d.AgentID, &number); err != nil {
+					return false, err
+				}
+				if number > hanging {
+					healthy[id] = true
+					if d.Status != "delivered" {
+						return false, nil
+					}
+				}
+			}
+			return true, nil
+		}))
+		calls, err := r.agents.Calls()
+		r.must(err)
+		var latencies []time.Duration
+		for _, c := range calls {
+			if d := rows[c.Delivery]; c.Number == 1 && healthy[c.Delivery] && d.CreatedAt.After(from) && d.CreatedAt.Before(to) {
+				latencies = append(latencies, c.Begun.Sub(d.CreatedAt))
+			}
+		}
+		if want := int(perSecond * (agents - hanging) * measured.Seconds() * 0.9); len(latencies) < want {
+			t.Errorf("%d events were measured, want at least %d: the load did not come", len(latencies), want)
+		}
+		return latencies
+	}
+	without := phase()
+	for i := range hanging {
+		r.agents.Behave(i, func(Call) Act { return Act{How: Hang} })
+	}
+	with := phase()
+	p99, p99with := Quantile(without, 0.99), Quantile(with, 0.99)
+	ratio := float64(p99with) / float64(max(p99, 1))
+	hung := 0
+	calls, err := r.agents.Calls()
+	r.must(err)
+	for _, c := range calls {
+		if c.Agent < hanging && !c.Answered {
+			hung++
+		}
+	}
+	r.figures.Add("agents", agents).Add("hanging", hanging).Add("measured_without", len(without)).Add("measured_with", len(with)).
+		Add("p50_without", Quantile(without, 0.5)).Add("p50_with", Quantile(with, 0.5)).
+		Add("p99_without", p99).Add("p99_with", p99with).Add("ratio", ratio).Add("hanging_calls", hung)
+	r.print()
+	if ratio > bound {
+		t.Errorf("the p99 of healthy agents is %.2f times what it is without hanging ones, want at most %.1f", ratio, bound)
+	}
+	if hung == 0 {
+		t.Error("no call hung")
+	}
+}
+
+// paced gives lines at a steady rate, going round the agents, for d.
+func (r *row) paced(ctx context.Context, agents []int, perSecond float64, d time.Duration) io.Reader {
+	in, out := io.Pipe()
+	stop := context.AfterFunc(ctx, func() { _ = in.CloseWithError(context.Cause(ctx)) })
+	go func() {
+		defer stop()
+		began := time.Now()
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
+		for sent := 0; time.Since(began) < d; <-ticker.C {
+			due := int(time.Since(began).Seconds() * perSecond)
+			var b strings.Builder
+			for ; sent < due; sent++ {
+				b.WriteString(r.lines(1, agents[sent%len(agents)]))
+			}
+			if _, err := io.WriteString(out, b.String()); err != nil {
+				return
+			}
+		}
+		_ = out.Close()
+	}()
+	return in
+}
+
+// 10,000 events for one agent at once delay nobody: one event each for 99 others is delivered within 2 s.
+func TestChaosFlood(t *testing.T) {
+	const (
+		flood  = 10000
+		others = 99
+		bound  = 2 * time.Second
+	)
+	r := newRow(t, "10,000 events for one agent", others+1)
+	r.agents.BehaveAll(Taking(10 * time.Millisecond))
+	r.agents.Behave(0, Taking(50*time.Millisecond)) // 80/s at four at a time: the flood stands while the others are served
+	// The flood's end is not what is tried: afterwards it may go as fast as it can.
+	r.hire(2, 16, "HERALD_ENDPOINT_RATE=5000")
+	r.enqueue(flood, 0)
+	open, err := r.CountOpen(r.ctx)
+	r.must(err)
+	ids := r.enqueue(others, span(1, others+1)...)
+	r.must(Until(r.within(30*time.Second), pollQuick, "the others to be delivered", func() (bool, error) {
+		n := 0
+		calls, err := r.agents.Calls()
+		for _, c := range calls {
+			if c.Agent > 0 && c.Answered {
+				n++
+			}
+		}
+		return n >= others, err
+	}))
+	r.agents.Behave(0, Taking(0))
+	v := r.settle(150 * time.Second)
+	var took []time.Duration
+	for _, id := range ids {
+		took = append(took, v.rows[id].FinishedAt.Sub(v.rows[id].CreatedAt))
+	}
+	slowest := Quantile(took, 1)
+	r.figures.Add("flood_standing", open).Add("others", len(took)).Add("others_p50", Quantile(took, 0.5)).Add("others_slowest", slowest)
+	r.print()
+	if slowest > bound {
+		t.Errorf("the slowest of the others took %s, want at most %s", slowest, bound)
+	}
+	if open < flood/2 {
+		t.Errorf("only %d of the flood were left when the others came", open)
+	}
+	if v.tally > 0 {
+		t.Errorf("%d calls were made twice", v.tally)
+	}
+}
+
+// Eight producers enqueue the same 1,000 events, half of them backwards: 1,000 calls.
+func TestChaosProducers(t *testing.T) {
+	const (
+		producers = 8
+		events    = 1000
+	)
+	r := newRow(t, "8 producers, the same events", 50)
+	r.agents.BehaveAll(Taking(0))
+	r.hire(2, 16)
+	forward := strings.SplitAfter(strings.TrimSuffix(r.lines(events, r.everyone()...), "\n"), "\n")
+	forward[len(forward)-1] += "\n"
+	backward := make([]string, 0, events)
+	for i := range forward {
+		backward = append(backward, forward[len(forward)-1-i])
+	}
+	ctx := r.within(time.Minute)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	knowns := 0
+	for p := range producers {
+		text := strings.Join([][]string{forward, backward}[p%2], "")
+		wg.Go(func() {
+			accepted, known, err := r.Enqueue(ctx, strings.NewReader(text))
+			r.remember(accepted)
+			mu.Lock()
+			defer mu.Unlock()
+			knowns += len(known)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	v := r.settle(time.Minute)
+	r.figures.Add("producers", producers).Add("known", knowns)
+	r.print()
+	if len(r.accepted) != events || knowns != (producers-1)*events {
+		t.Errorf("%d events were accepted and %d known, want %d and %d", len(r.accepted), knowns, events, (producers-1)*events)
+	}
+	if len(v.calls) != events {
+		t.Errorf("%d calls came for %d events", len(v.calls), events)
+	}
+}

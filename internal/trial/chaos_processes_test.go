@@ -1,0 +1,358 @@
+//go:build chaos
+
+package trial
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Rows about workers.
+
+// Three workers, 5,000 deliveries, the agents take 200 ms: 30 times kill -9, one a second, at least 20 calls under way each time. No
+// delivery is lost, and no more calls are made again than were under way.
+func TestChaosKill(t *testing.T) {
+	const (
+		kills    = 30
+		inFlight = 20
+		// record is how long a worker may take to record an answer; who is killed meanwhile takes it along.
+		record = 500 * time.Millisecond
+	)
+	r := newRow(t, "kill -9", 250)
+	r.enqueue(5000, r.everyone()...)
+	r.hire(3, 14)
+	r.underWay(100, inFlight)
+	moments := make([]Moment, kills)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for i := range moments {
+		<-ticker.C
+		r.underWay(0, inFlight)
+		w := r.workers[i%len(r.workers)]
+		moments[i].From = time.Now()
+		r.must(w.Kill())
+		moments[i].To = time.Now()
+		r.must(w.Start())
+	}
+	r.allReady()
+	v := r.settle(2 * time.Minute)
+	total, least := 0, -1
+	for _, m := range moments {
+		n := len(v.calls.At(m))
+		total += n
+		if least < 0 || n < least {
+			least = n
+		}
+	}
+	unexplained := 0
+	for _, p := range v.calls.Repeats() {
+		if !slices.ContainsFunc(moments, func(m Moment) bool { return m.Touches(p.Earlier, record) }) {
+			unexplained++
+		}
+	}
+	r.figures.Add("kills", kills).Add("in_flight_at_kills", total).Add("least_in_flight", least).Add("unexplained_duplicates", unexplained).
+		Add("overlaps", v.calls.Overlaps())
+	r.print()
+	if least < inFlight {
+		t.Errorf("a kill met %d calls under way, want at least %d", least, inFlight)
+	}
+	if v.tally > total {
+		t.Errorf("%d calls were made again, more than the %d that were under way at the kills", v.tally, total)
+	}
+	if unexplained > 0 {
+		t.Errorf("%d calls were made again although no kill met the call before", unexplained)
+	}
+}
+
+// Rolling SIGTERM of three workers under load, twice round: nothing is lost and nothing called twice.
+func TestChaosRollingTerm(t *testing.T) {
+	r := newRow(t, "rolling SIGTERM", 60)
+	r.enqueue(2000, r.everyone()...)
+	r.hire(3, 14)
+	r.underWay(100, 20)
+	var longest time.Duration
+	stops := 0
+	for range 2 {
+		for _, w := range r.workers {
+			r.underWay(0, 10)
+			began := time.Now()
+			if err := w.Terminate(r.within(30 * time.Second)); err != nil {
+				t.Error(err)
+			}
+			longest = max(longest, time.Since(began))
+			stops++
+			r.must(w.Start())
+			r.must(w.Ready(r.within(30 * time.Second)))
+		}
+	}
+	open, err := r.CountOpen(r.ctx)
+	r.must(err)
+	v := r.settle(time.Minute)
+	r.figures.Add("stops", stops).Add("longest_stop", longest).Add("open_after_last", open)
+	r.print()
+	if v.tally > 0 {
+		t.Errorf("%d calls were made twice", v.tally)
+	}
+	if open == 0 {
+		t.Error("the load ended before the last stop")
+	}
+}
+
+// One worker is frozen past its lease and then resumed. Its late failures change nothing. Its late successes follow DESIGN §5: they
+// complete their own attempt and end a delivery that has not ended.
+func TestChaosFrozenWorker(t *testing.T) {
+	const each = 8
+	r := newRow(t, "worker SIGSTOPped past its lease", 4*each)
+	r.grownUp()
+	later := func(second Act, first Act) Behaviour { // first call, second call, then well
+		return func(c Call) Act {
+			switch c.Number {
+			case 1:
+				return first
+			case 2:
+				return second
+			}
+			return Act{}
+		}
+	}
+	var (
+		answer = Act{Take: 700 * time.Millisecond}
+		hang   = Act{How: Hang}
+		wait   = Act{How: Refuse, Status: 503, RetryAfter: 30 * time.Second}
+		sets   = []struct {
+			what          string
+			first, second Act
+			ids           []uuid.UUID
+		}{
+			{what: "late success, not final", first: answer, second: wait},
+			{what: "late success, final", first: answer},
+			{what: "late failure, final", first: hang},
+			{what: "late failure, not final", first: hang, second: wait},
+		}
+	)
+	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4*each + 4, Application: "frozen"})
+	r.must(err)
+	r.must(frozen.Ready(r.within(time.Minute)))
+	all := r.lines(4*each, r.everyone()...)
+	for i := range r.agents.Len() {
+		s := sets[i/each]
+		r.agents.Behave(i, later(s.second, s.first))
+	}
+	accepted, _, err := r.Enqueue(r.within(time.Minute), strings.NewReader(all))
+	r.must(err)
+	r.remember(accepted)
+	for i := range sets {
+		sets[i].ids = accepted[i*each : (i+1)*each]
+	}
+	r.underWay(4*each, 4*each)
+
+	// The successes are held up where they are recorded, so that the worker has them and Postgres does not. Its connections are cut
+	// while it is frozen, or Postgres would finish what it was asked for.
+	var met Calls
+	err = r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		tx, err := c.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id <= $1 FOR UPDATE`, 2*each); err != nil {
+			return err
+		}
+		err = Until(r.within(5*time.Second), pollQuick, "the answers to be on their way into Postgres", func() (bool, error) {
+			var waiting int
+			err := r.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+				return c.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'frozen' AND wait_event_type = 'Lock'`).Scan(&waiting)
+			})
+			return waiting >= 2*each, err
+		})
+		if err != nil {
+			return err
+		}
+		if err := frozen.Freeze(); err != nil {
+			return err
+		}
+		met, _ = r.agents.Calls()
+		_, err = c.Exec(ctx, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'frozen'`)
+		return err
+	})
+	r.must(err)
+	if n := len(slices.DeleteFunc(slices.Clone(met), func(c Call) bool { return !c.Ended.IsZero() })); n != 2*each || len(met) != 4*each {
+		t.Fatalf("when the worker was frozen %d calls had come and %d were under way, want %d and %d: this machine was too busy for the row", len(met), n, 4*each, 2*each)
+	}
+	r.hire(1, 16)
+	r.must(Until(r.within(40*time.Second), pollSlow, "the other worker to take everything up", func() (bool, error) {
+		calls, err := r.agents.Calls()
+		for _, of := range calls.ByDelivery() {
+			if len(of) < 2 || of[1].Ended.IsZero() {
+				return false, err
+			}
+		}
+		return true, err
+	}))
+	r.must(Until(r.within(10*time.Second), pollSlow, "the second calls to be recorded", func() (bool, error) {
+		rows, err := r.Rows(r.ctx)
+		for _, row := range rows {
+			if row.Status == "running" || row.Status == "queued" {
+				return false, err
+			}
+		}
+		return len(rows) > 0, err
+	}))
+	before := r.texts()
+	r.must(frozen.Thaw())
+
+	// What the resumed worker has to say it says at once; its own log tells when it has.
+	told := func() map[string]bool {
+		ids := map[string]bool{}
+		for l, err := range frozen.Lines() {
+			if err == nil && l.Message == "delivery attempted" {
+				ids[l.Delivery] = true
+			}
+		}
+		return ids
+	}
+	r.must(Until(r.within(30*time.Second), pollSlow, "the resumed worker to try to record its outcomes", func() (bool, error) {
+		return len(told()) >= 4*each, nil
+	}))
+	after := r.texts()
+	rows, err := r.Rows(r.ctx)
+	r.must(err)
+	changed, completed, ended := 0, 0, 0
+	for k, s := range sets {
+		for _, id := range s.ids {
+			first, err := r.firstAttempt(id)
+			r.must(err)
+			switch {
+			case k == 0:
+				if rows[id].Status == "delivered" {
+					ended++
+				}
+			case before[id] != after[id]:
+				changed++
+				t.Errorf("%s changed the delivery\nfrom %s\nto   %s", s.what, before[id], after[id])
+			}
+			if k < 2 && first.Outcome == "delivered" {
+				completed++
+			}
+			if k >= 2 && first.Outcome == "delivered" {
+				t.Errorf("%s: attempt 1 of %s is said to have delivered", s.what, id)
+			}
+		}
+	}
+	v := r.settle(90 * time.Second)
+	r.figures.Add("late_failures", 2*each).Add("late_successes", 2*each).Add("rows_changed", changed).
+		Add("attempts_completed", completed).Add("ended_by_late_success", ended)
+	third := 0
+	calls := v.calls.ByDelivery()
+	for _, id := range slices.Concat(sets[0].ids, sets[1].ids, sets[2].ids) {
+		third += len(calls[id]) - 2
+	}
+	r.figures.Add("third_calls", third)
+	r.print()
+	if completed != 2*each {
+		t.Errorf("%d of %d late successes completed their own attempt", completed, 2*each)
+	}
+	if ended != each {
+		t.Errorf("%d of %d deliveries that had not ended were ended by the late success", ended, each)
+	}
+	if third != 0 {
+		t.Errorf("%d calls were made although the delivery was delivered", third)
+	}
+}
+
+// texts are the deliveries' rows, whole, but for what says when they were touched.
+func (r *row) texts() (out map[uuid.UUID]string) {
+	r.Helper()
+	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		out = map[uuid.UUID]string{}
+		rows, err := c.Query(ctx, `SELECT id, (to_jsonb(d) - 'job')::text FROM herald.deliveries d`)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var text string
+		_, err = pgx.ForEachRow(rows, []any{&id, &text}, func() error { out[id] = text; return nil })
+		return err
+	}))
+	return out
+}
+
+func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {
+	all, err := r.Attempts(r.ctx, id)
+	if err != nil || len(all) == 0 {
+		return Attempt{}, fmt.Errorf("delivery %s has no attempts: %w", id, err)
+	}
+	return all[0], nil
+}
+
+// A worker of the last commit before the newest migration works beside one of this tree, on the migrated database.
+func TestChaosVersionBefore(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), rowTimeout)
+	defer cancel()
+	commit, migration, err := BeforeMigration(ctx, source(t))
+	skipWithoutHistory(t, err)
+	if err != nil {
+		t.Fatalf("the worker before the newest migration cannot be built: %v (HERALD_TRIAL_NO_HISTORY=1 leaves this row out)", err)
+	}
+	old := t.TempDir()
+	if err := Export(ctx, source(t), commit, filepath.Join(old, "tree")); err != nil {
+		t.Fatal(err)
+	}
+	before, err := Build(ctx, filepath.Join(old, "tree"), filepath.Join(old, "bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRow(t, "N-1 beside N", 60)
+	r.grownUp()
+	// Some deliveries need a second call, so that waits pass from one version to the other: too few for a breaker to open.
+	r.agents.BehaveAll(func(c Call) Act {
+		if c.Number == 1 && c.Delivery[0]%8 == 0 {
+			return Act{How: Refuse, Status: 500}
+		}
+		return Act{Take: think}
+	})
+	r.enqueue(2000, r.everyone()...)
+	for i, p := range []Programs{before, {}} {
+		w, err := r.Worker(WorkerConfig{Name: []string{"before", "now"}[i], Concurrency: 16, Programs: p})
+		r.must(err)
+		r.workers = append(r.workers, w)
+	}
+	r.allReady()
+	r.underWay(200, 16)
+	// One of each dies, so that each takes up what the other left.
+	for _, w := range r.workers {
+		r.must(w.Kill())
+		r.must(w.Start())
+		r.must(w.Ready(r.within(30 * time.Second)))
+		r.underWay(0, 16)
+	}
+	v := r.settle(90 * time.Second)
+	by := map[string]int{}
+	for _, w := range r.workers {
+		for l, err := range w.Lines() {
+			if err == nil && l.Message == "delivery attempted" && l.Status == "delivered" {
+				by[w.Name()]++
+			}
+		}
+	}
+	r.figures.Add("delivered_by_before", by["before"]).Add("delivered_by_now", by["now"]).Add("overlaps", v.calls.Overlaps()).
+		Add("commit", commit[:12]).Add("migration", migration)
+	r.print()
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		if by[name] == 0 {
+			t.Errorf("%s delivered nothing", name)
+		}
+	}
+	if len(by) != 2 {
+		t.Errorf("only one of the two delivered: %v", by)
+	}
+}

@@ -1,0 +1,221 @@
+//go:build chaos
+
+package trial
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Rows about Redis and Postgres being away. No worker dies in them, so that every answer is known to somebody.
+
+// outage is one of them.
+type outage struct {
+	name     string
+	begin    func(ctx context.Context, s *Site) error
+	end      func(ctx context.Context, s *Site) error
+	away     time.Duration // between the two
+	meantime bool          // events are enqueued while it lasts: Postgres is there
+	recovery time.Duration // until everything has to have ended
+}
+
+// run puts three workers to work, lets the outage happen when calls are under way, and waits for the end of everything.
+func (o outage) run(t *testing.T) {
+	r := newRow(t, o.name, 60)
+	if o.meantime {
+		r.grownUp() // where Postgres is restarted it is young afterwards anyway
+	}
+	r.enqueue(3000, r.everyone()...)
+	r.hire(3, 14)
+	r.underWay(500, 20)
+	inFlight, before := r.agents.InFlight(), r.agents.Count()
+	r.must(o.begin(r.ctx, r.Site))
+	began := time.Now()
+	if o.meantime {
+		r.enqueue(100, r.everyone()...)
+	}
+	if left := o.away - time.Since(began); left > 0 {
+		r.pass(left)
+	}
+	called := r.agents.Count() - before
+	back := time.Now()
+	r.must(o.end(r.ctx, r.Site))
+	away := time.Since(began)
+	v := r.settle(o.recovery)
+	var last time.Time
+	for _, d := range v.rows {
+		if d.FinishedAt.After(last) {
+			last = d.FinishedAt
+		}
+	}
+	r.figures.Add("away", away).Add("in_flight_when_lost", inFlight).Add("calls_meanwhile", called).Add("recovered_after", last.Sub(back))
+	r.known(v)
+	r.figures.Add("overlaps", v.calls.Overlaps())
+	r.print()
+}
+
+// Redis FLUSHALL in the middle: what was recorded is not called again, and what was handed out moves again within a minute.
+func TestChaosFlush(t *testing.T) {
+	const patience = time.Minute
+	r := newRow(t, "Redis FLUSHALL", 60)
+	r.grownUp()
+	r.enqueue(3000, r.everyone()...)
+	r.hire(3, 14)
+	r.underWay(500, 20)
+	flushed := time.Now()
+	r.must(r.Redis.Client().FlushAll(r.ctx).Err())
+	stranded := r.handedOut()
+	v := r.settle(2 * time.Minute)
+	calls := v.calls.ByDelivery()
+	var slowest time.Duration
+	late := 0
+	for _, id := range stranded {
+		moved := v.rows[id].FinishedAt
+		if i := slices.IndexFunc(calls[id], func(c Call) bool { return c.Begun.After(flushed) }); i >= 0 {
+			moved = calls[id][i].Begun
+		}
+		slowest = max(slowest, moved.Sub(flushed))
+		if moved.IsZero() || moved.Sub(flushed) > patience {
+			late++
+		}
+	}
+	extra := 0
+	for id, d := range v.rows {
+		for _, c := range calls[id] {
+			if !d.FinishedAt.IsZero() && c.Begun.After(d.FinishedAt) {
+				extra++
+			}
+		}
+	}
+	r.figures.Add("tasks_lost", len(stranded)).Add("extra_calls_for_recorded", extra).Add("moving_again_after", slowest)
+	r.known(v)
+	r.print()
+	if len(stranded) == 0 {
+		t.Error("nothing was handed out when Redis was flushed")
+	}
+	if late > 0 {
+		t.Errorf("%d of %d deliveries whose task was lost did not move within %s", late, len(stranded), patience)
+	}
+	if extra > 0 {
+		t.Errorf("%d calls were made for deliveries that were recorded", extra)
+	}
+}
+
+// handedOut are deliveries whose task is, or was, in Redis and not taken.
+func (r *row) handedOut() (ids []uuid.UUID) {
+	r.Helper()
+	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT id FROM herald.deliveries WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL`)
+		if err == nil {
+			ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		}
+		return err
+	}))
+	return ids
+}
+
+// Redis stands still for a minute during calls.
+func TestChaosRedisFrozen(t *testing.T) {
+	outage{name: "Redis SIGSTOP 60 s", away: time.Minute, meantime: true, recovery: 90 * time.Second,
+		begin: func(_ context.Context, s *Site) error { return s.Redis.Freeze() },
+		end:   func(_ context.Context, s *Site) error { return s.Redis.Thaw() },
+	}.run(t)
+}
+
+// Redis is killed and comes back without its data.
+func TestChaosRedisEmpty(t *testing.T) {
+	outage{name: "Redis killed, back empty", away: 5 * time.Second, meantime: true, recovery: 90 * time.Second,
+		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
+		end:   func(ctx context.Context, s *Site) error { return s.Redis.StartEmpty(ctx) },
+	}.run(t)
+}
+
+// Redis is killed and comes back with its append-only file.
+func TestChaosRedisAOF(t *testing.T) {
+	outage{name: "Redis killed, back from AOF", away: 5 * time.Second, meantime: true, recovery: 90 * time.Second,
+		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
+		end:   func(ctx context.Context, s *Site) error { return s.Redis.Start(ctx) },
+	}.run(t)
+}
+
+// Postgres is stopped for half a minute during calls.
+func TestChaosPostgresStopped(t *testing.T) {
+	outage{name: "Postgres stopped 30 s", away: 30 * time.Second, recovery: 2 * time.Minute,
+		begin: func(ctx context.Context, s *Site) error { return s.Postgres.Stop(ctx) },
+		end:   func(ctx context.Context, s *Site) error { return s.Postgres.Start(ctx) },
+	}.run(t)
+}
+
+// Both are restarted.
+func TestChaosBothRestarted(t *testing.T) {
+	outage{name: "Postgres and Redis restarted", away: 3 * time.Second, recovery: 2 * time.Minute,
+		begin: func(ctx context.Context, s *Site) error {
+			if err := s.Redis.Stop(ctx); err != nil {
+				return err
+			}
+			return s.Postgres.Stop(ctx)
+		},
+		end: func(ctx context.Context, s *Site) error {
+			if err := s.Postgres.Start(ctx); err != nil {
+				return err
+			}
+			return s.Redis.Start(ctx)
+		},
+	}.run(t)
+}
+
+// Postgres is stopped during calls, and before it is back every worker is killed: what they knew they left in Redis, and nothing of it is
+// asked for again. The row of DESIGN §5 that nobody is left to remember.
+func TestChaosKnownResults(t *testing.T) {
+	r := newRow(t, "Postgres stopped and workers killed", 60)
+	r.enqueue(1000, r.everyone()...)
+	r.hire(3, 14)
+	r.underWay(300, 20)
+	inFlight := r.agents.InFlight()
+	r.must(r.Postgres.Stop(r.ctx))
+	r.must(Until(r.within(20*time.Second), pollSlow, "the calls to end", func() (bool, error) { return r.agents.InFlight() == 0, nil }))
+	// Every answer has been taken by now; what could not be recorded is kept within moments.
+	r.pass(5 * time.Second)
+	kept := map[uuid.UUID]bool{}
+	keys := r.Redis.Client().Scan(r.ctx, 0, keptPrefix+"*", 1000).Iterator()
+	for keys.Next(r.ctx) {
+		id, err := uuid.Parse(strings.TrimPrefix(keys.Val(), keptPrefix))
+		r.must(err)
+		kept[id] = true
+	}
+	r.must(keys.Err())
+	killed := time.Now()
+	for _, w := range r.workers {
+		r.must(w.Kill())
+	}
+	r.must(r.Postgres.Start(r.ctx))
+	for _, w := range r.workers {
+		r.must(w.Start())
+	}
+	r.allReady()
+	v := r.settle(2 * time.Minute)
+	again := 0
+	for _, c := range v.calls {
+		if kept[c.Delivery] && c.Begun.After(killed) {
+			again++
+		}
+	}
+	r.figures.Add("in_flight_when_lost", inFlight).Add("kept_in_redis", len(kept)).Add("kept_called_again", again)
+	r.known(v)
+	r.print()
+	if len(kept) == 0 {
+		t.Error("no outcome was kept in Redis: the row tried nothing")
+	}
+	if again > 0 {
+		t.Errorf("%d calls were made although Redis had their outcome", again)
+	}
+}
+
+// keptPrefix is where outcomes are kept that Postgres could not take (DESIGN §5).
+const keptPrefix = "herald:result:"

@@ -1,0 +1,257 @@
+//go:build chaos
+
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The rows of the table of issue 3, one test each, run one after another by `make chaos`. A row prints one line of figures and fails
+// when its condition is broken; then, and with HERALD_TRIAL_KEEP=1, the logs of its processes are kept, and named.
+//
+// Figures that come again: deliveries accepted; lost (gone, not final, or delivered without a call); calls that came to the agents;
+// duplicates (calls beyond one a delivery); known_again (calls for a delivery whose agent had answered before, while nobody killed the
+// worker that had the answer).
+
+const (
+	rowTimeout = 5 * time.Minute
+	// think is how long the agents take, where calls have to be under way when something happens.
+	think = 200 * time.Millisecond
+	// restless is how old Postgres must be before Herald's sweeper takes up what others left: until then it supposes that
+	// workers are about to record what they know (DESIGN §5).
+	restless = 61 * time.Second
+)
+
+// row is one row of the table.
+type row struct {
+	*testing.T
+	*Site
+	ctx     context.Context
+	agents  *Agents
+	workers []*Worker
+	figures *Figures
+	began   time.Time
+
+	mu       sync.Mutex
+	accepted []uuid.UUID
+	serial   int
+}
+
+// newRow makes a Herald of the row's own with that many agents, each taking calls for think.
+func newRow(t *testing.T, name string, agents int) *row {
+	programs, postgres := shared.get(t)
+	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), rowTimeout)
+	t.Cleanup(cancel)
+	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
+	if r.agents, err = StartAgents(agents); err != nil {
+		t.Fatal(err)
+	}
+	r.agents.BehaveAll(Taking(think))
+	t.Cleanup(r.agents.Close)
+	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "chaos", Logs: logs}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Site.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() || os.Getenv("HERALD_TRIAL_KEEP") != "" {
+			t.Logf("logs of the processes: %s", logs)
+			return
+		}
+		if err := os.RemoveAll(logs); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// must ends the row.
+func (r *row) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// within is the row's context with less time.
+func (r *row) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeoutCause(r.ctx, d, fmt.Errorf("not within %s", d))
+	r.Cleanup(cancel)
+	return ctx
+}
+
+// pass lets time go by while the trial does nothing: how long a fault lasts is part of it.
+func (r *row) pass(d time.Duration) {
+	r.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.ctx.Done():
+		r.Fatal(context.Cause(r.ctx))
+	}
+}
+
+// hire starts n workers and waits until they take tasks.
+func (r *row) hire(n, concurrency int, env ...string) {
+	r.Helper()
+	for i := range n {
+		w, err := r.Worker(WorkerConfig{Name: fmt.Sprintf("worker-%d", i+1), Concurrency: concurrency, Env: env})
+		r.must(err)
+		r.workers = append(r.workers, w)
+	}
+	r.allReady()
+}
+
+func (r *row) allReady() {
+	r.Helper()
+	ctx := r.within(time.Minute)
+	for _, w := range r.workers {
+		r.must(w.Ready(ctx))
+	}
+}
+
+// lines are n jobs, going round the agents from the given one on.
+func (r *row) lines(n int, agents ...int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(r.agents.Line(agents[i%len(agents)], r.serial))
+		r.serial++
+	}
+	return b.String()
+}
+
+// everyone is all agents.
+func (r *row) everyone() []int { return span(0, r.agents.Len()) }
+
+// span is the numbers from..to-1.
+func span(from, to int) []int {
+	out := make([]int, 0, to-from)
+	for i := from; i < to; i++ {
+		out = append(out, i)
+	}
+	return out
+}
+
+// enqueue has n jobs accepted.
+func (r *row) enqueue(n int, agents ...int) []uuid.UUID {
+	r.Helper()
+	accepted, _, err := r.Enqueue(r.within(2*time.Minute), strings.NewReader(r.lines(n, agents...)))
+	r.must(err)
+	if len(accepted) != n {
+		r.Fatalf("%d of %d jobs were accepted", len(accepted), n)
+	}
+	r.remember(accepted)
+	return accepted
+}
+
+func (r *row) remember(ids []uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.accepted = append(r.accepted, ids...)
+}
+
+// underWay waits until that many calls have come and that many are with the agents now.
+func (r *row) underWay(calls, inFlight int) {
+	r.Helper()
+	r.must(Until(r.within(time.Minute), pollQuick, fmt.Sprintf("%d calls, %d of them under way", calls, inFlight), func() (bool, error) {
+		return r.agents.Count() >= calls && r.agents.InFlight() >= inFlight, nil
+	}))
+}
+
+// grownUp waits until Postgres is old enough for the sweeper.
+func (r *row) grownUp() {
+	r.Helper()
+	r.must(Until(r.within(restless+10*time.Second), pollSlow, "Postgres to have been up for a minute", func() (bool, error) {
+		var age float64
+		err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+			return c.QueryRow(ctx, `SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())`).Scan(&age)
+		})
+		return age > restless.Seconds(), err
+	}))
+}
+
+// verdict is what every row checks.
+type verdict struct {
+	rows  map[uuid.UUID]Row
+	calls Calls
+	tally int // duplicates
+}
+
+// settle waits until everything has ended, at most for recovery, and checks that nothing was lost and that all of it was delivered.
+func (r *row) settle(recovery time.Duration) verdict {
+	r.Helper()
+	if err := r.AwaitFinal(r.within(recovery)); err != nil {
+		r.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), time.Minute)
+	defer cancel()
+	rows, err := r.Rows(ctx)
+	r.must(err)
+	calls, err := r.agents.Calls()
+	if err != nil {
+		r.Error(err)
+	}
+	lost := Lost(r.accepted, rows, calls)
+	v := verdict{rows: rows, calls: calls, tally: len(calls.Repeats())}
+	r.figures.Add("deliveries", len(r.accepted)).Add("lost", len(lost)).Add("calls", len(calls)).Add("duplicates", v.tally)
+	if len(lost) > 0 {
+		r.Errorf("%d deliveries are lost, the first: %+v", len(lost), rows[lost[0]])
+	}
+	if len(rows) != len(r.accepted) {
+		r.Errorf("%d deliveries were accepted, Postgres has %d", len(r.accepted), len(rows))
+	}
+	if by := CountStatus(rows); by["delivered"] != len(r.accepted) {
+		r.Errorf("not all were delivered: %v", by)
+	}
+	return v
+}
+
+// print writes the row's line.
+func (r *row) print() {
+	fmt.Println(r.figures.Add("took", time.Since(r.began).Round(100*time.Millisecond)))
+}
+
+// known checks that nothing was called again whose result was known.
+func (r *row) known(v verdict) {
+	r.Helper()
+	again := v.calls.KnownAgain()
+	r.figures.Add("known_again", again)
+	if again > 0 {
+		for _, p := range v.calls.Repeats() {
+			if p.Earlier.Answered && p.Later.Begun.After(p.Earlier.Ended) {
+				r.Errorf("%d deliveries were called again although their result was known, the first: %s, answered at %s by attempt %d, called again at %s by attempt %d",
+					again, p.Earlier.Delivery, clock(p.Earlier.Ended), p.Earlier.Attempt, clock(p.Later.Begun), p.Later.Attempt)
+				return
+			}
+		}
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+// skipWithoutHistory decides about a tree that git knows nothing of.
+func skipWithoutHistory(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrNoHistory) && os.Getenv("HERALD_TRIAL_NO_HISTORY") == "1" {
+		fmt.Println("chaos: N-1 beside N: not run, there is no git history (HERALD_TRIAL_NO_HISTORY=1)")
+		t.Skip(err)
+	}
+}

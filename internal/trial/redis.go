@@ -1,0 +1,130 @@
+package trial
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis is a redis-server of the trial's own, with an append-only file flushed every second, on a unix socket. A kill -9 loses
+// nothing that it answered: the operating system has it.
+type Redis struct {
+	dir    string
+	log    *slog.Logger
+	server *embedded.Redis // nil while away
+	url    string
+	pid    int
+	client *redis.Client
+}
+
+func startRedis(ctx context.Context, dir string, log *slog.Logger) (*Redis, error) {
+	r := &Redis{dir: dir, log: log}
+	return r, r.Start(ctx)
+}
+
+// URL is its address as the workers get it.
+func (r *Redis) URL() string { return r.url }
+
+// Client is the trial's own. It reconnects by itself.
+func (r *Redis) Client() *redis.Client { return r.client }
+
+// Start brings it back with what its append-only file holds.
+func (r *Redis) Start(ctx context.Context) error {
+	server, err := embedded.StartRedis(ctx, embedded.RedisConfig{Dir: r.dir, Mode: embedded.RedisServer, Logger: r.log})
+	if err != nil {
+		return err
+	}
+	r.server = server
+	if r.url == "" {
+		r.url = server.URL()
+		u, err := url.Parse(r.url)
+		if err != nil {
+			return err
+		}
+		r.client = redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
+	}
+	if server.URL() != r.url {
+		return fmt.Errorf("Redis came back at %s, not at %s", server.URL(), r.url)
+	}
+	return Until(ctx, pollQuick, "Redis to tell its process id", func() (bool, error) {
+		info, err := r.client.Info(ctx, "server").Result()
+		if err != nil {
+			return false, err // a connection of the server before
+		}
+		lines := bufio.NewScanner(strings.NewReader(info))
+		for lines.Scan() {
+			if pid, ok := strings.CutPrefix(lines.Text(), "process_id:"); ok {
+				r.pid, err = strconv.Atoi(strings.TrimSpace(pid))
+				return err == nil, err
+			}
+		}
+		return false, errors.New("INFO names no process_id")
+	})
+}
+
+// StartEmpty brings it back without data.
+func (r *Redis) StartEmpty(ctx context.Context) error {
+	if r.server != nil {
+		return errors.New("Redis runs: kill it first")
+	}
+	if err := os.RemoveAll(filepath.Join(r.dir, "redis", "data")); err != nil {
+		return err
+	}
+	return r.Start(ctx)
+}
+
+// Kill is kill -9; it returns when Redis is gone.
+func (r *Redis) Kill(ctx context.Context) error {
+	if err := syscall.Kill(r.pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill Redis: %w", err)
+	}
+	return r.Stop(ctx)
+}
+
+// Stop ends it in order; its data is on disk.
+func (r *Redis) Stop(ctx context.Context) error {
+	if r.server == nil {
+		return nil
+	}
+	err := r.server.Stop(ctx)
+	r.server = nil
+	return err
+}
+
+// Freeze stops it in its tracks (SIGSTOP): connections stay open and say nothing.
+func (r *Redis) Freeze() error { return r.signal(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (r *Redis) Thaw() error { return r.signal(syscall.SIGCONT) }
+
+func (r *Redis) signal(s syscall.Signal) error {
+	if r.server == nil {
+		return errors.New("Redis does not run")
+	}
+	if err := syscall.Kill(r.pid, s); err != nil {
+		return fmt.Errorf("send %s to Redis: %w", s, err)
+	}
+	return nil
+}
+
+func (r *Redis) close(ctx context.Context) error {
+	if r.server != nil {
+		_ = r.Thaw() // a frozen server would not hear that it is to end
+	}
+	err := r.Stop(ctx)
+	if r.client != nil {
+		err = errors.Join(err, r.client.Close())
+	}
+	return err
+}

@@ -1,0 +1,203 @@
+package trial
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	pollQuick = 10 * time.Millisecond  // of what changes in moments
+	pollSlow  = 250 * time.Millisecond // of what costs something to ask
+	closeTime = 60 * time.Second       // for everything to end
+)
+
+// Config makes a Site.
+type Config struct {
+	Programs Programs
+	// Postgres is where the site makes its database.
+	Postgres *Postgres
+	// Database is that database's name: lower-case letters, digits and underscores. One that is there is dropped first.
+	Database string
+	// Logs is the folder for what the processes say; it is made, and stays.
+	Logs string
+}
+
+// Site is one Herald with all that belongs to it, but for the agents.
+type Site struct {
+	Postgres *Postgres
+	Redis    *Redis
+
+	database string // its name
+	address  string // and URL
+	programs Programs
+	dir      string // of Redis' data
+	logs     string
+	logFile  *os.File
+	keyset   string
+
+	mu        sync.Mutex
+	starts    map[string]int // by process name: numbers its log files
+	processes []*Process
+}
+
+// Open makes the database, migrates it and starts Redis. Close ends everything but Postgres.
+func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
+	if cfg.Programs.dir == "" || cfg.Logs == "" || cfg.Postgres == nil || cfg.Database == "" {
+		return nil, errors.New("trial: programs, a Postgres, the name of a database and a folder for logs are needed")
+	}
+	s := &Site{Postgres: cfg.Postgres, database: cfg.Database, programs: cfg.Programs, logs: cfg.Logs, starts: map[string]int{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := os.MkdirAll(s.logs, 0o755); err != nil {
+		return nil, err
+	}
+	if s.logFile, err = os.Create(filepath.Join(s.logs, "redis.log")); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
+		return nil, err
+	}
+	// As root the servers run as another user, who has to pass through.
+	if err := os.Chmod(s.dir, 0o711); err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.NewTextHandler(s.logFile, nil))
+	if s.address, err = s.Postgres.Database(s.database); err != nil {
+		return nil, err
+	}
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + s.database + " WITH (FORCE)", "CREATE DATABASE " + s.database} {
+		if err := s.Postgres.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	if s.Redis, err = startRedis(ctx, s.dir, log); err != nil {
+		return nil, err
+	}
+	if s.keyset, err = s.Run(ctx, "keys", "init"); err != nil {
+		return nil, err
+	}
+	s.keyset = strings.TrimSpace(s.keyset)
+	_, err = s.Run(ctx, "migrate")
+	return s, err
+}
+
+// Close ends every process, makes Postgres run again if it does not, drops the database and removes Redis' data. Logs stay.
+func (s *Site) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	s.mu.Lock()
+	running := s.processes
+	s.mu.Unlock()
+	var errs []error
+	for _, p := range running {
+		errs = append(errs, p.Kill())
+	}
+	if s.Redis != nil {
+		errs = append(errs, s.Redis.close(ctx))
+	}
+	errs = append(errs, s.Postgres.Restore(ctx), s.Postgres.Exec(ctx, "DROP DATABASE IF EXISTS "+s.database+" WITH (FORCE)"))
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	if s.logFile != nil {
+		errs = append(errs, s.logFile.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// environment is what every program of Herald's gets; later ones outweigh earlier ones.
+func (s *Site) environment(more ...string) []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir,
+		"DATABASE_URL=" + s.address, "REDIS_URL=" + s.Redis.URL(), "HERALD_DATA=" + filepath.Join(s.dir, "none"),
+		"HERALD_VERIFY_EVENT=off", "HERALD_CALL_TIMEOUT=2s", "HERALD_LEASE_MARGIN=5s", "HERALD_LEASE=10s",
+		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_LISTEN=127.0.0.1:0", "HERALD_LOG_FORMAT=json"}
+	if s.keyset != "" {
+		env = append(env, "HERALD_KEYSET="+s.keyset)
+	}
+	return append(env, more...)
+}
+
+// start runs a program and remembers it for Close.
+func (s *Site) start(p program) (*Process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starts[p.name]++
+	p.log = filepath.Join(s.logs, p.name+"."+strconv.Itoa(s.starts[p.name])+".log")
+	proc, err := p.start()
+	if err == nil {
+		s.processes = append(s.processes, proc)
+	}
+	return proc, err
+}
+
+// Run runs one of the worker's commands to its end and returns what it printed.
+func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
+	var out bytes.Buffer
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	p, err := s.start(program{name: "command-" + args[0], path: s.programs.worker(), args: args, env: s.environment(), stdout: &out})
+	if err != nil {
+		return "", err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return out.String(), fmt.Errorf("worker %s: %w: %s", strings.Join(args, " "), err, tail(p.Log()))
+	}
+	return out.String(), nil
+}
+
+// Enqueue gives lines (see Agents.Line) to the enqueue program and returns the ids of what it accepted, in order; known holds those
+// that it knew already. It returns when the program has ended; a reader that takes its time makes a steady load.
+func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []uuid.UUID, err error) {
+	var out bytes.Buffer
+	p, err := s.start(program{name: "enqueue", path: s.programs.enqueue(), env: s.environment(), stdin: lines, stdout: &out})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return nil, nil, fmt.Errorf("%w: %s", err, tail(p.Log()))
+	}
+	for line := range strings.Lines(out.String()) {
+		verdict, rest, _ := strings.Cut(line, " ")
+		word, _, _ := strings.Cut(rest, " ")
+		id, err := uuid.Parse(word)
+		switch {
+		case err == nil && verdict == "accepted":
+			accepted = append(accepted, id)
+		case err == nil && verdict == "known":
+			known = append(known, id)
+		default:
+			return nil, nil, fmt.Errorf("enqueue answered %q", strings.TrimSpace(line))
+		}
+	}
+	return accepted, known, nil
+}
+
+// SQL runs f on a connection to the site's database.
+func (s *Site) SQL(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) error {
+	return onConnection(ctx, s.address, f)
+}
+
+// tail is the end of a log, for an error.
+func tail(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(b[max(0, len(b)-2000):]))
+}

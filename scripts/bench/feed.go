@@ -1,0 +1,121 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/redis/go-redis/v9"
+)
+
+// feeder accepts jobs as an indexer's enqueue does, without a process of its own: what is measured begins when they are in.
+type feeder struct {
+	store  *store.Store
+	queue  *queue.Queue
+	redis  redis.UniversalClient
+	intake *delivery.Intake
+	serial int
+}
+
+const (
+	feedBatch     = 200
+	redisPatience = 10 * time.Second
+)
+
+func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
+	f := &feeder{}
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
+	quiet := slog.New(slog.DiscardHandler)
+	if f.store, err = store.Open(store.Config{URL: secret.New(databaseURL), MaxConns: 4}); err != nil {
+		return nil, err
+	}
+	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {
+		return nil, err
+	}
+	if f.redis, err = f.queue.Client(redisPatience); err != nil {
+		return nil, err
+	}
+	dispatcher, err := delivery.NewDispatcher(f.queue, quiet)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := secret.Create() // no job here has secret headers
+	if err != nil {
+		return nil, err
+	}
+	f.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: f.store, Dispatcher: dispatcher, Sealer: keys, Limits: limits, Logger: quiet})
+	return f, err
+}
+
+var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.Known}
+
+func (f *feeder) close() {
+	if f.redis != nil {
+		_ = f.redis.Close()
+	}
+	if f.queue != nil {
+		_ = f.queue.Close()
+	}
+	if f.store != nil {
+		f.store.Close()
+	}
+}
+
+// accept commits n jobs, each of another client, for one agent after the other.
+func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error {
+	for n > 0 {
+		bodies := make([][]byte, min(n, feedBatch))
+		for i := range bodies {
+			bodies[i] = []byte(strings.TrimSpace(agents.Line(f.serial%agents.Len(), f.serial)))
+			f.serial++
+		}
+		answers, err := f.intake.Submit(ctx, bodies)
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if a.Verdict != store.Accepted {
+				return fmt.Errorf("a job is %s: %s %s", a.Verdict, a.Path, a.Problem)
+			}
+		}
+		n -= len(bodies)
+	}
+	return nil
+}
+
+// lanes of the worker, for pause.
+var lanes = []string{"default", "first", "retry", "bulk", "upkeep"}
+
+// pause keeps workers from taking tasks, as the web UI's button does (asynq's key), so that all rows are there before the clock starts.
+func (f *feeder) pause(ctx context.Context) error {
+	for _, lane := range lanes {
+		if err := f.redis.Set(ctx, "asynq:{"+lane+"}:paused", time.Now().Unix(), 0).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *feeder) resume(ctx context.Context) error {
+	var errs []error
+	for _, lane := range lanes {
+		errs = append(errs, f.redis.Del(ctx, "asynq:{"+lane+"}:paused").Err())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,103 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial"
+)
+
+// latency is how long an idle system takes from the accepted row to the call that the agent sees.
+type latency struct {
+	n                  int
+	p50, p99, most     time.Duration
+	first              int // agents that were met for the first time
+	firstP50, firstMax time.Duration
+}
+
+const (
+	firstAgents = 100 // of which each gets its first delivery
+	pollCalls   = 2 * time.Millisecond
+	longestIdle = 60 * time.Millisecond // between two deliveries, so that they meet asynq's poll at any point
+)
+
+// idle delivers one at a time: first to agents that were never met, then to known ones.
+func (b *bench) idle(ctx context.Context) (out latency, err error) {
+	b.say("latency of an idle system, %d deliveries", b.latency)
+	ctx, cancel := context.WithTimeout(ctx, runPatience)
+	defer cancel()
+	agents, err := trial.StartAgents(min(firstAgents, b.latency))
+	if err != nil {
+		return out, err
+	}
+	defer agents.Close()
+	_, f, closeAll, err := b.worker(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+
+	one := func() error {
+		before := agents.Count()
+		if err := f.accept(ctx, agents, 1); err != nil {
+			return err
+		}
+		err := trial.Until(ctx, pollCalls, "one delivery to be called", func() (bool, error) { return agents.Count() > before && agents.InFlight() == 0, nil })
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(rand.N(longestIdle))
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			return nil
+		}
+	}
+	for range agents.Len() + b.latency {
+		if err := one(); err != nil {
+			return out, err
+		}
+	}
+	waits, err := b.waits(ctx, agents)
+	if err != nil {
+		return out, err
+	}
+	first, known := waits[:agents.Len()], waits[agents.Len():]
+	out = latency{n: len(known), p50: trial.Quantile(known, .5), p99: trial.Quantile(known, .99), most: trial.Quantile(known, 1),
+		first: len(first), firstP50: trial.Quantile(first, .5), firstMax: trial.Quantile(first, 1)}
+	b.say("  p50 %s, p99 %s; first contact p50 %s, at most %s", ms(out.p50), ms(out.p99), ms(out.firstP50), ms(out.firstMax))
+	return out, nil
+}
+
+// waits are the times from a row's acceptance, by Postgres, to its call, in the order of the calls.
+func (b *bench) waits(ctx context.Context, agents *trial.Agents) ([]time.Duration, error) {
+	if err := b.site.AwaitFinal(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := b.site.Rows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := agents.Calls()
+	if err != nil {
+		return nil, err
+	}
+	var out []time.Duration
+	for _, c := range calls {
+		row, ok := rows[c.Delivery]
+		if !ok || c.Number > 1 || row.Status != "delivered" {
+			return nil, fmt.Errorf("delivery %s was called %d times and is %q: this is no measurement", c.Delivery, c.Number, row.Status)
+		}
+		out = append(out, c.Begun.Sub(row.CreatedAt))
+	}
+	return out, nil
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond)) }

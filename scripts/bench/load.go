@@ -1,0 +1,280 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/jackc/pgx/v5"
+)
+
+type bench struct {
+	options
+	site     *trial.Site
+	database string // its URL
+	data     string // folder of Postgres' data
+}
+
+// The queues.
+const (
+	realRedis = "Redis"
+	miniRedis = "miniredis"
+)
+
+// load is one run from end to end.
+type load struct {
+	queue    string
+	inflight int // HERALD_CONCURRENCY
+	agents   int
+	n        int
+	limited  bool // one agent at the default limits per origin; else they are out of the way of runs with one
+	long     bool
+}
+
+func (l load) String() string {
+	s := fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries", l.queue, l.inflight, l.agents, l.n)
+	if l.limited {
+		s += ", default limits"
+	}
+	return s
+}
+
+// loadResult is what a run showed.
+type loadResult struct {
+	load
+	rate    float64 // deliveries a second, from the first call to the last recorded
+	took    time.Duration
+	repeats int     // calls beyond one per delivery
+	handed  float64 // hand-outs per delivery; more than one: it was turned away at a limit and came again
+	cpu     shares  // per delivery
+	start   vitals  // ready, nothing delivered
+	peak    vitals
+	end     vitals // a moment after the last
+	trend   trend  // of the goroutines, warm
+}
+
+const (
+	runPatience   = 30 * time.Minute
+	startPatience = time.Minute
+	settle        = 3 * time.Second
+	pollRows      = 50 * time.Millisecond
+)
+
+// environment is the worker's: DESIGN's defaults again, where a trial has shorter times.
+func (l load) environment(data string) []string {
+	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m"}
+	if l.agents < l.inflight && !l.limited {
+		env = append(env, "HERALD_ENDPOINT_INFLIGHT=1000", "HERALD_ENDPOINT_RATE=1000000")
+	}
+	if l.queue == miniRedis {
+		env = append(env, "REDIS_URL=", "HERALD_QUEUE=embedded", "HERALD_DATA="+data)
+	}
+	return env
+}
+
+// load lets a worker deliver to each agent once, so that connections and tool lists are there, stops the lanes, accepts all rows,
+// and takes the time from the moment at which the lanes run again.
+func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
+	b.say("%s", l)
+	ctx, cancel := context.WithTimeout(ctx, runPatience)
+	defer cancel()
+	res.load = l
+	agents, err := trial.StartAgents(l.agents)
+	if err != nil {
+		return res, err
+	}
+	defer agents.Close()
+	w, f, closeAll, err := b.worker(ctx, l)
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	if res.start, err = vitalsOf(ctx, w); err != nil {
+		return res, err
+	}
+
+	warm := max(l.agents, 4*l.inflight)
+	if err := f.accept(ctx, agents, warm); err != nil {
+		return res, err
+	}
+	if err := b.site.AwaitFinal(ctx); err != nil {
+		return res, fmt.Errorf("first contact: %w", err)
+	}
+	if err := f.pause(ctx); err != nil {
+		return res, err
+	}
+	if err := f.accept(ctx, agents, l.n); err != nil {
+		return res, err
+	}
+	before := agents.Count()
+	cpu, err := b.cpu(ctx, w)
+	if err != nil {
+		return res, err
+	}
+	watch := observe(ctx, w)
+	if err := f.resume(ctx); err != nil {
+		return res, err
+	}
+	began := time.Now()
+	err = trial.Until(ctx, pollRows, "every delivery to be called", func() (bool, error) { return agents.Count() >= before+l.n, nil })
+	if err == nil {
+		err = b.site.AwaitFinal(ctx)
+	}
+	res.peak, res.trend = watch()
+	if err != nil {
+		return res, err
+	}
+	spent, err := b.cpu(ctx, w)
+	if err != nil {
+		return res, err
+	}
+	res.cpu = spent.minus(cpu).each(l.n)
+	if err := b.count(ctx, &res, agents, began); err != nil {
+		return res, err
+	}
+	select {
+	case <-ctx.Done():
+		return res, context.Cause(ctx)
+	case <-time.After(settle):
+	}
+	if res.end, err = vitalsOf(ctx, w); err != nil {
+		return res, err
+	}
+	res.peak.memory = max(res.peak.memory, highWater(w.PID()))
+	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
+	b.say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
+	return res, nil
+}
+
+// count reads from the rows what was delivered and when.
+func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents, began time.Time) error {
+	rows, err := b.site.Rows(ctx)
+	if err != nil {
+		return err
+	}
+	calls, err := agents.Calls()
+	if err != nil {
+		return err
+	}
+	var first, last time.Time
+	called := 0
+	for _, c := range calls {
+		if c.Begun.Before(began) {
+			continue
+		}
+		called++
+		if first.IsZero() || c.Begun.Before(first) {
+			first = c.Begun
+		}
+	}
+	handed, n := 0, 0
+	for _, r := range rows {
+		if r.Status != "delivered" {
+			return fmt.Errorf("delivery %s is %s %s: this is no measurement", r.ID, r.Status, r.Reason)
+		}
+		if r.FinishedAt.After(began) {
+			n++
+			handed += r.Dispatch
+			if r.FinishedAt.After(last) {
+				last = r.FinishedAt
+			}
+		}
+	}
+	if n != res.n {
+		return fmt.Errorf("%d deliveries ended, not %d: this is no measurement", n, res.n)
+	}
+	res.took, res.repeats, res.handed = last.Sub(first), called-res.n, float64(handed)/float64(n)
+	res.rate = float64(n) / res.took.Seconds()
+	return nil
+}
+
+// worker starts one on empty tables, and what feeds it.
+func (b *bench) worker(ctx context.Context, l load) (_ *trial.Worker, _ *feeder, closeAll func() error, err error) {
+	var undo []func() error
+	closeAll = func() error {
+		var errs []error
+		for i := len(undo) - 1; i >= 0; i-- {
+			errs = append(errs, undo[i]())
+		}
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll())
+		}
+	}()
+	if err := b.reset(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	// Nobody else may enter a folder that MkdirTemp makes. Where the worker is root, the redis-server that it would run as another
+	// user cannot either, and it takes miniredis; elsewhere that takes a machine without a redis-server.
+	closed, err := os.MkdirTemp("", "herald-bench-data-")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	undo = append(undo, func() error { return os.RemoveAll(closed) })
+	data := filepath.Join(closed, "data")
+	w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(data)})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	undo = append(undo, func() error {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		defer cancel()
+		return w.Terminate(stop)
+	})
+	wait, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	if err := w.Ready(wait); err != nil {
+		return nil, nil, nil, err
+	}
+	redisURL := b.site.Redis.URL()
+	if l.queue == miniRedis {
+		if redisURL, err = ownRedis(w, data); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	f, err := newFeeder(b.database, redisURL)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	undo = append(undo, func() error { f.close(); return nil })
+	return w, f, closeAll, nil
+}
+
+// ownRedis is the address of the worker's miniredis.
+func ownRedis(w *trial.Worker, data string) (string, error) {
+	mini := false
+	for l, err := range w.Lines() {
+		if err != nil {
+			return "", err
+		}
+		mini = mini || strings.HasPrefix(l.Message, "redis: using miniredis")
+	}
+	if !mini {
+		return "", errors.New("the worker found a redis-server and runs that: miniredis can be measured as root, or where there is none")
+	}
+	run, err := embedded.ReadRunFile(data)
+	return run.RedisURL, err
+}
+
+// reset empties the tables and Redis, and takes the disk's work of the run before out of the next one's time.
+func (b *bench) reset(ctx context.Context) error {
+	err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		for _, sql := range []string{`TRUNCATE herald.deliveries, herald.attempts, herald.agents`, `CHECKPOINT`} {
+			if _, err := c.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("%s: %w", sql, err)
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, b.site.Redis.Client().FlushAll(ctx).Err())
+}

@@ -1,0 +1,237 @@
+//go:build linux
+
+// Command bench measures what DESIGN §12 asks for and writes it down: deliveries a second from end to end with its ceilings on the
+// same machine, latency of an idle system, the worker's memory and goroutines.
+//
+//	bench -o docs/bench.md          all of it, about 15 minutes
+//	bench -o docs/bench.md -long    and 100,000 deliveries in one run, to see whether goroutines stay flat
+//	bench -n 200 -latency 20        whether it works
+//
+// Workers are processes on a Postgres and a Redis of their own (internal/trial); the agents and what accepts the jobs are this
+// process, on the same cores. Every number in the file is measured by the run that writes it; what stands below the marker line in
+// the file is written by hand and kept.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/trial"
+)
+
+// options are the command line's.
+type options struct {
+	out     string
+	n       int // deliveries of one run
+	agents  int // of the largest runs
+	latency int // deliveries, one at a time
+	long    bool
+	longN   int
+	only    string
+	match   *regexp.Regexp // nil: all runs
+	logs    string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
+	flag.IntVar(&o.n, "n", 20000, "deliveries of one run; a quarter with one in flight")
+	flag.IntVar(&o.agents, "agents", 1000, "agents of the largest runs")
+	flag.IntVar(&o.latency, "latency", 500, "deliveries whose latency is measured")
+	flag.BoolVar(&o.long, "long", false, "also one run of -long-n deliveries, for the goroutines")
+	flag.IntVar(&o.longN, "long-n", 100000, "deliveries of the long run")
+	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, ceilings, latency, long")
+	flag.Func("match", "make only runs from end to end whose name matches this `expression`, as in 'miniredis, 16 in flight'", func(s string) (err error) {
+		o.match, err = regexp.Compile(s)
+		return err
+	})
+	flag.StringVar(&o.logs, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// targetAgents is the fewest agents that DESIGN §12 measures with, targetInflight how many deliveries at a time.
+const (
+	targetAgents   = 64
+	targetInflight = 16
+)
+
+// inflights are the numbers of deliveries at a time (HERALD_CONCURRENCY).
+var inflights = []int{1, targetInflight, 64}
+
+func run(ctx context.Context, o options) (err error) {
+	if o.n < 1 || o.agents < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
+		return errors.New("-n, -agents and -long-n must be at least 1, -latency at least 0, and there are no arguments")
+	}
+	queue.LogDriver(slog.New(slog.DiscardHandler))
+	b := &bench{options: o}
+	temporary := o.logs == ""
+	if temporary {
+		if b.logs, err = os.MkdirTemp("", "herald-bench-"); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w (logs: %s)", err, b.logs)
+		} else if temporary {
+			err = os.RemoveAll(b.logs)
+		}
+	}()
+	b.say("building")
+	programs, err := trial.Build(ctx, ".", filepath.Join(b.logs, "bin"))
+	if err != nil {
+		return err
+	}
+	closeSite, err := b.open(ctx, programs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeSite()) }()
+	var r report
+	if r.machine, err = b.machine(ctx); err != nil {
+		return err
+	}
+	if err := b.measure(ctx, &r); err != nil {
+		return err
+	}
+	r.ended = time.Now()
+	return write(o.out, r.markdown())
+}
+
+// open starts the services.
+func (b *bench) open(ctx context.Context, programs trial.Programs) (closeSite func() error, err error) {
+	data, err := os.MkdirTemp("", "herald-bench-postgres-")
+	if err != nil {
+		return nil, err
+	}
+	b.data = data
+	// As root the server runs as another user, who has to pass through.
+	if err := os.Chmod(data, 0o711); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(data))
+	}
+	postgres, err := trial.StartPostgres(ctx, data, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(data))
+	}
+	end := func(site *trial.Site) error {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		defer cancel()
+		var errs []error
+		if site != nil {
+			errs = append(errs, site.Close())
+		}
+		return errors.Join(append(errs, postgres.Close(stop), os.RemoveAll(data))...)
+	}
+	if b.database, err = postgres.Database("bench"); err == nil {
+		b.site, err = trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres, Database: "bench", Logs: filepath.Join(b.logs, "log")})
+	}
+	if err != nil {
+		return nil, errors.Join(err, end(nil))
+	}
+	return func() error { return end(b.site) }, nil
+}
+
+func (b *bench) measure(ctx context.Context, r *report) error {
+	for _, l := range b.loads() {
+		res, err := b.load(ctx, l)
+		if err != nil {
+			return err
+		}
+		r.loads = append(r.loads, res)
+	}
+	if b.wants("ceilings") {
+		for _, inflight := range inflights {
+			c, err := b.ceilings(ctx, inflight)
+			if err != nil {
+				return err
+			}
+			r.ceilings = append(r.ceilings, c)
+		}
+	}
+	if b.wants("latency") && b.latency > 0 {
+		var err error
+		if r.latency, err = b.idle(ctx); err != nil {
+			return err
+		}
+	}
+	if b.long || strings.Contains(b.only, "long") {
+		res, err := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN, long: true})
+		if err != nil {
+			return err
+		}
+		r.long = &res
+	}
+	return nil
+}
+
+// loads are the runs from end to end.
+func (b *bench) loads() []load {
+	var all []load
+	for _, queue := range []string{realRedis, miniRedis} {
+		for _, inflight := range inflights {
+			for _, agents := range b.crowds() {
+				all = append(all, load{queue: queue, inflight: inflight, agents: agents, n: b.deliveries(inflight)})
+			}
+		}
+	}
+	all = append(all, load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 2000), limited: true})
+	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || b.match != nil && !b.match.MatchString(l.String()) })
+}
+
+// crowds are the numbers of agents.
+func (b *bench) crowds() []int {
+	c := []int{1, targetAgents, b.agents}
+	slices.Sort(c)
+	return slices.Compact(c)
+}
+
+func (b *bench) wants(what string) bool {
+	return b.only == "" || slices.Contains(strings.Split(b.only, ","), what)
+}
+
+// deliveries: one in flight is so much slower that a quarter takes long enough.
+func (b *bench) deliveries(inflight int) int {
+	if inflight == 1 {
+		return max(b.n/4, 1)
+	}
+	return b.n
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().UTC().Format(time.TimeOnly)+" "+format+"\n", args...)
+}
+
+// kept is the line below which the file is written by hand.
+const kept = "<!-- What stands below is written by hand; bench keeps it. -->"
+
+// write puts the report into the file, and back under it what was written by hand.
+func write(path, text string) error {
+	if path == "" {
+		_, err := os.Stdout.WriteString(text)
+		return err
+	}
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	_, byHand, _ := strings.Cut(string(old), kept+"\n")
+	return os.WriteFile(path, []byte(text+"\n"+kept+"\n"+byHand), 0o644)
+}

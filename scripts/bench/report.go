@@ -1,0 +1,217 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// report is everything that was measured.
+type report struct {
+	machine  machine
+	loads    []loadResult
+	ceilings []ceiling
+	latency  latency
+	long     *loadResult
+	ended    time.Time
+}
+
+// target is one line of DESIGN §12.
+type target struct {
+	what, needed, measured string
+	verdict                string // met, not met, not measured
+}
+
+const (
+	met         = "met"
+	notMet      = "**not met**"
+	notMeasured = "not measured here"
+)
+
+func (r report) markdown() string {
+	var s strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
+	p("# Speed\n")
+	p("Written by `make bench` (`scripts/bench`); every number was measured by the run that wrote it.\n")
+	m := r.machine
+	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.cores, m.cpu, float64(m.memory)/(1<<30), m.kernel)
+	p("- Go %s, Postgres %s, Redis %s", strings.TrimPrefix(m.goes, "go"), m.postgres, m.redis)
+	p("- Herald at commit %s, %s, %s of measuring", m.commit, m.began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.began).Round(time.Second))
+	p("- everything on these cores: worker, Postgres, Redis, agents, what accepts the jobs\n")
+	r.targetTable(p)
+	r.loadTable(p)
+	r.ceilingTable(p)
+	r.latencyText(p)
+	r.longText(p)
+	return s.String()
+}
+
+func (r report) targetTable(p func(string, ...any)) {
+	p("## Targets (DESIGN §12)\n")
+	p("| what | target | measured | |\n| --- | --- | --- | --- |")
+	for _, t := range r.targets() {
+		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, t.verdict)
+	}
+	p("")
+}
+
+// targets compares. A number that several runs give is the worst of them.
+func (r report) targets() []target {
+	out := []target{
+		r.rateTarget(realRedis, 2000, "≥ 2,000/s, goal 3,500/s", 3500),
+		r.rateTarget(miniRedis, 600, "≥ 600/s", 0),
+		{"added latency, idle system, p50", "≤ 20 ms", "", notMeasured},
+		{"added latency, idle system, p99", "≤ 60 ms", "", notMeasured},
+		{"first contact with an agent (MCP handshake; the agent's document is not resolved)", "< 1 s", "", notMeasured},
+		{"worker resident, idle", "< 100 MB", "", notMeasured},
+		{"worker resident, full load", "< 250 MB", "", notMeasured},
+		{"goroutines over 100,000 deliveries", "flat", "", notMeasured},
+		{"healthy agents' p99 with 1 % of agents hanging", "≤ 1.5 ×", "`make chaos`", notMeasured},
+	}
+	if l := r.latency; l.n > 0 {
+		out[2].judge(ms(l.p50), l.p50 <= 20*time.Millisecond)
+		out[3].judge(ms(l.p99), l.p99 <= 60*time.Millisecond)
+		out[4].judge(fmt.Sprintf("%s at most (p50 %s, %d agents)", ms(l.firstMax), ms(l.firstP50), l.first), l.firstMax < time.Second)
+	}
+	var idle, full float64
+	for _, l := range r.all() {
+		idle, full = max(idle, l.start.memory), max(full, l.peak.memory)
+	}
+	if idle > 0 {
+		out[5].judge(fmt.Sprintf("%.0f MB", mb(idle)), mb(idle) < 100)
+		out[6].judge(fmt.Sprintf("%.0f MB", mb(full)), mb(full) < 250)
+	}
+	if l := r.long; l != nil {
+		text := fmt.Sprintf("%.0f at most in the first third of the run, %.0f in the last; %d deliveries", l.trend.first, l.trend.last, l.n)
+		out[7].judge(text, flat(l.trend))
+		if l.trend.first == 0 || l.n < 100000 {
+			out[7].verdict = notMeasured
+		}
+	}
+	return out
+}
+
+// flat allows what differs from moment to moment: a connection more or less.
+func flat(t trend) bool { return t.last <= 1.05*t.first+10 }
+
+func (t *target) judge(measured string, ok bool) {
+	t.measured, t.verdict = measured, notMet
+	if ok {
+		t.verdict = met
+	}
+}
+
+func (r report) rateTarget(queue string, least float64, needed string, goal float64) target {
+	t := target{fmt.Sprintf("end to end on %s, %d in flight, ≥ %d agents", queue, targetInflight, targetAgents), needed, "", notMeasured}
+	worst := loadResult{}
+	for _, l := range r.loads {
+		if l.queue == queue && l.inflight == targetInflight && l.agents >= targetAgents && (worst.rate == 0 || l.rate < worst.rate) {
+			worst = l
+		}
+	}
+	if worst.rate > 0 {
+		t.judge(fmt.Sprintf("%s (%d agents)", perS(worst.rate), worst.agents), worst.rate >= least)
+		if goal > 0 && worst.rate >= goal {
+			t.verdict = "met, the goal too"
+		}
+	}
+	return t
+}
+
+func (r report) all() []loadResult {
+	if r.long == nil {
+		return r.loads
+	}
+	return append(append([]loadResult(nil), r.loads...), *r.long)
+}
+
+func (r report) loadTable(p func(string, ...any)) {
+	if len(r.loads) == 0 {
+		return
+	}
+	p("## End to end\n")
+	p("One worker, jobs that name their endpoint over pooled HTTP, no file, event check off, each delivery of another client. All rows are")
+	p("accepted and every agent was called before the clock starts; it stops with the last row recorded. With fewer agents than deliveries in")
+	p("flight the limits per origin are lifted, but for the row that says otherwise. Hand-outs: more than one per delivery means")
+	p("that it came to a limit and was sent away for a while. Miniredis is part of the worker; the agents' time is that of this program.\n")
+	p("| queue | in flight | agents | deliveries | per second | of the ceilings | ms of CPU each: worker, Postgres, Redis, agents | hand-outs each | resident start, peak, end | goroutines start, peak, end |")
+	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, l := range r.loads {
+		agents := fmt.Sprint(l.agents)
+		if l.limited {
+			agents += ", default limits"
+		}
+		p("| %s | %d | %s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, agents, l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
+	}
+	p("")
+	for _, l := range r.all() {
+		if l.repeats != 0 {
+			p("%s: %d calls more than deliveries.\n", l.load, l.repeats)
+		}
+	}
+}
+
+// share is the rate as part of what the three ceilings allow together.
+func (r report) share(l loadResult) string {
+	for _, c := range r.ceilings {
+		if c.inflight == l.inflight && !l.limited {
+			return fmt.Sprintf("%.0f %%", 100*l.rate/c.together(l.queue))
+		}
+	}
+	return "–"
+}
+
+func (r report) ceilingTable(p func(string, ...any)) {
+	if len(r.ceilings) == 0 {
+		return
+	}
+	p("## Ceilings on the same machine\n")
+	p("Each part alone, with all cores to itself: asynq with a handler that does nothing, MCP calls through the worker's own pool (the agents")
+	p("included), the two statements of a delivery. Together: what is left when each delivery pays for all three and nothing else,")
+	p("1 / (1/a + 1/b + 1/c).\n")
+	p("| in flight | asynq tasks/s | on miniredis | MCP calls/s | claim + record/s | together | together, miniredis |\n| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, c := range r.ceilings {
+		p("| %d | %s | %s | %s | %s | %s | %s |", c.inflight, perS(c.tasks), perS(c.miniTasks), perS(c.calls), perS(c.statements),
+			perS(c.together(realRedis)), perS(c.together(miniRedis)))
+	}
+	p("")
+}
+
+func (r report) latencyText(p func(string, ...any)) {
+	l := r.latency
+	if l.n == 0 {
+		return
+	}
+	p("## Latency of an idle system\n")
+	p("From the row's creation, which the commit follows, to the call as the agent sees it, one delivery at a time: p50 %s, p99 %s, at most %s", ms(l.p50), ms(l.p99), ms(l.most))
+	p("(%d deliveries to known agents). First contact, with connection, handshake and tool list: p50 %s, at most %s (%d agents).\n", l.n, ms(l.firstP50), ms(l.firstMax), l.first)
+}
+
+func (r report) longText(p func(string, ...any)) {
+	l := r.long
+	if l == nil {
+		return
+	}
+	p("## A long run\n")
+	p("%s: %s in %s; resident %s; goroutines %s, at most %.0f in the first third and %.0f in the last.\n", l.load, perS(l.rate), l.took.Round(time.Second),
+		memories(*l), goroutines(*l), l.trend.first, l.trend.last)
+}
+
+func memories(l loadResult) string {
+	return fmt.Sprintf("%.0f, %.0f, %.0f MB", mb(l.start.memory), mb(l.peak.memory), mb(l.end.memory))
+}
+
+func goroutines(l loadResult) string {
+	return fmt.Sprintf("%.0f, %.0f, %.0f", l.start.goroutines, l.peak.goroutines, l.end.goroutines)
+}
+
+// perS writes a rate with a comma at the thousands.
+func perS(rate float64) string {
+	n := int(rate + .5)
+	if n < 1000 {
+		return fmt.Sprintf("%d/s", n)
+	}
+	return fmt.Sprintf("%d,%03d/s", n/1000, n%1000)
+}

@@ -1,0 +1,121 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	at := func(queue string, inflight, agents int, rate, memory float64) loadResult {
+		return loadResult{load: load{queue: queue, inflight: inflight, agents: agents, n: 10}, rate: rate, start: vitals{memory: 50e6}, peak: vitals{memory: memory}}
+	}
+	long := at(realRedis, 16, 1000, 2000, 100e6)
+	long.n, long.trend = 100000, trend{1000, 1060}
+	r := report{
+		loads: []loadResult{at(realRedis, 16, 64, 3600, 80e6), at(realRedis, 16, 1000, 2100, 90e6), at(realRedis, 16, 1, 100, 70e6), at(realRedis, 64, 64, 1, 260e6),
+			at(miniRedis, 16, 64, 599, 80e6)},
+		ceilings: []ceiling{{inflight: 16, tasks: 12000, miniTasks: 3000, calls: 12000, statements: 12000}},
+		latency:  latency{n: 500, p50: 20 * time.Millisecond, p99: 60*time.Millisecond + 1, firstMax: time.Second},
+		long:     &long,
+	}
+	want := []string{met, notMet, met, notMet, notMet, met, notMet, met, notMeasured}
+	for i, got := range r.targets() {
+		if got.verdict != want[i] {
+			t.Errorf("%s: measured %q: %s", got.what, got.measured, got.verdict)
+		}
+	}
+	if got := r.targets()[0]; got.measured != "2,100/s (1000 agents)" { // the worst of those that count
+		t.Errorf("%q", got.measured)
+	}
+	if got := r.share(r.loads[1]); got != "52 %" { // 2,100 of 4,000
+		t.Errorf("%s", got)
+	}
+	if got := r.share(r.loads[4]); got != "30 %" { // 599 of 2,000
+		t.Errorf("%s", got)
+	}
+	r.loads[1].rate, long.trend.last = 3500, 1061
+	if got := r.targets(); got[0].verdict != "met, the goal too" || got[7].verdict != notMet {
+		t.Errorf("%+v", got)
+	}
+	// Nothing measured, nothing claimed; a short run says nothing of 100,000.
+	long.n = 99999
+	for i, got := range (report{long: &long}).targets() {
+		if got.verdict == notMeasured != (i != 5 && i != 6) {
+			t.Errorf("%s: %s", got.what, got.verdict)
+		}
+	}
+	for _, got := range (report{}).targets() {
+		if got.verdict != notMeasured {
+			t.Errorf("%s: %s", got.what, got.verdict)
+		}
+	}
+	text := r.markdown()
+	for _, want := range []string{"| Redis | 16 | 1000 | 10 | 3,500/s | 88 % |", "| added latency, idle system, p99 | ≤ 60 ms | 60.0 ms | **not met** |", "## A long run"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestTrend(t *testing.T) {
+	t.Parallel()
+	if got := trendOf([]float64{10, 30, 20, 90, 91, 40, 41, 35}); got != (trend{30, 41}) {
+		t.Errorf("%+v", got)
+	}
+	if got := trendOf([]float64{1, 2}); got != (trend{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMetric(t *testing.T) {
+	t.Parallel()
+	const text = "# TYPE go_goroutines gauge\ngo_goroutines 27\nprocess_resident_memory_bytes 5.1e+07\n"
+	if v, err := metric(text, "process_resident_memory_bytes"); err != nil || v != 51e6 {
+		t.Errorf("%v, %v", v, err)
+	}
+	if _, err := metric(text, "go_gorout"); err == nil {
+		t.Error("a beginning is no name")
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	s, err := parseStat("42 (a) b ) S 7 42 42 0 -1 4194304 100 0 0 0 150 50 30 20 20 0 1 0 1\n")
+	if err != nil || s.parent != 7 || s.own != 2*time.Second || s.children != 500*time.Millisecond {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := parseStat("42 (a) S 7"); err == nil {
+		t.Error("half a line is taken")
+	}
+	if s, err := statOf(os.Getpid()); err != nil || s.parent != os.Getppid() {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// What was written by hand below the marker outlives the next run.
+func TestWriteKeeps(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "bench.md")
+	if err := write(path, "one\n"); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil || string(b) != "one\n\n"+kept+"\n" {
+		t.Fatalf("%q, %v", b, err)
+	}
+	if err := os.WriteFile(path, append(b, "by hand\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(path, "two\n"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = os.ReadFile(path); err != nil || string(b) != "two\n\n"+kept+"\nby hand\n" {
+		t.Errorf("%q, %v", b, err)
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial"
+)
+
+// vitals are a worker's, as its /metrics tells them.
+type vitals struct {
+	memory     float64 // bytes resident
+	goroutines float64
+}
+
+// trend tells whether the goroutines grow while a worker works.
+type trend struct{ first, last float64 } // the most in the first and in the last third of the samples
+
+// sampleEvery: a scrape costs the worker a count of open rows.
+const sampleEvery = 2 * time.Second
+
+func vitalsOf(ctx context.Context, w *trial.Worker) (v vitals, err error) {
+	text, err := w.Metrics(ctx)
+	if err != nil {
+		return v, err
+	}
+	if v.memory, err = metric(text, "process_resident_memory_bytes"); err != nil {
+		return v, err
+	}
+	v.goroutines, err = metric(text, "go_goroutines")
+	return v, err
+}
+
+// metric reads one without labels.
+func metric(text, name string) (float64, error) {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("/metrics has no %s", name)
+}
+
+// observe samples a worker until the returned function is called.
+func observe(ctx context.Context, w *trial.Worker) (end func() (vitals, trend)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var peak vitals
+	var goroutines []float64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ticker := time.NewTicker(sampleEvery)
+		defer ticker.Stop()
+		for {
+			if v, err := vitalsOf(ctx, w); err == nil {
+				peak.memory, peak.goroutines = max(peak.memory, v.memory), max(peak.goroutines, v.goroutines)
+				goroutines = append(goroutines, v.goroutines)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	})
+	return func() (vitals, trend) {
+		cancel()
+		wg.Wait()
+		return peak, trendOf(goroutines)
+	}
+}
+
+func trendOf(samples []float64) (t trend) {
+	third := len(samples) / 3
+	if third == 0 {
+		return t
+	}
+	for i := range third {
+		t.first, t.last = max(t.first, samples[i]), max(t.last, samples[len(samples)-1-i])
+	}
+	return t
+}
+
+// highWater is the most memory that a process ever had resident, in bytes: samples miss the moment. 0: the kernel does not tell.
+func highWater(pid int) float64 {
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+		return 0
+	}
+	text, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+	if err != nil {
+		return 0
+	}
+	kib, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
+	if err != nil {
+		return 0
+	}
+	return kib * 1024
+}
+
+func mb(bytes float64) float64 { return bytes / 1e6 }
