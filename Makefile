@@ -80,7 +80,7 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 
 .PHONY: soak
 soak: ## Drive the delivery core through 10,000 random histories of faults (HISTORIES).
-	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='Histor' -v ./internal/delivery
+	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
 
 .PHONY: chaos
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (20 minutes; CHAOS picks rows).
@@ -88,7 +88,7 @@ chaos: services ## Break a running Herald in every way of docs/guarantees.md, wi
 
 .PHONY: bench
 bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).
-	$(GO) run ./scripts/bench -o docs/bench.md
+	$(GO) run ./scripts/bench -o docs/bench.md $(ARGS)
 
 .PHONY: benchmarks
 benchmarks: services ## Run the Go benchmarks named by BENCH (all).

@@ -83,7 +83,7 @@ func (p *Pipeline) secureLease(ctx context.Context, a *attempt, timeout time.Dur
 	case a.leaseLeft(p.Now()) >= timeout:
 		return nil
 	case err == nil:
-		err = errors.New("Postgres took too long to extend it")
+		err = errors.New("extending it took too long")
 	}
 	return fmt.Errorf("make sure of the lease before the call: %w", err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
@@ -19,7 +20,7 @@ import (
 
 func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error) {
 	d := p.h.dice("resolve", a.ID.String())
-	took := p.h.tempo.latency
+	took := time.Duration(d.Float64() * float64(p.h.tempo.latency))
 	if d.Float64() < .08 { // a chain or a gateway that makes one wait: the lease has to be looked at again
 		took = time.Duration(d.Float64() * float64(p.h.tempo.lease))
 	}
@@ -34,7 +35,7 @@ func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Targe
 
 func (p *process) Fetch(ctx context.Context, uri string, _ int64) (ipfs.Document, error) {
 	d := p.h.dice("fetch", uri)
-	if err := p.pause(ctx, p.h.tempo.latency); err != nil {
+	if err := p.pause(ctx, time.Duration(d.Float64()*float64(p.h.tempo.latency))); err != nil {
 		return ipfs.Document{}, &ipfs.UnavailableError{URI: uri, Err: err}
 	}
 	if d.Float64() < .5 {
@@ -44,7 +45,7 @@ func (p *process) Fetch(ctx context.Context, uri string, _ int64) (ipfs.Document
 }
 
 func (p *process) Tools(ctx context.Context, _ mcpcall.Endpoint, _ bool) (mcpcall.ToolSet, error) {
-	if err := p.pause(ctx, p.h.tempo.latency); err != nil {
+	if err := p.pause(ctx, p.h.some("tools", strconv.Itoa(p.name), p.h.tempo.latency)); err != nil {
 		return mcpcall.ToolSet{}, &mcpcall.CallError{Stage: mcpcall.StageList, Err: err}
 	}
 	return mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}, Protocol: "2025-06-18"}, nil
@@ -121,7 +122,7 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 	about := r.Meta[metaKey].(map[string]any)
 	id := uuid.MustParse(about["id"].(string))
 	p.at("secured", id)
-	if err := p.pause(ctx, p.h.tempo.latency/4); err != nil {
+	if err := p.pause(ctx, p.h.some("connect", id.String(), p.h.tempo.latency)); err != nil {
 		return lost(false, err) // nothing was written yet
 	}
 	m, after := p.h.manner(id)

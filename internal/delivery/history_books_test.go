@@ -134,7 +134,9 @@ func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	}
 	if c != nil {
 		b.p.h.holds(b.p, c)
-		b.p.at("claimed", id)
+		if b.p.at("claimed", id); c.Unfinished && b.p.h.redis.keeps(id) {
+			b.p.h.doubts()
+		}
 	}
 	return c, nil
 }

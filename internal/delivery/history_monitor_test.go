@@ -22,10 +22,12 @@ type monitor struct {
 	resolved map[uuid.UUID]time.Time // when a late success ended it
 	released map[uuid.UUID]time.Time // when an operator last had it delivered again
 	sleepers map[uuid.UUID]sleeper
-	counts   map[string]int
-	log      []event
-	broken   []string // what must not be
-	suspect  uuid.UUID
+
+	flushes []span // moments
+	counts  map[string]int
+	log     []event
+	broken  []string // what must not be
+	suspect uuid.UUID
 }
 
 // claimed is a claim that the store gave.
@@ -48,7 +50,7 @@ type made struct {
 	heard      bool      // the process got the answer
 	settled    bool      // the store has the attempt's outcome
 	fenced     bool      // the store refused it
-	kept       bool      // Redis has it
+	kept, told bool      // Redis has it, or had it once
 	keptByTime time.Time
 }
 
@@ -214,20 +216,36 @@ func (h *history) judge(call, other *made, slept bool) {
 		}
 		h.counts["two calls at once, one had slept"]++
 	}
-	if other.settled || slept {
+	if slept {
 		return
 	}
-	switch known := other.heard && other.how.known; {
-	case known && other.kept && other.keptByTime.Before(c.at):
-		h.breaks(id, "asked again, though Redis has what claim %d led to", other.claim.no)
-	case known && !other.fenced && !other.p.sleptBetween(other.claim.lease, c.at) && !other.p.diedBy(call.from) && !other.p.isCut():
-		h.breaks(id, "asked again, though process %d lives and knows what claim %d led to", other.p.name, other.claim.no)
-	case known:
-		h.counts["asked again: only the dead or asleep knew"]++
+	known := other.heard && other.how.known
+	if h.tempo.slack > 0 && !c.unfinished {
+		other.settled = true // real answers are lost on real ways: what the table says counts
 	}
-	if c.hold && !h.released[id].After(other.from) && other.how.reads {
+	if c.hold && other.how.reads && !(known && other.settled) && !h.released[id].After(other.from) {
 		h.breaks(id, "asked again against the agent's policy: nobody knows what claim %d led to", other.claim.no)
 	}
+	switch {
+	case !known || other.settled:
+	case other.kept && other.keptByTime.Before(c.at):
+		h.breaks(id, "asked again, though Redis has what claim %d led to", other.claim.no)
+	case other.p.diedBy(call.from) && h.couldTell(other):
+		h.breaks(id, "asked again, though process %d had the time to tell Redis what claim %d led to", other.p.name, other.claim.no)
+	case !other.fenced && !other.p.sleptBetween(other.claim.lease, c.at) && !other.p.diedBy(call.from) && !other.p.isCut():
+		h.breaks(id, "asked again, though process %d lives and knows what claim %d led to", other.p.name, other.claim.no)
+	default:
+		h.counts["asked again: only the dead or asleep knew"]++
+	}
+}
+
+// couldTell: before it died, the process had Redis at hand for long enough to keep there what it knew.
+func (h *history) couldTell(m *made) bool {
+	m.p.mu.Lock()
+	died := m.p.dead
+	m.p.mu.Unlock()
+	from := died.Add(-h.tempo.record - 4*h.tempo.pause)
+	return !m.told && h.errors <= .01 && m.to.Before(from) && !m.p.sleptBetween(m.to, died) && !h.redis.wasAway(from, died) && !meets(h.flushes, from, died)
 }
 
 // ended: the call is over for its process.
@@ -272,6 +290,13 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 		h.counts["late success"]++
 		h.resolved[c.ID] = time.Now()
 	}
+	if o.Status == store.Dead && o.Reason != "expired" {
+		for _, k := range h.claims {
+			if k.id == c.ID && k.attempt == attempt && k.started.Equal(started) && k.budget < h.attempts() {
+				h.breaks(c.ID, "it is given up with attempt %d of a budget of %d", k.budget, h.attempts())
+			}
+		}
+	}
 	h.counts["recorded "+string(o.Status)]++
 	if o.Reason != "" {
 		h.counts["reason "+o.Reason]++
@@ -294,7 +319,7 @@ func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 		if same && !m.kept {
 			m.keptByTime = time.Now()
 		}
-		m.kept = same
+		m.kept, m.told = same, m.told || same
 	}
 }
 
@@ -302,7 +327,9 @@ func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 func (h *history) forgotten(id uuid.UUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.log = append(h.log, event{time.Now(), nil, id, "Redis forgets"})
+	if h.log = append(h.log, event{time.Now(), nil, id, "Redis forgets"}); id == uuid.Nil {
+		h.flushes = append(h.flushes, span{time.Now(), time.Now()})
+	}
 	for of, calls := range h.made {
 		if id == uuid.Nil || of == id {
 			for _, m := range calls {

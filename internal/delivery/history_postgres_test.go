@@ -17,10 +17,10 @@ import (
 )
 
 // hurried is for a clock that costs what it says. Leases are long beside the rest: a machine that is busy is slow to notice things.
-var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, margin: time.Second, lease: 1500 * time.Millisecond,
+var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, margin: 1500 * time.Millisecond, lease: 2 * time.Second,
 	waits: []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 300 * time.Millisecond},
-	slots: 4, interval: 250 * time.Millisecond, late: 600 * time.Millisecond, grace: 1200 * time.Millisecond, expiry: time.Hour,
-	latency: 2 * time.Millisecond, statement: 700 * time.Millisecond, record: 200 * time.Millisecond, pause: 100 * time.Millisecond,
+	slots: 4, interval: 300 * time.Millisecond, late: 800 * time.Millisecond, grace: 1500 * time.Millisecond, expiry: time.Hour,
+	latency: 2 * time.Millisecond, statement: 700 * time.Millisecond, record: 600 * time.Millisecond, pause: 100 * time.Millisecond,
 	recall: 300 * time.Millisecond, asynqLease: 600 * time.Millisecond, beat: 100 * time.Millisecond, net: 100 * time.Millisecond,
 	whole: 20 * time.Millisecond, slack: 100 * time.Millisecond, patience: 30 * time.Second, deliveries: 16, storms: 12, look: 8}
 
@@ -98,10 +98,10 @@ func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err
 
 // TestHistoriesOnPostgres lives histories on the real store, in real time: fewer, shorter, with the same demands.
 func TestHistoriesOnPostgres(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes real time")
+	total, atOnce := int64(100), 20
+	if raceDetector {
+		total, atOnce = 20, 5
 	}
-	const total, atOnce = 100, 25
 	l := newLab()
 	urls := make([]string, atOnce)
 	for i := range urls {
@@ -131,8 +131,8 @@ func TestHistoriesOnPostgres(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d histories on Postgres; in how many of them it happened:\n%s", total, l.happened())
-	for _, what := range []string{"killed", "process frozen", "Postgres down", "Redis emptied", "lease ran out", "outcome adopted", "ended delivered"} {
-		if l.counts[what] == 0 && !t.Failed() {
+	for _, what := range []string{"killed", "process frozen", "Postgres down", "Redis emptied", "lease ran out", "outcome kept in Redis", "ended delivered"} {
+		if l.counts[what] == 0 && total >= 100 && !t.Failed() {
 			t.Errorf("in none of the histories: %s", what)
 		}
 	}

@@ -42,8 +42,6 @@ type process struct {
 // span is a time; an open one has no end.
 type span struct{ from, to time.Time }
 
-func (s span) holds(t time.Time) bool { return !t.Before(s.from) && (s.to.IsZero() || !t.After(s.to)) }
-
 // newProcess makes a worker that does not run yet.
 func (h *history) newProcess(name int) *process {
 	p := &process{h: h, name: name}
@@ -70,7 +68,12 @@ func (h *history) newProcess(name int) *process {
 
 func (p *process) start() {
 	p.h.note(p, "starts")
-	p.wg.Go(func() { p.sweeper.Run(p.ctx) })
+	p.wg.Go(func() {
+		// No two processes look at the same moment: who comes first must be in the seed.
+		if p.pause(p.ctx, p.h.some("start", strconv.Itoa(p.name), p.h.tempo.interval)) == nil {
+			p.sweeper.Run(p.ctx)
+		}
+	})
 	p.server.start()
 }
 
@@ -154,24 +157,14 @@ func (p *process) stop() {
 func (p *process) sleptAt(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.slept {
-		if s.holds(t) {
-			return true
-		}
-	}
-	return false
+	return meets(p.slept, t, t)
 }
 
 // sleptBetween tells whether the process was frozen for some of that time.
 func (p *process) sleptBetween(from, to time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.slept {
-		if !s.from.After(to) && (s.to.IsZero() || !s.to.Before(from)) {
-			return true
-		}
-	}
-	return false
+	return meets(p.slept, from, to)
 }
 
 // diedBy tells whether the process was dead at that moment.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ type health struct {
 	mu    sync.Mutex
 	state outage
 	thaw  chan struct{} // of a frozen one
-	since time.Time
+	away  []span
 }
 
 func (s *health) set(state outage) {
@@ -40,13 +41,30 @@ func (s *health) set(state outage) {
 	if state == frozen {
 		s.thaw = make(chan struct{})
 	}
-	s.state, s.since = state, time.Now()
+	if s.state != up {
+		s.away[len(s.away)-1].to = time.Now()
+	}
+	if s.state = state; state != up {
+		s.away = append(s.away, span{from: time.Now()})
+	}
 }
 
 func (s *health) is() (outage, chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.thaw
+}
+
+// wasAway tells whether it was, at some time in between.
+func (s *health) wasAway(from, to time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return meets(s.away, from, to)
+}
+
+// meets tells whether one of the spans and that time have a moment in common.
+func meets(spans []span, from, to time.Time) bool {
+	return slices.ContainsFunc(spans, func(s span) bool { return !s.from.After(to) && (s.to.IsZero() || !s.to.Before(from)) })
 }
 
 var errNoAnswer = errors.New("connection refused")
@@ -279,6 +297,12 @@ func (c *connection) Marker(ctx context.Context, now time.Time) (born time.Time,
 		born = c.r.marker
 	})
 	return born, err
+}
+
+func (r *redisDouble) keeps(id uuid.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.results[id] != nil
 }
 
 // safe is where outcomes are kept.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 // server is asynq's: it takes tasks, renews their leases, and acknowledges them while it holds these.
 type server struct {
 	p     *process
+	name  string
 	quit  chan struct{} // no more tasks
 	abort chan struct{} // nor patience
 	took  chan struct{} // closed when nothing is taken any more
@@ -28,7 +30,7 @@ type holding struct {
 }
 
 func newServer(p *process) *server {
-	return &server{p: p, quit: make(chan struct{}), abort: make(chan struct{}), took: make(chan struct{}), active: map[*redisTask]*holding{}}
+	return &server{p: p, name: strconv.Itoa(p.name), quit: make(chan struct{}), abort: make(chan struct{}), took: make(chan struct{}), active: map[*redisTask]*holding{}}
 }
 
 func (s *server) start() {
@@ -97,6 +99,7 @@ func (s *server) take() {
 		case <-s.p.ctx.Done():
 		}
 		poll.Stop()
+		_ = s.p.pause(s.p.ctx, s.p.h.some("poll", s.name, 4*s.p.h.tempo.latency)) // who is first to look is in the seed
 	}
 }
 
@@ -152,6 +155,9 @@ func (s *server) acknowledge(x *redisTask, h *holding, again time.Duration) {
 
 // heart renews leases and recovers what others let fall.
 func (s *server) heart() {
+	if s.p.pause(s.p.ctx, s.p.h.some("heart", s.name, s.p.h.tempo.beat)) != nil {
+		return
+	}
 	ticker := time.NewTicker(s.p.h.tempo.beat)
 	defer ticker.Stop()
 	for n := 1; ; n++ {

@@ -16,12 +16,19 @@ var quiet = slog.New(slog.DiscardHandler)
 // storm lets things go wrong one after another, and at the same time.
 func (h *history) storm() {
 	d := h.dice("storm", "")
+	mix := weather
+	switch h.planted { // what these guard against is rare
+	case noGrace:
+		mix = []func(*history, uint64, int, time.Duration) func(){powerCut}
+	case noFence:
+		mix = []func(*history, uint64, int, time.Duration) func(){trapped, slept}
+	}
 	var all sync.WaitGroup
 	for range d.IntN(h.tempo.storms + 1) {
 		time.Sleep(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
 		place := d.IntN(len(h.places()))
 		long := time.Duration(d.Float64() * 90 * float64(h.tempo.unit))
-		all.Go(weather[d.IntN(len(weather))](h, d.Uint64(), place, long))
+		all.Go(mix[d.IntN(len(mix))](h, d.Uint64(), place, long))
 	}
 	all.Wait()
 	time.Sleep(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
@@ -110,6 +117,13 @@ func trapped(h *history, seed uint64, place int, long time.Duration) func() {
 	}
 }
 
+// doubts is called when a process has claimed a delivery of which Redis knows an outcome; in some histories Redis goes away then.
+func (h *history) doubts() {
+	if h.silence.CompareAndSwap(true, false) && h.stormy.Load() {
+		h.late.Go(h.away("Redis does not tell", &h.redis.health, down, h.tempo.recall+20*h.tempo.unit))
+	}
+}
+
 // oversleep wakes a process after its lease, or just when another one calls for the same delivery.
 func (h *history) oversleep(p *process, id uuid.UUID, long time.Duration) {
 	other := make(chan struct{})
@@ -144,16 +158,24 @@ func cutOff(h *history, _ uint64, place int, long time.Duration) func() {
 
 func (h *history) away(what string, server *health, state outage, long time.Duration) func() {
 	return func() {
-		h.count(what)
-		h.note(nil, what)
-		server.set(state)
+		h.begins(what, server, state)
 		time.Sleep(long)
-		if server == &h.postgres && state == down {
-			h.ground.Restart()
-		}
-		h.note(nil, what+" no more")
-		server.set(up)
+		h.ends(what, server, state)
 	}
+}
+
+func (h *history) begins(what string, server *health, state outage) {
+	h.count(what)
+	h.note(nil, what)
+	server.set(state)
+}
+
+func (h *history) ends(what string, server *health, state outage) {
+	if server == &h.postgres && state == down {
+		h.ground.Restart()
+	}
+	h.note(nil, what+" no more")
+	server.set(up)
 }
 
 func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
@@ -170,24 +192,27 @@ func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
 	}
 }
 
-// both are away.
+// both are away, Postgres for longer.
 func both(h *history, seed uint64, _ int, long time.Duration) func() {
 	return func() {
-		var two sync.WaitGroup
 		state := []outage{down, frozen}[seed%2]
-		two.Go(h.away("Redis away with Postgres", &h.redis.health, state, long/2))
-		two.Go(h.away("Postgres away with Redis", &h.postgres, state, long/3))
-		two.Wait()
+		h.begins("Redis away with Postgres", &h.redis.health, state)
+		h.begins("Postgres away with Redis", &h.postgres, state)
+		time.Sleep(long / 3)
+		h.ends("Redis away with Postgres", &h.redis.health, state)
+		time.Sleep(long / 5)
+		h.ends("Postgres away with Redis", &h.postgres, state)
 	}
 }
 
 // powerCut takes both away for longer than a lease, and both come back at once: whoever knows something has told nobody.
 func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
 	return func() {
-		var two sync.WaitGroup
-		two.Go(h.away("power cut", &h.redis.health, down, h.tempo.lease+long/3))
-		two.Go(h.away("Postgres without power", &h.postgres, down, h.tempo.lease+long/3))
-		two.Wait()
+		h.begins("power cut", &h.redis.health, down)
+		h.begins("Postgres without power", &h.postgres, down)
+		time.Sleep(h.tempo.lease + long/3)
+		h.ends("Postgres without power", &h.postgres, down)
+		h.ends("power cut", &h.redis.health, down)
 	}
 }
 

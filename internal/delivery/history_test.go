@@ -19,10 +19,15 @@ import (
 
 // oneSeed runs one history alone, as HERALD_HISTORY_SEED does:
 //
-//	go test ./internal/delivery -run TestHistories -seed 4711
+//	GOMAXPROCS=1 go test ./internal/delivery -run 'TestHistories$' -v -seed 4711
+//
+// On one processor the same seed tells the same story but for a few who look at the same instant; on more it is mostly so.
 var oneSeed = flag.Uint64("seed", 0, "the seed of the one history to run")
 
-// histories is how many are run: HERALD_HISTORIES, else 1,000, or 100 under the race detector.
+// enough histories meet everything that mustHappen names.
+const enough = 1000
+
+// histories is how many are run: HERALD_HISTORIES, else enough, or fewer under the race detector, which is five times slower.
 func histories(t *testing.T) int {
 	if text := os.Getenv("HERALD_HISTORIES"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -32,9 +37,9 @@ func histories(t *testing.T) int {
 		return n
 	}
 	if raceDetector {
-		return 100
+		return 300
 	}
-	return 1000
+	return enough
 }
 
 func seedAlone(t *testing.T) uint64 {
@@ -112,7 +117,7 @@ func TestHistories(t *testing.T) {
 				for seed := next.Add(1); seed <= int64(total) && failed.Load() < 3; seed = next.Add(1) {
 					if h := l.one(t, uint64(seed), none); len(h.broken) > 0 {
 						failed.Add(1)
-						t.Errorf("seed %d (alone: HERALD_HISTORY_SEED=%d)\n%s", seed, seed, h.story())
+						t.Errorf("seed %d (alone: GOMAXPROCS=1 HERALD_HISTORY_SEED=%d)\n%s", seed, seed, h.story())
 					}
 				}
 			})
@@ -120,7 +125,7 @@ func TestHistories(t *testing.T) {
 	})
 	t.Logf("%d histories; in how many of them it happened:\n%s", total, l.happened())
 	for _, what := range mustHappen {
-		if l.counts[what] == 0 && !t.Failed() {
+		if l.counts[what] == 0 && total >= enough && !t.Failed() {
 			t.Errorf("in none of the histories: %s", what)
 		}
 	}
@@ -133,7 +138,7 @@ var mustHappen = []string{
 	"answer of Postgres lost", "frozen Postgres did it later", "lease ran out", "lease extended", "task replaced",
 	"task recovered by asynq", "asynq lease lost", "acknowledgement lost", "task put back at shutdown",
 	"handed out by lost before", "handed out by due", "handed out by backlog",
-	"outcome kept in Redis", "outcome adopted", "late success", "late outcome refused",
+	"outcome kept in Redis", "outcome adopted", "Redis does not tell", "late success", "late outcome refused",
 	"two calls at once, one had slept", "called again", "limited",
 	"replayed", "cancelled", "reason held_unknown", "reason auth_required", "reason outcome_unknown",
 	"recorded dead", "ended delivered", "ended dead", "ended rejected", "ended cancelled",
@@ -142,7 +147,7 @@ var mustHappen = []string{
 // TestHistoriesNotice: with a protection switched off, the histories find out.
 func TestHistoriesNotice(t *testing.T) {
 	t.Parallel()
-	most := uint64(1000)
+	most := uint64(500)
 	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindSweep, noGrace} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()

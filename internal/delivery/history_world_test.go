@@ -76,7 +76,8 @@ type history struct {
 	calm     time.Time // when nothing goes wrong any more
 	stormy   atomic.Bool
 	looks    atomic.Int64
-	errors   float64 // how often a single call fails
+	silence  atomic.Bool // Redis goes away when it is asked for a known outcome
+	errors   float64     // how often a single call fails
 
 	ids      []uuid.UUID
 	hopeless map[uuid.UUID]bool
@@ -156,17 +157,18 @@ type mishap struct {
 }
 
 func (h *history) fault(op, key string) mishap {
-	if !h.stormy.Load() {
-		return mishap{}
-	}
 	d := h.dice(op, key)
-	m := mishap{fails: d.Float64() < h.errors, lost: d.Float64() < h.errors, late: d.Float64() < .5}
-	switch op {
+	rate := h.errors
+	if !h.stormy.Load() {
+		rate = 0
+	}
+	m := mishap{fails: d.Float64() < rate, lost: d.Float64() < rate, late: d.Float64() < .5}
+	switch op { // what the sweep does when it is idle need not wait: it is most of what a history costs
 	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres backlog", "postgres overdue":
 	default:
 		m.before, m.after = time.Duration(d.Float64()*float64(h.tempo.latency)), time.Duration(d.Float64()*float64(h.tempo.latency))
 	}
-	if d.Float64() < h.errors/4 {
+	if d.Float64() < rate/4 {
 		m.before = time.Duration(d.Float64() * float64(6*h.tempo.unit))
 	}
 	return m
@@ -177,6 +179,7 @@ func (h *history) run() {
 	d := h.dice("world", "")
 	h.errors = []float64{0, .01, .05, .15}[d.IntN(4)]
 	h.stormy.Store(true)
+	h.silence.Store(d.Float64() < .4)
 	for i := range 1 + d.IntN(3) {
 		h.launch(i)
 	}

@@ -125,7 +125,7 @@ func TestKnownOutcomes(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 			rw.Header().Set("Retry-After", "100")
-			http.Error(rw, "no", 503)
+			http.Error(rw, "no", http.StatusServiceUnavailable)
 			return true
 		}))
 		id := w.handOut(a.URL)
@@ -149,7 +149,7 @@ func TestKnownOutcomes(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 			if n == 1 {
-				http.Error(rw, "no", 503)
+				http.Error(rw, "no", http.StatusServiceUnavailable)
 			}
 			return n == 1
 		}))

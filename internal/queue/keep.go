@@ -72,19 +72,22 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("mark Redis: it loses what it is told")
 }
 
+// idleConns are kept by Client: connecting would take most of its time.
+const idleConns = 4
+
 // Client makes connections of their own for calls that must not wait longer than timeout, whatever Redis does; the caller
 // closes it, before the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:
-		o := *c.Options()
+		o := plain(*c.Options())
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
-		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+		o.MaxRetries, o.MinIdleConns, o.ContextTimeoutEnabled = -1, idleConns, true
 		return redis.NewClient(&o), nil
 	case *redis.ClusterClient:
 		o := *c.Options()
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
-		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+		o.MaxRetries, o.MinIdleConns, o.ContextTimeoutEnabled = -1, idleConns, true
 		return redis.NewClusterClient(&o), nil
 	}
 	return nil, fmt.Errorf("queue: clients of type %T cannot be made again", q.rdb)

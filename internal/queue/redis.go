@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // parseURL turns REDIS_URL into asynq's connection options: redis, rediss, redis-socket, redis-sentinel as asynq knows them,
@@ -136,5 +137,18 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	if !ok {
 		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
 	}
-	return c, nil
+	if _, single := opt.(asynq.RedisClientOpt); !single {
+		return c, nil // a failover client is more than its options
+	}
+	o := plain(*c.(*redis.Client).Options())
+	_ = c.Close()
+	return redis.NewClient(&o), nil
+}
+
+// plain is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here listens to them, and
+// looking for them costs a read of its own each time.
+func plain(o redis.Options) redis.Options {
+	o.Protocol, o.PushNotificationProcessor = 2, nil
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return o
 }

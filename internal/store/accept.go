@@ -321,19 +321,29 @@ func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder) (o
 	return out, nil
 }
 
-// dispatchIn hands out for several agents whose rows are locked.
+// dispatchIn hands out for several agents whose rows are locked. The tasks come by turns, one of each agent: deliveries of one
+// agent that run at once wait for each other when they are recorded, and for a place at its origin.
 func (s *Store) dispatchIn(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
-	var tasks []Task
+	lines := make([][]Task, len(agents))
 	b := &pgx.Batch{}
-	for _, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) error {
-			got, err := pgx.CollectRows(rows, scanTask)
-			tasks = append(tasks, got...)
+	for i, a := range agents {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) (err error) {
+			lines[i], err = pgx.CollectRows(rows, scanTask)
 			return err
 		})
 	}
-	err := tx.SendBatch(ctx, b).Close()
-	return tasks, err
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, err
+	}
+	var tasks []Task
+	for turn := range HandOut {
+		for _, line := range lines {
+			if turn < len(line) {
+				tasks = append(tasks, line[turn])
+			}
+		}
+	}
+	return tasks, nil
 }
 
 // agentsOf lists the agents of a batch.

@@ -137,6 +137,7 @@ func TestPlans(t *testing.T) {
 		"retain_attempts": {q.retainAttempts, `'1 day', 500`},
 		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
 		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
+		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE status = 'held' ORDER BY seq DESC LIMIT 50`, ``},
 		"dispatch":        {q.dispatch, agent + `, 8, ` + id + `, 1`},
 		"make_agents":     {q.makeAgents, agents},
 		"lock_agents":     {q.lockAgents, agents},

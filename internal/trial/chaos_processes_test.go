@@ -4,9 +4,11 @@ package trial
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -238,7 +240,7 @@ func TestChaosFrozenWorker(t *testing.T) {
 				}
 			case before[id] != after[id]:
 				changed++
-				t.Errorf("%s changed the delivery\nfrom %s\nto   %s", s.what, before[id], after[id])
+				t.Errorf("%s changed delivery %s: %s", s.what, id, difference(before[id], after[id]))
 			}
 			if k < 2 && first.Outcome == "delivered" {
 				completed++
@@ -269,7 +271,22 @@ func TestChaosFrozenWorker(t *testing.T) {
 	}
 }
 
-// texts are the deliveries' rows, whole, but for what says when they were touched.
+// difference names the columns in which two rows differ.
+func difference(before, after string) string {
+	var a, b map[string]any
+	if json.Unmarshal([]byte(before), &a) != nil || json.Unmarshal([]byte(after), &b) != nil {
+		return before + " to " + after
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		if !reflect.DeepEqual(a[name], b[name]) {
+			out = append(out, fmt.Sprintf("%s from %v to %v", name, a[name], b[name]))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// texts are the deliveries' rows but for their jobs, as JSON.
 func (r *row) texts() (out map[uuid.UUID]string) {
 	r.Helper()
 	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {

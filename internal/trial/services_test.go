@@ -1,0 +1,209 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+)
+
+// Redis comes back with its data, without it, and is silent while it is frozen, always at the same address.
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "herald-trial-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // the server may be another user
+		t.Fatal(err)
+	}
+	r, err := startRedis(ctx, dir, slog.New(slog.DiscardHandler))
+	if errors.Is(err, embedded.ErrNoRedis) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.close(context.WithoutCancel(ctx)); err != nil {
+			t.Error(err)
+		}
+	}()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func() string {
+		t.Helper()
+		text, _ := r.Client().Get(ctx, "k").Result()
+		return text
+	}
+	must(r.Client().Set(ctx, "k", "v", 0).Err())
+	must(r.Kill(ctx))
+	if err := r.Client().Ping(ctx).Err(); err == nil {
+		t.Error("a killed Redis answers")
+	}
+	must(r.Start(ctx))
+	if got := get(); got != "v" {
+		t.Errorf("back from its file it holds %q", got)
+	}
+	must(r.Kill(ctx))
+	must(r.StartEmpty(ctx))
+	if got := get(); got != "" {
+		t.Errorf("back empty it holds %q", got)
+	}
+	must(r.Freeze())
+	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+	if err := r.Client().Ping(short).Err(); err == nil {
+		t.Error("a frozen Redis answers")
+	}
+	stop()
+	must(r.Thaw())
+	must(r.Client().Ping(ctx).Err())
+}
+
+func TestProcess(t *testing.T) {
+	t.Parallel()
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip(err)
+	}
+	run := func(script string) *Process {
+		t.Helper()
+		p, err := program{name: "script", path: sh, args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log")}.start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := run("exit 0").Wait(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := run("exit 3").Wait(ctx); err == nil {
+		t.Error("exit 3 is no error")
+	}
+	p := run("trap 'exit 0' TERM; echo '{\"msg\":\"ready\"}'; while :; do sleep 0.01; done")
+	ready := func() (bool, error) {
+		for l := range p.Lines() {
+			return l.Message == "ready", nil
+		}
+		return false, nil
+	}
+	if err := Until(ctx, time.Millisecond, "the script", ready); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Freeze(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Thaw(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Terminate(ctx); err != nil {
+		t.Error(err)
+	}
+	deaf := run("trap '' TERM; while :; do sleep 0.01; done")
+	soon, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer stop()
+	if err := deaf.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that does not end: %v", err)
+	}
+	select {
+	case <-deaf.Done():
+	default:
+		t.Error("it was not killed")
+	}
+	if err := deaf.Kill(); err != nil {
+		t.Errorf("a second kill: %v", err)
+	}
+}
+
+func TestUntil(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	away := errors.New("away")
+	err := Until(ctx, time.Millisecond, "nothing", func() (bool, error) { return true, away })
+	if !errors.Is(err, away) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	n := 0
+	if err := Until(t.Context(), time.Millisecond, "three", func() (bool, error) { n++; return n == 3, nil }); err != nil || n != 3 {
+		t.Errorf("%d %v", n, err)
+	}
+}
+
+func TestBeforeMigration(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx := t.Context()
+	if _, _, err := BeforeMigration(ctx, dir); err == nil {
+		t.Error("a folder without migrations has a version before one")
+	}
+	do := func(args ...string) {
+		t.Helper()
+		if _, err := git(ctx, dir, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("migrations/0001_a.sql")
+	write("migrations/0002_b.sql")
+	if _, _, err := BeforeMigration(ctx, dir); !errors.Is(err, ErrNoHistory) {
+		t.Errorf("without git: %v", err)
+	}
+	do("init", "-q")
+	commit := func(what string, names ...string) {
+		t.Helper()
+		do(append([]string{"add"}, names...)...)
+		do("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "--no-verify", "-m", what)
+	}
+	is := func(revision string) {
+		t.Helper()
+		want, err := git(ctx, dir, "rev-parse", revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, migration, err := BeforeMigration(ctx, dir)
+		if err != nil || got+"\n" != want || migration != "0002_b.sql" {
+			t.Errorf("%q %q %v, want %s", got, migration, err, revision)
+		}
+	}
+	commit("first", "migrations/0001_a.sql")
+	is("HEAD") // the second is not committed
+	commit("second", "migrations/0002_b.sql")
+	is("HEAD~1")
+	write("more")
+	commit("third", "more")
+	is("HEAD~2")
+	into := filepath.Join(t.TempDir(), "tree")
+	if err := Export(ctx, dir, "HEAD~1", into); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"migrations/0001_a.sql": true, "migrations/0002_b.sql": true, "more": false, "commit.tar": false} {
+		if _, err := os.Stat(filepath.Join(into, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
