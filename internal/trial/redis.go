@@ -52,7 +52,7 @@ func (r *Redis) Start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.client = redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
+		r.client = redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path, ContextTimeoutEnabled: true})
 	}
 	if server.URL() != r.url {
 		return fmt.Errorf("Redis came back at %s, not at %s", server.URL(), r.url)
