@@ -29,7 +29,7 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	pass, err := p.Limits.Enter(ctx, where(a.target), fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	var refused *limits.RefusedError
 	if errors.As(err, &refused) {
-		return retry.Pause(limited[refused.Reason], refused.Wait, refused.Text)
+		return retry.Pause(retry.Reason(refused.Reason), refused.Wait, refused.Text) // the same words (DESIGN §4)
 	}
 	if err != nil {
 		return fmt.Errorf("take a place at the agent's origin: %w", err)
@@ -37,8 +37,6 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	a.place = pass
 	return nil
 }
-
-var limited = map[limits.Reason]retry.Reason{limits.Busy: retry.AgentBusy, limits.Throttled: retry.Throttled, limits.Open: retry.BreakerOpen}
 
 // depart gives the place back and tells how the endpoint did.
 func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {

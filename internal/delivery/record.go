@@ -128,14 +128,14 @@ func (p *Pipeline) commitAtLast(ctx context.Context, a *attempt, commit func(con
 	}
 }
 
-// strip leaves only words of our own in the outcome.
+// strip takes out of the outcome what strangers said.
 func (a *attempt) strip() {
-	o := a.out
 	a.bare = true
-	a.out = store.Outcome{Status: o.Status, Reason: o.Reason, Delay: o.Delay, Task: o.Task, Free: o.Free, Called: o.Called, Stage: o.Stage,
-		FileVerification: o.FileVerification, FileSource: o.FileSource, AgentOK: o.AgentOK}
+	o := &a.out
+	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
+	o.Arguments, o.Response, o.Result, o.ServerInfo = nil, nil, nil, nil
 	if o.Error != "" {
-		a.out.Error = "details could not be stored; the log has them"
+		o.Error = "details could not be stored; the log has them"
 	}
 }
 
