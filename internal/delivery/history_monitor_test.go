@@ -26,7 +26,8 @@ type monitor struct {
 	flushes []span // moments
 	counts  map[string]int
 	log     []event
-	broken  []string // what must not be
+	broken  []string      // what must not be
+	over    chan struct{} // closed with the first of these
 	suspect uuid.UUID
 }
 
@@ -64,7 +65,8 @@ type event struct {
 
 func newMonitor() monitor {
 	return monitor{claims: map[int64]*claimed{}, holding: map[*process]map[uuid.UUID]*claimed{}, made: map[uuid.UUID][]*made{},
-		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{}}
+		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{},
+		over: make(chan struct{})}
 }
 
 func (h *history) count(what string) { h.countN(what, 1) }
@@ -95,6 +97,9 @@ func (h *history) violated(id uuid.UUID, format string, args ...any) {
 func (h *history) breaks(id uuid.UUID, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	h.log = append(h.log, event{time.Now(), nil, id, "VIOLATION: " + text})
+	if len(h.broken) == 0 {
+		close(h.over)
+	}
 	h.broken = append(h.broken, fmt.Sprintf("delivery %s: %s", id, text))
 	h.suspect = id
 }

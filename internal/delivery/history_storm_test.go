@@ -25,13 +25,23 @@ func (h *history) storm() {
 	}
 	var all sync.WaitGroup
 	for range d.IntN(h.tempo.storms + 1) {
-		time.Sleep(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
+		h.lasts(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
 		place := d.IntN(len(h.places()))
 		long := time.Duration(d.Float64() * 90 * float64(h.tempo.unit))
 		all.Go(mix[d.IntN(len(mix))](h, d.Uint64(), place, long))
 	}
 	all.Wait()
-	time.Sleep(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
+	h.lasts(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
+}
+
+// lasts lets something last for d of the history's own clock, or until the history is broken: after that nothing more is learnt.
+func (h *history) lasts(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-h.over:
+	}
 }
 
 // weather are the things that go wrong: with the process in a place, or with a server, for a while.
@@ -58,7 +68,7 @@ func killed(h *history, _ uint64, place int, long time.Duration) func() {
 		if p.leaves() {
 			h.count("killed")
 			p.kill()
-			time.Sleep(long / 3)
+			h.lasts(long / 3)
 			h.launch(place)
 		}
 	}
@@ -80,7 +90,7 @@ func slept(h *history, _ uint64, place int, long time.Duration) func() {
 		p := h.places()[place]
 		p.freeze()
 		h.count("process frozen")
-		time.Sleep(long)
+		h.lasts(long)
 		p.resume()
 	}
 }
@@ -111,7 +121,7 @@ func trapped(h *history, seed uint64, place int, long time.Duration) func() {
 		if !dies {
 			h.oversleep(p, id, long)
 		} else if p.leaves() {
-			time.Sleep(long / 3)
+			h.lasts(long / 3)
 			h.launch(place)
 		}
 	}
@@ -135,7 +145,7 @@ func (h *history) oversleep(p *process, id uuid.UUID, long time.Duration) {
 	select {
 	case <-limit.C:
 	case <-other:
-		time.Sleep(long / 90 * 3)
+		h.lasts(long / 90 * 3)
 	}
 	p.resume()
 }
@@ -151,7 +161,7 @@ func cutOff(h *history, _ uint64, place int, long time.Duration) func() {
 		p := h.places()[place]
 		h.count("process without Postgres")
 		p.cut(true)
-		time.Sleep(long)
+		h.lasts(long)
 		p.cut(false)
 	}
 }
@@ -159,7 +169,7 @@ func cutOff(h *history, _ uint64, place int, long time.Duration) func() {
 func (h *history) away(what string, server *health, state outage, long time.Duration) func() {
 	return func() {
 		h.begins(what, server, state)
-		time.Sleep(long)
+		h.lasts(long)
 		h.ends(what, server, state)
 	}
 }
@@ -184,7 +194,7 @@ func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
 		if seed%2 == 0 {
 			h.redis.set(down)
 			h.note(nil, "Redis is down")
-			time.Sleep(long / 3)
+			h.lasts(long / 3)
 		}
 		h.redis.flush()
 		h.forgotten(uuid.Nil)
@@ -198,9 +208,9 @@ func both(h *history, seed uint64, _ int, long time.Duration) func() {
 		state := []outage{down, frozen}[seed%2]
 		h.begins("Redis away with Postgres", &h.redis.health, state)
 		h.begins("Postgres away with Redis", &h.postgres, state)
-		time.Sleep(long / 3)
+		h.lasts(long / 3)
 		h.ends("Redis away with Postgres", &h.redis.health, state)
-		time.Sleep(long / 5)
+		h.lasts(long / 5)
 		h.ends("Postgres away with Redis", &h.postgres, state)
 	}
 }
@@ -210,7 +220,7 @@ func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
 	return func() {
 		h.begins("power cut", &h.redis.health, down)
 		h.begins("Postgres without power", &h.postgres, down)
-		time.Sleep(h.tempo.lease + long/3)
+		h.lasts(h.tempo.lease + long/3)
 		h.ends("Postgres without power", &h.postgres, down)
 		h.ends("power cut", &h.redis.health, down)
 	}
