@@ -18,6 +18,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -317,10 +318,8 @@ func TestDeadline(t *testing.T) {
 
 func TestNothingWritten(t *testing.T) {
 	t.Parallel()
-	closed := httptest.NewServer(nil)
-	closed.Close()
 	p := newPool(t)
-	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: closed.URL + "/mcp?key=hidden-token"}, Request{Tool: "x"})
+	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://" + embeddedtest.Address(t) + "/mcp?key=hidden-token"}, Request{Tool: "x"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout {
 		t.Errorf("got %#v", err)

@@ -54,7 +54,7 @@ type running struct {
 // run starts a service with this environment; it is stopped with the test at the latest.
 func run(t testing.TB, ephemeral bool, env ...string) *running {
 	t.Helper()
-	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: freeAddress(t), log: &syncBuffer{}}
+	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: embeddedtest.Address(t), log: &syncBuffer{}}
 	cfg := load(t, append(env, "HERALD_LISTEN="+r.listen, "HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=http://127.0.0.1:1")...)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -187,16 +187,6 @@ func dataFolder(t testing.TB) string {
 	return dir
 }
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // gate is an address at which nobody is until it is opened; then it is somebody else's.
 type gate struct {
 	t        testing.TB
@@ -210,7 +200,7 @@ type gate struct {
 }
 
 func newGate(t testing.TB, network, target string) *gate {
-	g := &gate{t: t, address: freeAddress(t), network: network, target: target}
+	g := &gate{t: t, address: embeddedtest.Address(t), network: network, target: target}
 	t.Cleanup(g.close)
 	return g
 }

@@ -281,7 +281,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, target *redis.Options) *proxy {
 	t.Helper()
-	p := &proxy{t: t, addr: "127.0.0.1:0"}
+	p := &proxy{t: t, addr: embeddedtest.Address(t)}
 	p.next(target)
 	t.Cleanup(p.stop)
 	return p

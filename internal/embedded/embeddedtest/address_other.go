@@ -1,0 +1,14 @@
+//go:build !linux
+
+package embeddedtest
+
+import "net"
+
+// reserve finds a port that is free now; nothing keeps it so.
+func reserve() (address string, release func(), err error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	return l.Addr().String(), func() {}, l.Close()
+}

@@ -1,0 +1,72 @@
+package embeddedtest
+
+import (
+	"errors"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The address refuses, can be listened at, and refuses again; it can be listened at a second time.
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	address := Address(t)
+	for range 2 {
+		if _, err := net.DialTimeout("tcp", address, 10*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("nobody should listen at %s: %v", address, err)
+		}
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.DialTimeout("tcp", address, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		_ = l.Close()
+	}
+}
+
+// Neither listeners nor connections that let the kernel pick are given a reserved port. Ports are drawn from 28,000 on Linux, so
+// a hundred that were not reserved would show among 4,000 draws.
+func TestAddressIsKept(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere the port is only found")
+	}
+	mine := map[string]bool{}
+	for range 100 {
+		mine[Address(t)] = true
+	}
+	if len(mine) != 100 {
+		t.Fatalf("%d different addresses", len(mine))
+	}
+	target, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	for range 2000 {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("tcp4", target.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		served, err := target.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, picked := range map[string]string{"a listener": l.Addr().String(), "a connection": c.LocalAddr().String()} {
+			if mine[picked] {
+				t.Fatalf("%s was given %s", what, picked)
+			}
+		}
+		_, _, _ = l.Close(), c.Close(), served.Close()
+	}
+}
