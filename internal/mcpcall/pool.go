@@ -38,7 +38,8 @@ type Config struct {
 	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool that does not
 	// exist does not become a stream of listings. Default 1 s.
 	RelistAfter time.Duration
-	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. Default 512.
+	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. It
+	// bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
 	MaxClients int
 	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake. Default 16.
 	IdlePerHost int
@@ -80,7 +81,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.IdleTimeout, 5*time.Minute)
 	setDefault(&c.ToolsTTL, 10*time.Minute)
 	setDefault(&c.RelistAfter, time.Second)
-	setDefault(&c.MaxClients, 512)
+	setDefault(&c.MaxClients, 1024)
 	setDefault(&c.IdlePerHost, 16)
 	setDefault(&c.ClientVersion, "dev")
 	if c.StdioEnv == nil {
@@ -156,7 +157,7 @@ func NewPool(cfg Config) (*Pool, error) {
 	p := &Pool{
 		cfg: cfg,
 		// Agents think before they answer; the call's deadline bounds that.
-		base:    cfg.Guard.Transport(netguard.Limits{Header: -1, IdlePerHost: cfg.IdlePerHost}),
+		base:    cfg.Guard.Transport(netguard.Limits{Header: -1, IdlePerHost: cfg.IdlePerHost, IdleConns: cfg.MaxClients}),
 		ctx:     ctx,
 		cancel:  cancel,
 		closing: make(chan struct{}),

@@ -29,6 +29,8 @@ type Limits struct {
 	HeaderBytes int64
 	// IdlePerHost is how many idle connections are kept per host. Default 4.
 	IdlePerHost int
+	// IdleConns is how many are kept in all. Default 256; each costs two goroutines and its buffers, some 35 KB without TLS.
+	IdleConns int
 	// ConnsPerHost bounds connections per host, busy ones included; requests
 	// beyond it wait. Default 0: no bound.
 	ConnsPerHost int
@@ -56,6 +58,9 @@ func (l Limits) withDefaults() Limits {
 	if l.IdlePerHost <= 0 {
 		l.IdlePerHost = 4
 	}
+	if l.IdleConns <= 0 {
+		l.IdleConns = 256
+	}
 	return l
 }
 
@@ -72,7 +77,7 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 		ResponseHeaderTimeout:  l.Header,
 		TLSHandshakeTimeout:    l.TLS,
 		IdleConnTimeout:        l.Idle,
-		MaxIdleConns:           256,
+		MaxIdleConns:           l.IdleConns,
 		MaxIdleConnsPerHost:    l.IdlePerHost,
 		MaxConnsPerHost:        l.ConnsPerHost,
 		ExpectContinueTimeout:  time.Second,

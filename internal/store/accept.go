@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -137,21 +138,45 @@ func (a arrival) refreshes() bool { return a.Job.Kind == job.KindAgentUpdated &&
 
 func (s *Store) accept(ctx context.Context, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		out, tasks = make([]Acceptance, len(in)), nil
-		agents := agentsOf(in)
-		if err := s.lockAgents(ctx, tx, agents); err != nil {
+		out = make([]Acceptance, len(in))
+		lines := make(map[Agent][]Task)
+		if err := s.lockAgents(ctx, tx, agentsOf(in)); err != nil {
 			return err
 		}
-		if err := s.insert(ctx, tx, in, out); err != nil {
+		if err := s.refresh(ctx, tx, in, out); err != nil {
 			return err
 		}
-		if err := s.settleKnown(ctx, tx, in, out); err != nil {
+		if err := s.insert(ctx, tx, in, out, lines); err != nil {
 			return err
 		}
-		tasks, err = s.dispatchIn(ctx, tx, agents)
-		return err
+		if err := s.settleKnown(ctx, tx, in, out, lines); err != nil {
+			return err
+		}
+		// An agent all of whose jobs were new and found a place has nothing more to hand out.
+		if err := s.dispatchInto(ctx, tx, behind(in, out, lines), lines); err != nil {
+			return err
+		}
+		tasks = byTurns(lines)
+		return nil
 	})
 	return out, tasks, err
+}
+
+// behind lists the agents with a job that was not handed out by its insert.
+func behind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
+	handed := make(map[uuid.UUID]bool, len(in))
+	for _, line := range lines {
+		for _, t := range line {
+			handed[t.ID] = true
+		}
+	}
+	var agents []Agent
+	for i, a := range in {
+		if a.Refused == "" && out[i].Verdict != Refreshed && (out[i].Verdict != Accepted || !handed[out[i].ID]) {
+			agents = append(agents, a.agent)
+		}
+	}
+	return distinct(agents)
 }
 
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
@@ -165,36 +190,91 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insert takes what is new, and raises epochs. What is known stays undecided.
-func (s *Store) insert(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
+// refresh raises the epochs of agents that changed.
+func (s *Store) refresh(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
 		if a.refreshes() {
 			b.Queue(`UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
 			          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.agent.ChainID, a.agent.Registry, a.agent.ID)
 			out[i] = Acceptance{Verdict: Refreshed}
-			continue
 		}
-		s.queueInsert(b, a, job.IDOf(a.key), &out[i])
+	}
+	if b.Len() == 0 {
+		return nil
 	}
 	return tx.SendBatch(ctx, b).Close()
 }
 
-func (s *Store) queueInsert(b *pgx.Batch, a arrival, id uuid.UUID, out *Acceptance) {
-	status, reason := Queued, ""
-	if a.Refused != "" {
-		status, reason = Rejected, "invalid_job"
+// insert takes what is new, and adds to lines what found a place. What is known stays undecided.
+func (s *Store) insert(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
+	var rows columns
+	for i, a := range in {
+		if out[i].Verdict == undecided {
+			rows.add(a, job.IDOf(a.key))
+		}
 	}
-	b.Queue(s.sql.accept, id, a.key, a.kind, a.agent.ChainID, a.agent.Registry, a.agent.ID, a.Job.OrderKey(), fmt.Sprint(a.Job.OrderSeq()),
-		a.raw, a.SealedHeaders, status, null(reason), null(a.Refused)).
-		QueryRow(func(row pgx.Row) error {
-			err := row.Scan(&out.ID)
-			if errors.Is(err, pgx.ErrNoRows) {
-				return nil
-			}
-			out.Verdict, out.Key, out.Status = Accepted, a.key, status
-			return err
-		})
+	n, err := s.insertColumns(ctx, tx, rows)
+	if err != nil {
+		return err
+	}
+	for i, a := range in {
+		id := job.IDOf(a.key)
+		dispatch, isNew := n[id]
+		if out[i].Verdict != undecided || !isNew {
+			continue
+		}
+		delete(n, id) // the same key again in this batch is known
+		out[i] = a.accepted(id)
+		if dispatch > 0 {
+			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: dispatch, Kind: a.kind})
+		}
+	}
+	return nil
+}
+
+// accepted is the answer to an arrival that became a row.
+func (a arrival) accepted(id uuid.UUID) Acceptance {
+	if a.Refused != "" {
+		return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: Rejected}
+	}
+	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: Queued}
+}
+
+// columns are arrivals as accept.sql takes them.
+type columns struct {
+	ids                  []uuid.UUID
+	keys, kinds          []string
+	chains               []int64
+	registries, agents   []string
+	orderKeys, orderSeqs []string
+	jobs, headers        [][]byte
+	refusals             []*string
+}
+
+func (c *columns) add(a arrival, id uuid.UUID) {
+	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
+	c.chains = append(c.chains, int64(a.agent.ChainID))
+	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
+	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
+	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders), append(c.refusals, null(a.Refused))
+}
+
+// insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
+func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
+	rows, err := tx.Query(ctx, s.sql.accept, c.ids, c.keys, c.kinds, c.chains, c.registries, c.agents, c.orderKeys, c.orderSeqs,
+		c.jobs, c.headers, c.refusals, HandOut)
+	if err != nil {
+		return nil, err
+	}
+	made := make(map[uuid.UUID]int, len(c.ids))
+	var id uuid.UUID
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+		made[id] = n
+		return nil
+	})
+	return made, err
 }
 
 // holder is the row that has a key.
@@ -206,7 +286,7 @@ type holder struct {
 }
 
 // settleKnown decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
-func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
+func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -228,7 +308,7 @@ func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []
 		if !ok {
 			return fmt.Errorf("look up %s: %w", a.key, errMoved)
 		}
-		if out[i], err = s.settle(ctx, tx, a, h); err != nil {
+		if out[i], err = s.settle(ctx, tx, a, h, lines); err != nil {
 			return err
 		}
 		if out[i].Verdict == Accepted { // the next of this batch with the same key meets what is there now
@@ -257,7 +337,7 @@ func (s *Store) holders(ctx context.Context, tx pgx.Tx, keys []string) (map[stri
 	return found, nil
 }
 
-func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
+func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	vanished := h.status == Cancelled && h.reason == "reorg"
 	notFound := h.status == Rejected && h.reason == "event_not_found"
@@ -267,10 +347,10 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acc
 	case a.Refused != "":
 		return out, nil
 	case h.raw == nil && invalid:
-		return s.displace(ctx, tx, a, h) // it never was this event
+		return s.displace(ctx, tx, a, h, lines) // it never was this event
 	case h.raw != nil && json.Unmarshal(h.raw, &known) != nil:
 		if invalid {
-			return s.displace(ctx, tx, a, h)
+			return s.displace(ctx, tx, a, h, lines)
 		}
 		return out, nil // a newer version may be able to read it
 	case h.raw != nil:
@@ -280,7 +360,7 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acc
 		}
 		field, differs := brought.Conflict(known)
 		if differs && (vanished || notFound || invalid) {
-			return s.displace(ctx, tx, a, h)
+			return s.displace(ctx, tx, a, h, lines)
 		}
 		if differs {
 			out.Verdict, out.Field = Conflict, field
@@ -301,7 +381,7 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acc
 }
 
 // displace gives the key of a row that turned out not to be an event to the one that claims it now.
-func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder) (out Acceptance, err error) {
+func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
 	err = tx.QueryRow(ctx, s.sql.displace, h.id, a.key).Scan(&moved)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -310,40 +390,59 @@ func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder) (o
 	if err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
-	b := &pgx.Batch{}
-	s.queueInsert(b, a, job.IDOf(moved), &out)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+	var row columns
+	row.add(a, job.IDOf(moved))
+	made, err := s.insertColumns(ctx, tx, row)
+	if err != nil {
 		return out, fmt.Errorf("take the key %s: %w", a.key, err)
 	}
-	if out.Verdict == undecided {
+	n, isNew := made[job.IDOf(moved)]
+	if !isNew {
 		return out, fmt.Errorf("take the key %s: %w", a.key, errMoved)
+	}
+	out = a.accepted(job.IDOf(moved))
+	if n > 0 {
+		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: n, Kind: a.kind})
 	}
 	return out, nil
 }
 
-// dispatchIn hands out for several agents whose rows are locked. The tasks come by turns, one of each agent: deliveries of one
-// agent that run at once wait for each other when they are recorded, and for a place at its origin.
+// dispatchIn hands out for several agents whose rows are locked.
 func (s *Store) dispatchIn(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
-	lines := make([][]Task, len(agents))
+	lines := make(map[Agent][]Task, len(agents))
+	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
+		return nil, err
+	}
+	return byTurns(lines), nil
+}
+
+func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
+	if len(agents) == 0 {
+		return nil
+	}
 	b := &pgx.Batch{}
-	for i, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) (err error) {
-			lines[i], err = pgx.CollectRows(rows, scanTask)
+	for _, a := range agents {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) error {
+			tasks, err := pgx.CollectRows(rows, scanTask)
+			lines[a] = append(lines[a], tasks...)
 			return err
 		})
 	}
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err
-	}
-	var tasks []Task
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// byTurns puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run at once wait for
+// each other when they are recorded, and for a place at its origin.
+func byTurns(lines map[Agent][]Task) (tasks []Task) {
+	agents := distinct(slices.Collect(maps.Keys(lines)))
 	for turn := range HandOut {
-		for _, line := range lines {
-			if turn < len(line) {
-				tasks = append(tasks, line[turn])
+		for _, a := range agents {
+			if turn < len(lines[a]) {
+				tasks = append(tasks, lines[a][turn])
 			}
 		}
 	}
-	return tasks, nil
+	return tasks
 }
 
 // agentsOf lists the agents of a batch.

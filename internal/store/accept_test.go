@@ -186,6 +186,54 @@ func TestHandOut(t *testing.T) {
 	}
 }
 
+// TestAcceptHandsOut: the insert hands out what there is room for, in order; the same key twice, what is refused and what is known take no
+// place from the others; behind a line nothing is handed out, but by the line's own dispatch.
+func TestAcceptHandsOut(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	of := func(out []Acceptance) (verdicts string) {
+		for _, a := range out {
+			verdicts += string(a.Verdict[0])
+		}
+		return verdicts
+	}
+	accept(t, s, feedbacks(1, 1, 2)...)
+	in := feedbacks(1, 1, 8)                         // two known, six new
+	in = append(in[:5:5], append(feedbacks(1, 3, 1), // the third once more
+		append([]Intake{{Refused: "no job", Key: "invalid:1"}}, append(in[5:], feedbacks(2, 1, 9)...)...)...)...)
+	out, tasks := accept(t, s, in...)
+	if got, want := of(out), "kkaaakaaaa"+"aaaaaaaaa"; got != want {
+		t.Errorf("verdicts %s, want %s", got, want)
+	}
+	handed := map[string]int{}
+	for i, task := range tasks {
+		d := read(t, s, task.ID)
+		handed[d.AgentID]++
+		if task.N != 1 || task.Kind != d.Kind || task.Attempts != 0 || task.Bulk || !task.At.IsZero() || d.Dispatch != 1 {
+			t.Errorf("%+v of %+v", task, d)
+		}
+		if i > 0 && i < 12 && d.AgentID == read(t, s, tasks[i-1].ID).AgentID {
+			t.Errorf("tasks %d and %d are of one agent", i-1, i)
+		}
+	}
+	if handed["1"] != 6 || handed["2"] != 8 {
+		t.Errorf("handed out: %v", handed)
+	}
+	// One of agent 2's stands in line: what comes now stands behind it.
+	if out, tasks := accept(t, s, feedbacks(2, 10, 2)...); of(out) != "aa" || len(tasks) != 0 {
+		t.Errorf("%v, %v", out, tasks)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'delivered', handed_at = NULL, finished_at = now() WHERE agent_id = 2 AND order_seq <= 2`)
+	_, tasks = accept(t, s, feedbacks(2, 12, 1)...)
+	var seqs []int64
+	for _, task := range tasks {
+		seqs = append(seqs, value[int64](t, s, `SELECT order_seq::bigint FROM herald.deliveries WHERE id = $1`, task.ID))
+	}
+	if fmt.Sprint(seqs) != "[9 10]" {
+		t.Errorf("with two places: feedback %v, want the oldest in line", seqs)
+	}
+}
+
 // TestWaitersTakeNoNinthPlace: waits that are over join the line when the agent has eight others.
 func TestWaitersTakeNoNinthPlace(t *testing.T) {
 	t.Parallel()

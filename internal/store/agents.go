@@ -48,13 +48,13 @@ type AgentFilter struct {
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
-		SELECT status, count(*) AS n FROM herald.deliveries d WHERE status = 'queued' AND handed_at IS NULL
+		SELECT status, count(*) AS n FROM herald.deliveries d WHERE place = 'line'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
 		UNION ALL
-		SELECT status, count(*) FROM herald.deliveries d WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL
+		SELECT status, count(*) FROM herald.deliveries d WHERE place = 'out'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
 		UNION ALL
-		SELECT status, count(*) FROM herald.deliveries d WHERE status IN ('waiting', 'held')
+		SELECT status, count(*) FROM herald.deliveries d WHERE place IN ('waiting', 'held')
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
 	) x GROUP BY status) y)`
 

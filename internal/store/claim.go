@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -41,6 +42,7 @@ type Claim struct {
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
+	week  string // the table that holds the attempt's row; empty: not known
 }
 
 // Policy is what an operator decided about an agent.
@@ -91,10 +93,11 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	defer cancel()
 	c := &Claim{ID: id, N: n}
 	var raw, policy []byte
-	err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
+	var base int
+	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
 		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
-			&c.Budget, &c.FetchFailures, &c.Unfinished, &c.InDoubt, &c.Replay, &policy)
+			&base, &c.FetchFailures, &c.Replay, &policy, &c.week)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -102,7 +105,9 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if err != nil {
 		return nil, fmt.Errorf("claim delivery %s: %w", id, Plain(err))
 	}
-	c.Policy = policyOf(policy)
+	c.Budget, c.Policy, c.week = max(c.Attempt-base, 1), policyOf(policy), weekOf(c.week)
+	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > base
+	c.Called = c.Called || c.Unfinished
 	if err := json.Unmarshal(raw, &c.Job); err != nil {
 		c.Job = job.Job{}
 		return c, fmt.Errorf("claim delivery %s: %w: %w", id, ErrUnreadableJob, err)
@@ -110,15 +115,28 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	return c, nil
 }
 
-// claimRow is one round trip and one commit. A first hand-out has its place; only one that has waited must get one.
-func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) error {
+// weeks are the tables that attempts go to (migrations: ensure_attempt_partitions).
+var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
+
+// weekOf is the table that Postgres named, or empty when that is none of ours.
+func weekOf(table string) string {
+	if m := weeks.FindStringSubmatch(table); m != nil {
+		return "herald." + m[1]
+	}
+	return ""
+}
+
+// claimRow is one round trip and one commit. A first hand-out has its place, and no attempt before it; one that has waited must get
+// a place, and is told the last of its attempts that has no outcome.
+func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
-		return scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance))
+		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance))
 	}
 	b := &pgx.Batch{}
 	b.Queue(s.sql.lockAgentOf, id)
 	b.Queue(s.sql.yield, id, n, clockTolerance, HandOut)
-	var err error // kept apart: a refusal must not look like a batch that failed
+	b.Queue(s.sql.unfinished, id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
+	// The claim's error is kept apart: a refusal must not look like a batch that failed.
 	b.Queue(s.sql.claim, id, n, lease, clockTolerance).QueryRow(func(row pgx.Row) error {
 		if err = scan(row); errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -126,9 +144,9 @@ func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Du
 		return err
 	})
 	if failed := s.pool.SendBatch(ctx, b).Close(); failed != nil {
-		return failed
+		return 0, failed
 	}
-	return err
+	return unfinished, err
 }
 
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.

@@ -123,6 +123,7 @@ func TestPlans(t *testing.T) {
 	for name, st := range map[string]struct{ sql, args string }{
 		"claim":         {q.claim, id + `, 1, '2 min', '1 s'`},
 		"lock_agent_of": {q.lockAgentOf, id},
+		"unfinished":    {q.unfinished, id},
 		"yield":         {q.yield, id + `, 1, '1 s', 8`},
 		"lock_agent":    {q.lockAgent, agent},
 		"record": {q.record, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -137,11 +138,11 @@ func TestPlans(t *testing.T) {
 		"retain_attempts": {q.retainAttempts, `'1 day', 500`},
 		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
 		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
-		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE status = 'held' ORDER BY seq DESC LIMIT 50`, ``},
+		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
 		"dispatch":        {q.dispatch, agent + `, 8, ` + id + `, 1`},
 		"make_agents":     {q.makeAgents, agents},
 		"lock_agents":     {q.lockAgents, agents},
-		"accept":          {q.accept, id + `, 'k', 'NewFeedback', ` + agent + `, 'o', 1, NULL, NULL, 'queued', NULL, NULL`},
+		"accept":          {q.accept, `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
 		"known":           {q.known, `'{k}'`},
 		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1`},
 		"displace":        {q.displace, id + `, 'k'`},
@@ -194,6 +195,27 @@ func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string)
 	}
 	plan = b.String()
 	return plan, strings.Join(regexp.MustCompile(`(Planning|Execution) Time: .*`).FindAllString(plan, -1), ", ")
+}
+
+// TestClaimWritesNoIndex: a first claim is a HOT update, which needs that no index of deliveries is on a column that it changes, and room
+// on the page.
+func TestClaimWritesNoIndex(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 8)...)
+	for i, task := range tasks {
+		var updated, hot int64 // by this session since it last told the statistics
+		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), s.sql.claim, task.ID, task.N, time.Minute, time.Second); err != nil {
+				return err
+			}
+			return tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)
+				FROM (SELECT 'herald.deliveries'::regclass AS c) x`).Scan(&updated, &hot)
+		})
+		if err != nil || updated == 0 || hot != updated {
+			t.Errorf("claim %d: %d rows updated, %d of them HOT, %v", i+1, updated, hot, err)
+		}
+	}
 }
 
 // BenchmarkDelivery is the two statements of a warm delivery, 64 agents, one after the other.

@@ -110,7 +110,7 @@ func (f Filter) where() (n narrowing) {
 		n.add("chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		n.add("agent_id =", f.AgentID)
+		n.add("agent_id::text =", f.AgentID) // the index deliveries_history
 	}
 	if f.Kind != "" {
 		n.add("kind =", f.Kind)
@@ -118,8 +118,8 @@ func (f Filter) where() (n narrowing) {
 	switch f.Status {
 	case "":
 	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
-		// As a constant, or the index deliveries_told would not be seen to fit.
-		n.conditions = append(n.conditions, "status = '"+string(f.Status)+"'")
+		// As a constant, or the index deliveries_place would not be seen to fit.
+		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
 	default:
 		n.add("status =", f.Status)
 	}

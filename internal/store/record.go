@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -160,7 +161,7 @@ func (o Outcome) check() error {
 // queueRecord queues what follows the agent's lock: the outcome of attempt p, and the hand-out of the agent's next.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *int64) {
 	a := c.Agent()
-	b.Queue(s.sql.record,
+	b.Queue(s.sql.recordIn(c, p),
 		c.ID, c.No, p.StartedAt, p.Attempt, o.Status, name(o.Reason), o.Delay, o.Task, o.Free, o.Called, text(o.Stage, maxNameBytes),
 		null(text(o.Error, maxErrorBytes)), name(o.ToolName), null(text(o.Endpoint, maxURLBytes)),
 		name(o.FileVerification), name(o.FileSource),
@@ -173,6 +174,14 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 	if !o.KeepLine {
 		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
 	}
+}
+
+// recordIn is record.sql with the week of attempt p, if that is c's own.
+func (q *statements) recordIn(c *Claim, p Past) string {
+	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
+		return q.record
+	}
+	return strings.ReplaceAll(q.record, "herald.attempts\n", c.week+"\n")
 }
 
 // releases: the agent may have been enabled between the claim and now, and nobody would release the delivery after that.

@@ -89,7 +89,7 @@ const idleInTransaction = 10 * time.Second
 // statements are the texts of sql/*.sql, read once.
 type statements struct {
 	accept, known, reopen, displace                                 string
-	claim, lockAgentOf, yield, lockAgent, record                    string
+	claim, lockAgentOf, yield, unfinished, lockAgent, record        string
 	makeAgents, lockAgents, dispatch, backlog                       string
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
 	overdue, redispatch, lostBefore, depth                          string
@@ -100,7 +100,7 @@ type statements struct {
 func readStatements() (q statements, err error) {
 	for name, text := range map[string]*string{
 		"accept": &q.accept, "known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
-		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "lock_agent": &q.lockAgent, "record": &q.record,
+		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished, "lock_agent": &q.lockAgent, "record": &q.record,
 		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,

@@ -10,8 +10,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// TestUpgrade: rows of schema 0001 go on under 0002, and the statements of a worker of 0001 go on beside it; the way back keeps
-// the rows too.
+// TestUpgrade: rows of schema 0001 go on under today's, and what a worker of 0001 writes goes on beside it; the way back keeps the
+// rows too.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	url := secret.New(embeddedtest.Postgres(t, nil))
@@ -26,6 +26,12 @@ func TestUpgrade(t *testing.T) {
 			return err
 		})
 		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	latest := func() {
+		t.Helper()
+		if _, err := Migrate(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,8 +69,11 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("epoch %d", n)
 		}
 	}
-	to(2)
+	latest()
 	check()
+	if places := value[string](t, s, `SELECT string_agg(place, ' ' ORDER BY seq) FROM herald.deliveries`); places != "out waiting dead out" {
+		t.Errorf("places: %s", places)
+	}
 	// A claim, a record and a replay of today, on yesterday's rows.
 	c := claim(t, s, Task{ID: queued, N: 1})
 	if c.Budget != 1 || c.Unfinished || c.FetchFailures != 0 || c.Replay || c.Epoch != 4 {
@@ -92,14 +101,15 @@ func TestUpgrade(t *testing.T) {
 	to(1)
 	check()
 	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
-		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch')`); n != 0 {
-		t.Errorf("%d columns of 0002 are left", n)
+		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place')`); n != 0 {
+		t.Errorf("%d columns of later versions are left", n)
 	}
 	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN
-		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started')`); left != "" {
+		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started', 'deliveries_line', 'deliveries_out', 'deliveries_task',
+		 'deliveries_wait', 'deliveries_aside', 'deliveries_hold', 'deliveries_place', 'deliveries_history')`); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
-	to(2)
+	latest()
 	check()
 }
 
@@ -107,20 +117,44 @@ func TestUpgrade(t *testing.T) {
 func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
 	url := secret.New(embeddedtest.Postgres(t, nil))
-	err := withProvider(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 1); return err })
-	if err != nil {
-		t.Fatal(err)
+	to := func(version int64) { // 0: the latest
+		t.Helper()
+		err := withProvider(t.Context(), url, func(p *goose.Provider) (err error) {
+			if version == 0 {
+				_, err = p.Up(t.Context())
+				return err
+			}
+			_, err = p.UpTo(t.Context(), version)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	to(1)
 	s := openStore(t, url.Reveal())
+	cutOff := func(index string) {
+		t.Helper()
+		exec(t, s, `CREATE INDEX `+index+` ON herald.deliveries (seq)`)
+		exec(t, s, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = ('herald.' || $1)::regclass`, index)
+	}
+	whole := func(index string, columns int) {
+		t.Helper()
+		if n := value[int](t, s, `SELECT count(*)::int FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+			WHERE c.relname = $1 AND indisvalid AND indnatts = $2`, index, columns); n != 1 {
+			t.Errorf("the index %s is not as it should be", index)
+		}
+	}
 	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN budget_base integer NOT NULL DEFAULT 0`)
-	exec(t, s, `CREATE INDEX deliveries_parked ON herald.deliveries (seq)`)
-	exec(t, s, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'herald.deliveries_parked'::regclass`)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname = 'deliveries_parked' AND indisvalid AND indnatts = 5`); n != 1 {
-		t.Error("the index is not as it should be")
-	}
+	cutOff("deliveries_parked")
+	to(2)
+	whole("deliveries_parked", 5)
+	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN place text GENERATED ALWAYS AS (
+		CASE WHEN status = 'queued' AND handed_at IS NULL THEN 'line' WHEN status IN ('queued', 'running') THEN 'out' ELSE status END) STORED`)
+	cutOff("deliveries_line")
+	exec(t, s, `DROP INDEX herald.deliveries_backlog`)
+	to(0)
+	whole("deliveries_line", 4)
 	if invalid := value[int](t, s, `SELECT count(*)::int FROM pg_index WHERE NOT indisvalid`); invalid != 0 {
 		t.Errorf("%d invalid indexes", invalid)
 	}

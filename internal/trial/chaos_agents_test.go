@@ -117,21 +117,30 @@ func (r *row) follows(id uuid.UUID, s story) error {
 // Of 200 agents at 5 events a second each two hang. The others' p99, from acceptance to the call, is at most 1.5 times what it is without.
 //
 // Where workers, services, agents and producers share too few cores for that many events, a backlog grows with or without hanging
-// agents and the ratio says nothing: then the highest rate is taken that leaves the machine room, and told.
+// agents, and both p99s are how long it has become. So it is measured once more at the highest rate that leaves the machine room,
+// where a worker that waits for an agent would show.
 func TestChaosHangingAgents(t *testing.T) {
 	const (
-		bound = 1.5
+		asked = 5.0
 		// idle is a p99 that only a system has that keeps up, with room for more.
-		idle = 150 * time.Millisecond
+		idle = 250 * time.Millisecond
 	)
-	var without, with measuredLoad
-	rate := 0.0
-	for _, rate = range []float64{5, 4, 3, 2} {
-		t.Run(fmt.Sprintf("%g a second, none hang", rate), func(t *testing.T) { without = measureLoad(t, rate, 0) })
-		if Quantile(without.latencies, 0.99) <= idle {
-			break
+	if without := compareLoad(t, asked); without <= idle {
+		return
+	}
+	for _, rate := range []float64{3, 2, 1} {
+		if compareLoad(t, rate) <= idle {
+			return
 		}
 	}
+	t.Errorf("this machine carries no rate with a p99 of %s", idle)
+}
+
+// compareLoad measures a rate with and without hanging agents, and returns the p99 without.
+func compareLoad(t *testing.T, rate float64) time.Duration {
+	const bound = 1.5
+	var without, with measuredLoad
+	t.Run(fmt.Sprintf("%g a second, none hang", rate), func(t *testing.T) { without = measureLoad(t, rate, 0) })
 	t.Run(fmt.Sprintf("%g a second, some hang", rate), func(t *testing.T) { with = measureLoad(t, rate, 2) })
 	p99, p99with := Quantile(without.latencies, 0.99), Quantile(with.latencies, 0.99)
 	ratio := float64(p99with) / float64(max(p99, 1))
@@ -141,14 +150,12 @@ func TestChaosHangingAgents(t *testing.T) {
 		Add("p99_without", p99).Add("p99_with", p99with).Add("ratio", ratio).Add("hanging_calls", with.hung)
 	fmt.Println(f)
 	if ratio > bound {
-		t.Errorf("the p99 of healthy agents is %.2f times what it is without hanging ones, want at most %.1f", ratio, bound)
-	}
-	if p99 > idle {
-		t.Errorf("without hanging agents the p99 is %s: this machine carries none of the rates, and the ratio says nothing", p99)
+		t.Errorf("at %g events a second each, the p99 of healthy agents is %.2f times what it is without hanging ones, want at most %.1f", rate, ratio, bound)
 	}
 	if with.hung == 0 {
 		t.Error("no call hung")
 	}
+	return p99
 }
 
 const loadedAgents = 200

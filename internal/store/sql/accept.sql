@@ -1,9 +1,33 @@
--- accept: take one job into the table. Returns its id, or no row when the key is known already.
+-- accept: take jobs into the table, in this order, and hand out what their agents have room for.
 --
--- $1 id   $2 key   $3 kind   $4 chain id   $5 identity registry   $6 agent id   $7 order key   $8 order seq
--- $9 job jsonb   $10 sealed headers or null   $11 status   $12 reason or null   $13 error or null
-INSERT INTO herald.deliveries
-       (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, secret_headers, status, reason, error, finished_at)
-VALUES ($1, $2, $3, $4, $5, $6::text::numeric, $7, $8::text::numeric, $9, $10, $11, $12, $13, CASE WHEN $11 = 'rejected' THEN now() END)
+-- Arrays of one length, one element a job:
+-- $1  ids uuid[]          $2  keys text[]          $3  kinds text[]        $4  chain ids bigint[]   $5 identity registries text[]
+-- $6  agent ids text[]    $7  order keys text[]    $8  order seqs text[]   $9  jobs jsonb[]         $10 sealed headers bytea[]
+-- $11 errors text[]: a sentence for what is refused (rejected, invalid_job), null for what is queued
+-- $12 how many an agent may have handed out (8)
+--
+-- The agents are locked. What an agent has no place for stays in its line, all of it when something stands there already.
+-- Returns those that were new, each with its n: 1 handed out, 0 in line; a key that is known makes no row.
+WITH arrival AS (
+    SELECT w.*, row_number() OVER (PARTITION BY c, r, a, error IS NULL ORDER BY nr) AS turn
+      FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[]::numeric[], $7::text[], $8::text[]::numeric[],
+                  $9::jsonb[], $10::bytea[], $11::text[])
+           WITH ORDINALITY AS w(id, key, kind, c, r, a, order_key, order_seq, job, headers, error, nr)
+), turned AS (
+    SELECT *, error IS NULL AND turn <= max(
+           CASE WHEN turn > 1 OR error IS NOT NULL THEN 0
+                WHEN EXISTS (SELECT FROM herald.deliveries WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line') THEN 0
+                ELSE $12::int - (SELECT count(*) FROM herald.deliveries
+                                  WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'out') END)
+           OVER (PARTITION BY c, r, a, error IS NULL) AS out
+      FROM arrival
+)
+INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, secret_headers,
+                               status, reason, error, finished_at, dispatch, handed_at)
+SELECT id, key, kind, c, r, a, order_key, order_seq, job, headers,
+       CASE WHEN error IS NULL THEN 'queued' ELSE 'rejected' END, CASE WHEN error IS NOT NULL THEN 'invalid_job' END, error,
+       CASE WHEN error IS NOT NULL THEN now() END, out::int, CASE WHEN out THEN now() END
+  FROM turned
+ ORDER BY nr
 ON CONFLICT (key) DO NOTHING
-RETURNING id
+RETURNING id, dispatch

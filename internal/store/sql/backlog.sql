@@ -2,11 +2,11 @@
 --
 -- $1 how many an agent may have handed out (8)   $2 at most this many agents
 --
--- Jumps from agent to agent through the index deliveries_backlog, so that a long line of one agent costs as much as a short one.
+-- Jumps from agent to agent through the index deliveries_line, so that a long line of one agent costs as much as a short one.
 WITH RECURSIVE line AS (
     (SELECT chain_id, identity_registry, agent_id
        FROM herald.deliveries
-      WHERE status = 'queued' AND handed_at IS NULL
+      WHERE place = 'line'
       ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1)
     UNION ALL
     SELECT n.chain_id, n.identity_registry, n.agent_id
@@ -14,7 +14,7 @@ WITH RECURSIVE line AS (
      CROSS JOIN LATERAL (
            SELECT chain_id, identity_registry, agent_id
              FROM herald.deliveries
-            WHERE status = 'queued' AND handed_at IS NULL
+            WHERE place = 'line'
               AND (chain_id, identity_registry, agent_id) > (l.chain_id, l.identity_registry, l.agent_id)
             ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1) n
 )
@@ -22,5 +22,5 @@ SELECT l.chain_id, l.identity_registry, l.agent_id::text
   FROM line l
  WHERE (SELECT count(*) FROM herald.deliveries d
          WHERE d.chain_id = l.chain_id AND d.identity_registry = l.identity_registry AND d.agent_id = l.agent_id
-           AND d.status IN ('queued', 'running') AND d.handed_at IS NOT NULL) < $1
+           AND d.place = 'out') < $1
  LIMIT $2

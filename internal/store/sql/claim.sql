@@ -4,9 +4,8 @@
 --
 -- Takes the row only when the task is the newest one (dispatch = n), still handed out (what went back into the agent's line
 -- is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and its row made here, so
--- that a process which dies during the call leaves a trace: "unfinished" says that an earlier attempt has no outcome,
--- "in_doubt" that one of the present budget has none, and "called" is true then too. All times are Postgres'. Returns no row
--- when refused.
+-- that a process which dies during the call leaves a trace; whether an earlier one did, unfinished.sql tells before. The table
+-- that the attempt's row went into, its week's, is returned for record.sql. All times are Postgres'. Returns no row when refused.
 WITH claimed AS (
     UPDATE herald.deliveries
        SET status          = 'running',
@@ -25,15 +24,12 @@ WITH claimed AS (
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
+    RETURNING tableoid::regclass::text AS week
 )
 SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
-       c.called OR u.unfinished AS called, c.chain_id, c.identity_registry, c.agent_id::text,
+       c.called, c.chain_id, c.identity_registry, c.agent_id::text,
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
-       greatest(c.attempts - c.budget_base, 1) AS budget, c.fetch_failures, u.unfinished, u.in_doubt, c.replays > 0 AS replay,
-       coalesce(g.policy, '{}') AS policy
+       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, a.week
   FROM claimed c
- CROSS JOIN LATERAL (
-       SELECT count(*) > 0 AS unfinished, coalesce(bool_or(a.number > c.budget_base), false) AS in_doubt
-         FROM herald.attempts a
-        WHERE c.attempts > 1 AND a.delivery_id = c.id AND a.outcome IS NULL) u
+ CROSS JOIN attempt a
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

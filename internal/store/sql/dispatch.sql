@@ -10,13 +10,14 @@
 WITH next AS (
     SELECT id
       FROM herald.deliveries
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND status = 'queued' AND handed_at IS NULL
+     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line'
        AND ($5::uuid IS NULL OR EXISTS (SELECT FROM herald.deliveries WHERE id = $5 AND claim_no = $6 AND status <> 'running'))
      ORDER BY seq
-     LIMIT (SELECT greatest($4::int - count(*), 0)
-              FROM herald.deliveries
-             WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3
-               AND status IN ('queued', 'running') AND handed_at IS NOT NULL)
+     LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM herald.deliveries -- mostly nothing stands in line, and nothing is counted then
+                                      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line')
+                        THEN greatest($4::int - (SELECT count(*) FROM herald.deliveries
+                                                  WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'out'), 0)
+                        ELSE 0 END)
        FOR UPDATE SKIP LOCKED
 ), handed AS (
     UPDATE herald.deliveries d

@@ -3,6 +3,6 @@
 -- $1 at most this many
 SELECT id, chain_id, identity_registry, agent_id::text
   FROM herald.deliveries
- WHERE status = 'waiting' AND handed_at IS NULL AND next_attempt_at <= now()
+ WHERE place = 'waiting' AND handed_at IS NULL AND next_attempt_at <= now()
  ORDER BY next_attempt_at
  LIMIT $1

@@ -1,5 +1,6 @@
 -- record: write what an attempt led to, under the claim's fence: the delivery, its attempt and what is known of the agent.
--- Runs in one implicit transaction between lock_agent and dispatch.
+-- Runs in one implicit transaction between lock_agent and dispatch. Where it says herald.attempts, the caller puts the attempt's
+-- week when it knows it: through the partitioned table this statement would begin with all the weeks there are.
 --
 -- $1  delivery id          $2  claim_no             $3  attempt started_at    $4  attempt number
 -- $5  status               $6  reason or null       $7  delay until the next attempt (interval), for waiting

@@ -3,5 +3,5 @@
 -- $1 chain ids bigint[] that have one now   $2 at most this many
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
  WHERE id IN (SELECT id FROM herald.deliveries
-               WHERE status = 'held' AND reason = 'chain_unconfigured' AND chain_id = ANY($1)
+               WHERE place = 'held' AND reason = 'chain_unconfigured' AND chain_id = ANY($1)
                ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED)

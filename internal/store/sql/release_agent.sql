@@ -4,6 +4,6 @@
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
  WHERE id IN (SELECT d.id FROM herald.deliveries d
                WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3
-                 AND d.status = 'held' AND d.reason = 'agent_disabled'
+                 AND d.place = 'held' AND d.reason = 'agent_disabled'
                  AND (SELECT enabled FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3)
                ORDER BY d.seq LIMIT $4)

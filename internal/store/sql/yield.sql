@@ -10,4 +10,4 @@ UPDATE herald.deliveries d
    AND status = 'waiting' AND handed_at IS NOT NULL AND next_attempt_at <= now() + $3::interval
    AND (SELECT count(*) FROM herald.deliveries o
          WHERE o.chain_id = d.chain_id AND o.identity_registry = d.identity_registry AND o.agent_id = d.agent_id
-           AND o.status IN ('queued', 'running') AND o.handed_at IS NOT NULL) >= $4::int
+           AND o.place = 'out') >= $4::int
