@@ -94,6 +94,13 @@ bench: services ## Measure deliveries end to end against their ceilings and writ
 benchmarks: services ## Run the Go benchmarks named by BENCH (all).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -run='^$$' -bench='$(BENCH)' -benchmem -timeout=30m $(PKG)
 
+# Each fetch beside a plain GET of the same bytes from the same server; the last lines are the ratios.
+.PHONY: bench-content
+bench-content: ## Compare fetching verified content with an unverified GET, on loopback and with 50 ms added to every request.
+	$(GO) test -vet=off -run='^$$' -bench='^BenchmarkContent$$' -benchtime=3s -timeout=10m ./internal/ipfs | awk '{print} \
+		/^BenchmarkContent/ {split($$1, p, "/"); sub(/-[0-9]+$$/, "", p[4]); k = p[2] " " p[3]; if (p[4] == "how=get") {get[k] = $$3} else {fetch[k] = $$3; ks[n++] = k}} \
+		END {for (i = 0; i < n; i++) {k = ks[i]; printf "%-28s GET %8.3f ms, fetch %8.3f ms, ratio %.3f\n", k, get[k] / 1e6, fetch[k] / 1e6, fetch[k] / get[k]}}'
+
 .PHONY: ci
 ci: ## Everything that a change has to pass (.ci/run).
 	.ci/run
@@ -107,6 +114,11 @@ fresh: ## Time the demo and the tests as after a fresh clone: the committed file
 .PHONY: contracts
 contracts: ## Compile the development registries anew and generate their bindings (needs npm).
 	ABIGEN='$(TOOL) abigen' sh internal/devnet/contracts/build.sh
+
+# Needs the Go module proxy, no network else; the content's CIDs are the same each time, IPNS keys and records are not.
+.PHONY: fixtures
+fixtures: ## Make internal/ipfs/testdata/kubo anew with a real Kubo, built from its Go module (5 minutes).
+	$(GO) run ./scripts/fixtures $(ARGS)
 
 .PHONY: compose-secrets
 compose-secrets: ## Make ./secrets for docker-compose.yml; what is there stays.

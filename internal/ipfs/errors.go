@@ -1,10 +1,14 @@
 package ipfs
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
 )
+
+// ErrUnchanged is FetchIf's answer when the server says that the document is the one whose validators it was given.
+var ErrUnchanged = errors.New("the document has not changed")
 
 // NoDocumentError says that the URI names no document: it is empty, free text,
 // an address, of a scheme that is not read, or leads to a directory. Asking
@@ -43,7 +47,9 @@ type UnavailableError struct {
 	URI string
 	// RetryAfter is what the servers asked for; 0 when they did not.
 	RetryAfter time.Duration
-	Err        error
+	// Status is what a web server answered, when that is why; else 0.
+	Status int
+	Err    error
 }
 
 func (e *UnavailableError) Error() string {

@@ -287,7 +287,13 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 		asked.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, s.try)
 			defer cancel()
-			answers <- answer{g, question(ctx, g)}
+			err := g.enter(ctx)
+			if err == nil {
+				err = question(ctx, g)
+				g.leave()
+				g.judge(ctx, err)
+			}
+			answers <- answer{g, err}
 		})
 	}
 	hedge := time.NewTimer(s.hedge)

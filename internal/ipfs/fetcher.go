@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -40,6 +41,9 @@ type Config struct {
 	// too. Default 500 ms.
 	Hedge time.Duration
 
+	// LookupTXT asks DNS for ipns://domain. Default net.DefaultResolver's.
+	LookupTXT func(ctx context.Context, name string) ([]string, error)
+
 	// CacheBytes bounds the cache of verified content. Default 16 MiB.
 	// Negative: no cache.
 	CacheBytes int64
@@ -57,8 +61,12 @@ type Document struct {
 	MediaType string
 	// Source says how Bytes are anchored: one of the Source constants.
 	Source string
-	// CID is the verified root, for Source "cid" only.
+	// CID is the verified root, for Source "cid" and "ipns" only.
 	CID string
+	// DNSLink: Source "ipns", and the name was a domain, looked up in DNS, so who answers DNS decides what it stands for.
+	DNSLink bool
+	// Validators of a web server's answer, for FetchIf.
+	Validators Validators
 	// URI is the normalised spelling, "data:" for what is in the URI itself. It
 	// may hold a stranger's query: not for logs.
 	URI string
@@ -77,6 +85,8 @@ type Fetcher struct {
 	client   *http.Client // to gateways
 	guarded  *http.Client // to strangers
 	cache    *cache
+	failures *failures
+	names    *names
 	log      *slog.Logger
 	now      func() time.Time
 
@@ -120,22 +130,27 @@ func New(cfg Config) (*Fetcher, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.LookupTXT == nil {
+		cfg.LookupTXT = net.DefaultResolver.LookupTXT
+	}
 	f := &Fetcher{
 		cfg:    cfg,
 		client: gatewayClient(cfg.TryTimeout),
 		guarded: cfg.Guard.Client(netguard.Limits{
 			Header: min(5*time.Second, cfg.Timeout), Total: cfg.Timeout,
 		}, maxRedirects),
-		cache: newCache(max(0, cfg.CacheBytes)),
-		log:   cfg.Logger,
-		now:   cfg.Now,
+		cache:    newCache(max(0, cfg.CacheBytes)),
+		failures: newFailures(),
+		names:    newNames(),
+		log:      cfg.Logger,
+		now:      cfg.Now,
 	}
 	for _, s := range cfg.Gateways {
 		base, err := parseGateway(s)
 		if err != nil {
 			return nil, fmt.Errorf("ipfs: %w", err)
 		}
-		f.gateways = append(f.gateways, &gateway{base: base, client: f.client, now: cfg.Now})
+		f.gateways = append(f.gateways, newGateway(base, f.client, cfg.Now))
 	}
 	if cfg.Arweave != "" {
 		u, err := url.Parse(cfg.Arweave)
@@ -166,6 +181,12 @@ func (f *Fetcher) Close() {
 // *InvalidError, and netguard's *BlockedError and *RefusedURLError, wrapped;
 // ctx's own error when the caller left.
 func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document, error) {
+	return f.FetchIf(ctx, uri, limit, Validators{})
+}
+
+// FetchIf is Fetch for somebody who knows the document in the state that v names: ErrUnchanged when its web server says that it is still the
+// same. Documents that no web server has are brought as Fetch brings them.
+func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Validators) (Document, error) {
 	if limit <= 0 {
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
 	}
@@ -193,6 +214,11 @@ func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document,
 	if ref.web != nil {
 		flight += " " + ref.web.String()
 	}
+	if ref.source != SourceCID {
+		flight += "\x00" + v.ETag + "\x00" + v.LastModified
+	} else if err := f.failures.get(flight, start); err != nil {
+		return Document{}, err
+	}
 	result := f.flights.DoChan(flight, func() (any, error) {
 		if !f.enter() {
 			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("the fetcher is closed")}
@@ -200,9 +226,12 @@ func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document,
 		defer f.running.Done()
 		ctx, cancel := context.WithTimeout(f.ctx, f.cfg.Timeout)
 		defer cancel()
-		doc, err := f.fetch(ctx, ref, limit)
+		doc, err := f.fetch(ctx, ref, limit, v)
 		if err == nil && doc.Source == SourceCID {
 			f.cache.put(key, doc)
+		}
+		if ref.source == SourceCID && f.ctx.Err() == nil {
+			f.failures.note(flight, err, f.now())
 		}
 		return doc, err
 	})
@@ -229,10 +258,10 @@ func (f *Fetcher) enter() bool {
 	return true
 }
 
-func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64) (Document, error) {
+func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Validators) (Document, error) {
 	switch ref.source {
 	case SourceHTTP, SourceHTTPS:
-		return f.web(ctx, ref.web, limit)
+		return f.web(ctx, ref.web, limit, v)
 	case SourceAr:
 		if f.arweave == nil {
 			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("no Arweave gateway is configured")}
@@ -242,14 +271,11 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64) (Docum
 		for s := range strings.SplitSeq(path, "/") {
 			u = u.JoinPath(url.PathEscape(percentDecode(s)))
 		}
-		doc, err := f.web(ctx, u, limit)
+		doc, err := f.web(ctx, u, limit, Validators{})
 		if err == nil {
 			doc.Source, doc.URI = SourceAr, ref.uri()
 		}
 		return doc, err
-	case SourceIPNS:
-		err := &UnavailableError{URI: ref.shown, Err: errors.New("ipns names are not resolved by this version")}
-		return f.lastResort(ctx, ref, limit, err)
 	}
 	// A last resort needs time too.
 	try, cancel := ctx, context.CancelFunc(func() {})
@@ -257,11 +283,37 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64) (Docum
 		try, cancel = context.WithTimeout(ctx, f.cfg.Timeout*2/3)
 	}
 	defer cancel()
-	content, from, err := f.immutableFile(try, ref, limit)
+	doc, err := f.verified(try, ref, limit)
 	if err != nil {
 		return f.lastResort(ctx, ref, limit, err)
 	}
-	return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, nil
+	return doc, nil
+}
+
+// verified brings what a CID or a name stands for.
+func (f *Fetcher) verified(ctx context.Context, ref *reference, limit int64) (Document, error) {
+	if ref.source == SourceCID {
+		content, from, err := f.immutableFile(ctx, ref, limit)
+		return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, err
+	}
+	target, dnsLink, err := f.follow(ctx, ref)
+	if err != nil {
+		return Document{}, err
+	}
+	doc, known := f.cache.get(target.key())
+	switch {
+	case known && int64(len(doc.Bytes)) > limit:
+		return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
+	case !known:
+		content, from, err := f.immutableFile(ctx, target, limit)
+		if err != nil {
+			return Document{}, err
+		}
+		doc = Document{Bytes: content, Source: SourceCID, CID: target.cid.String(), URI: target.uri(), From: from}
+		f.cache.put(target.key(), doc)
+	}
+	doc.Source, doc.URI, doc.DNSLink = SourceIPNS, ref.uri(), dnsLink
+	return doc, nil
 }
 
 // lastResort asks the gateway URL that ref was rewritten from, when there is
@@ -274,7 +326,7 @@ func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, e
 	if ref.web == nil || !again || ctx.Err() != nil {
 		return Document{}, err
 	}
-	doc, webErr := f.web(ctx, ref.web, limit)
+	doc, webErr := f.web(ctx, ref.web, limit, Validators{})
 	if webErr == nil {
 		return doc, nil
 	}

@@ -26,6 +26,10 @@ const (
 
 	// demotion is how long a gateway that sent wrong bytes is asked last.
 	demotion = time.Minute
+	// unwell is how many failures in a row make a gateway be asked last.
+	unwell = 3
+	// gatewayInflight is how many requests one gateway gets at a time.
+	gatewayInflight = 16
 	// longestRetryAfter is the most that a gateway's Retry-After is believed.
 	longestRetryAfter = time.Hour
 )
@@ -40,10 +44,29 @@ type gateway struct {
 	client *http.Client
 	now    func() time.Time
 
+	places chan struct{} // one for each request under way
+
 	mu      sync.Mutex
 	resting time.Time // asked not to be asked before
 	demoted time.Time // asked after the others until
+	streak  int       // failures since it last brought something
 }
+
+func newGateway(base *url.URL, client *http.Client, now func() time.Time) *gateway {
+	return &gateway{base: base, client: client, now: now, places: make(chan struct{}, gatewayInflight)}
+}
+
+// enter waits for a place: one gateway gets only so many requests at a time. leave gives it back.
+func (g *gateway) enter(ctx context.Context) error {
+	select {
+	case g.places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for one of its %d places: %w", gatewayInflight, context.Cause(ctx))
+	}
+}
+
+func (g *gateway) leave() { <-g.places }
 
 // parseGateway reads one configured gateway URL.
 func parseGateway(s string) (*url.URL, error) {
@@ -128,10 +151,27 @@ func (g *gateway) demote() {
 	g.demoted = g.now().Add(demotion)
 }
 
-// request asks for /ipfs/<path> in a format. The caller closes the body and
+// judge counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says nothing, and "not here" is an
+// answer.
+func (g *gateway) judge(ctx context.Context, err error) {
+	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil || errors.Is(err, errAbsent) {
+		g.streak = 0
+		return
+	}
+	if g.streak++; g.streak >= unwell {
+		g.demoted = g.now().Add(demotion)
+	}
+}
+
+// request asks for /<namespace>/<path> in a format. The caller closes the body and
 // never drains it.
-func (g *gateway) request(ctx context.Context, path, format, query, accept string) (*http.Response, error) {
-	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/ipfs/" + path + "?format=" + format + query
+func (g *gateway) request(ctx context.Context, namespace, path, format, query, accept string) (*http.Response, error) {
+	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/" + namespace + "/" + path + "?format=" + format + query
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err
@@ -163,7 +203,7 @@ func (g *gateway) request(ctx context.Context, path, format, query, accept strin
 
 // block fetches one raw block and checks it.
 func (g *gateway) block(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
-	resp, err := g.request(ctx, c.String(), "raw", "", "application/vnd.ipld.raw")
+	resp, err := g.request(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +235,7 @@ func (g *gateway) block(ctx context.Context, c cid.Cid, b *allowance) (blocks.Bl
 // not matter, the walk tells what is missing; only when root itself did not
 // come is that an error.
 func (g *gateway) car(ctx context.Context, root cid.Cid, path string, size int64, b *allowance, keep func(blocks.Block)) (err error) {
-	resp, err := g.request(ctx, root.String()+path, "car",
+	resp, err := g.request(ctx, "ipfs", root.String()+path, "car",
 		"&dag-scope=entity&entity-bytes=0:"+strconv.FormatInt(size, 10),
 		"application/vnd.ipld.car; version=1; order=dfs; dups=n")
 	if err != nil {

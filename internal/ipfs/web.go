@@ -16,8 +16,33 @@ import (
 // maxRedirects is how many hops a document may be away.
 const maxRedirects = 3
 
-// web gets a document over https or http through the guard.
-func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64) (Document, error) {
+// Validators are a web server's names for one state of a document (RFC 9110 §8.8), empty where it gave none.
+type Validators struct{ ETag, LastModified string }
+
+// maxValidator bounds what of a stranger's is kept and sent back, in bytes.
+const maxValidator = 256
+
+func validatorsOf(h http.Header) Validators {
+	keep := func(s string) string {
+		if len(s) > maxValidator {
+			return ""
+		}
+		return s
+	}
+	return Validators{ETag: keep(h.Get("ETag")), LastModified: keep(h.Get("Last-Modified"))}
+}
+
+func (v Validators) set(h http.Header) {
+	if v.ETag != "" {
+		h.Set("If-None-Match", v.ETag)
+	}
+	if v.LastModified != "" {
+		h.Set("If-Modified-Since", v.LastModified)
+	}
+}
+
+// web gets a document over https or http through the guard, unless it is still the one that v names (ErrUnchanged).
+func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators) (Document, error) {
 	shown := shownURL(u)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -26,6 +51,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64) (Document, e
 	req.Header.Set("Accept", "application/json, */*;q=0.5")
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("User-Agent", userAgent)
+	v.set(req.Header)
 	resp, err := f.guarded.Do(req)
 	if err != nil {
 		err = withoutURL(err)
@@ -39,10 +65,15 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64) (Document, e
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusNonAuthoritativeInfo:
+	case http.StatusNotModified:
+		if v == (Validators{}) {
+			return Document{}, &UnavailableError{URI: shown, Err: errors.New("the server answered 304 to a question without a condition")}
+		}
+		return Document{}, fmt.Errorf("%s: %w", shown, ErrUnchanged)
 	case http.StatusNotFound, http.StatusGone:
 		return Document{}, &NotFoundError{URI: shown, Asked: []string{u.Host}}
 	default:
-		return Document{}, &UnavailableError{URI: shown, RetryAfter: retryAfter(resp.Header, f.now()),
+		return Document{}, &UnavailableError{URI: shown, RetryAfter: retryAfter(resp.Header, f.now()), Status: resp.StatusCode,
 			Err: fmt.Errorf("the server answered %d", resp.StatusCode)}
 	}
 	if resp.ContentLength > limit {
@@ -64,7 +95,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64) (Document, e
 	}
 	return Document{
 		Bytes: content, MediaType: shorten(mediaType), Source: weakest(resp),
-		URI: u.String(), From: resp.Request.URL.Host,
+		URI: u.String(), From: resp.Request.URL.Host, Validators: validatorsOf(resp.Header),
 	}, nil
 }
 

@@ -3,7 +3,9 @@ package ipfstest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/ipfs/go-cid"
 	"github.com/ipfs/go-datastore"
 	dssync "github.com/ipfs/go-datastore/sync"
+	"github.com/ipld/go-car/v2"
 	"github.com/multiformats/go-multihash"
 
 	blocks "github.com/ipfs/go-block-format"
@@ -181,6 +184,26 @@ func (g *Gateway) AddBlock(data []byte, codec, hash uint64) (cid.Cid, error) {
 		return cid.Undef, fmt.Errorf("storing a block: %w", err)
 	}
 	return c, nil
+}
+
+// AddCAR stores the blocks of a CAR (version 1 or 2) and returns the roots that its header names. Each block is checked.
+func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
+	blocks, err := car.NewBlockReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading a CAR: %w", err)
+	}
+	for {
+		b, err := blocks.Next()
+		if errors.Is(err, io.EOF) {
+			return blocks.Roots, nil
+		}
+		if err == nil {
+			err = g.store.blocks.Put(context.Background(), b)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("storing a CAR's block: %w", err)
+		}
+	}
 }
 
 // Remove forgets one block, as if it had never been pinned.

@@ -52,6 +52,7 @@ type Gateway struct {
 	mu        sync.Mutex
 	behaviour Behaviour
 	raw, cars int
+	records   map[string][]byte // by name as it stands in a URL
 }
 
 // New returns an empty, honest gateway.
@@ -75,7 +76,29 @@ func (g *Gateway) Requests() (raw, cars int) {
 	return g.raw, g.cars
 }
 
-// Handler serves /ipfs/CID?format=raw and /ipfs/CID[/path]?format=car.
+// AddRecord makes g serve an IPNS record under a name, spelt as in base36 (k51…).
+func (g *Gateway) AddRecord(name string, record []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.records == nil {
+		g.records = make(map[string][]byte)
+	}
+	g.records[name] = record
+}
+
+func (g *Gateway) serveRecord(w http.ResponseWriter, name string) {
+	g.mu.Lock()
+	record, ok := g.records[name]
+	g.mu.Unlock()
+	if !ok {
+		http.Error(w, "no such name", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/vnd.ipfs.ipns-record")
+	_, _ = w.Write(record) // the client may have left
+}
+
+// Handler serves /ipfs/CID?format=raw, /ipfs/CID[/path]?format=car and /ipns/NAME?format=ipns-record.
 func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
@@ -121,6 +144,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string, b Behaviour) {
+	if name, ok := strings.CutPrefix(r.URL.Path, "/ipns/"); ok && wanted == "ipns-record" {
+		g.serveRecord(w, name)
+		return
+	}
 	root, segments, err := splitPath(r.URL.EscapedPath())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -1,0 +1,90 @@
+package ipfs
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// firstRefusal is how long content that could not be had is not asked for again; it doubles with each failure, to lastRefusal. It
+	// is shorter than the wait between two attempts at a delivery: it is for the many that name the same dead content.
+	firstRefusal = 500 * time.Millisecond
+	lastRefusal  = time.Minute
+	// finalRefusal is for what a CID is and will remain: a directory, too large, no file.
+	finalRefusal = 10 * time.Minute
+
+	maxFailures = 4096
+)
+
+// failures remembers which content could not be had, bounded in number.
+type failures struct {
+	mu    sync.Mutex
+	byKey map[string]*failed
+}
+
+type failed struct {
+	err   error
+	until time.Time
+	wait  time.Duration // the last one, of a failure that may pass
+}
+
+func newFailures() *failures { return &failures{byKey: make(map[string]*failed)} }
+
+// get returns the error of a failure that stands.
+func (f *failures) get(key string, now time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.byKey[key]; e != nil && now.Before(e.until) {
+		return e.err
+	}
+	return nil
+}
+
+// note remembers how a fetch ended; nil forgets what was.
+func (f *failures) note(key string, err error, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		delete(f.byKey, key)
+		return
+	}
+	e := f.byKey[key]
+	if e == nil {
+		if len(f.byKey) >= maxFailures {
+			f.shrink(now)
+		}
+		e = &failed{}
+		f.byKey[key] = e
+	}
+	e.err = err
+	if isFinal(err) {
+		e.until, e.wait = now.Add(finalRefusal), 0
+		return
+	}
+	e.wait = min(max(2*e.wait, firstRefusal), lastRefusal)
+	e.until = now.Add(e.wait)
+}
+
+// shrink forgets what stands no more, or all when that is too little: it costs a request each, no more.
+func (f *failures) shrink(now time.Time) {
+	for key, e := range f.byKey {
+		if now.After(e.until.Add(lastRefusal)) {
+			delete(f.byKey, key)
+		}
+	}
+	if len(f.byKey) > maxFailures/2 {
+		clear(f.byKey)
+	}
+}
+
+// isFinal: no server and no time can mend it.
+func isFinal(err error) bool {
+	var (
+		notFound *NotFoundError
+		none     *NoDocumentError
+		invalid  *InvalidError
+		large    *TooLargeError
+	)
+	return errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &notFound) && notFound.Proven
+}

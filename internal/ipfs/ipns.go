@@ -1,0 +1,329 @@
+package ipfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ipfs/boxo/ipns"
+)
+
+const (
+	// maxHops is how many names may lead to one another.
+	maxHops = 8
+	// recordGateways is how many gateways are asked for a name's record: any of them can replay an old one.
+	recordGateways = 4
+	// longestName is how long a name is believed at most, shortestName at least; dnsLinkTTL is for domains, whose TTL the system's
+	// resolver does not tell, and for records that name none.
+	longestName  = time.Hour
+	shortestName = 10 * time.Second
+	dnsLinkTTL   = time.Minute
+)
+
+// named is what a name leads to.
+type named struct {
+	value    string // /ipfs/CID[/path] or /ipns/NAME[/path]
+	sequence uint64 // of a record
+	ttl      time.Duration
+}
+
+// follow goes from an ipns name to the content that it stands for now. The content is verified against its CID, and the name of
+// a key against the key's signature; what a domain stands for is DNS's word (dnsLink).
+//
+// Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *InvalidError.
+func (f *Fetcher) follow(ctx context.Context, ref *reference) (target *reference, dnsLink bool, err error) {
+	target = ref
+	for range maxHops {
+		if target.source == SourceCID {
+			break
+		}
+		found, ok := f.names.get(target.name, f.now())
+		if !ok {
+			if found, err = f.lookUp(ctx, target); err != nil {
+				return nil, dnsLink, err
+			}
+			f.names.put(target.name, found, f.now())
+		}
+		dnsLink = dnsLink || !isKey(target.name)
+		next, err := immutable("", found.value, ref.shown)
+		if err != nil {
+			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content", Err: err}
+		}
+		next.segments = append(next.segments, target.segments...)
+		if len(next.segments) > maxSegments {
+			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "its path is too deep"}
+		}
+		target = next
+	}
+	if target.source != SourceCID {
+		return nil, dnsLink, &InvalidError{URI: ref.shown, Why: fmt.Sprintf("more than %d names lead to one another", maxHops)}
+	}
+	target.web = ref.web
+	return target, dnsLink, nil
+}
+
+func isKey(name string) bool {
+	_, err := ipns.NameFromString(name)
+	return err == nil
+}
+
+func (f *Fetcher) lookUp(ctx context.Context, ref *reference) (named, error) {
+	if isKey(ref.name) {
+		return f.record(ctx, ref)
+	}
+	return f.dnsLink(ctx, ref)
+}
+
+// record asks several gateways for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
+// sequence, which is never lower than one that was seen before: a gateway may hold back the newest, not forge one.
+func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
+	type answer struct {
+		g     *gateway
+		found named
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	verdicts := &verdicts{shown: ref.shown}
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel() // before the wait above
+	answers := make(chan answer, recordGateways)
+	running := 0
+	for _, g := range ordered(f.gateways) {
+		if wait := g.rest(); wait > 0 {
+			verdicts.add(g, &restingError{wait: wait})
+			continue
+		}
+		if running == recordGateways {
+			break
+		}
+		running++
+		asked.Go(func() {
+			found, err := g.record(ctx, ref.name, f.now())
+			g.judge(ctx, err)
+			answers <- answer{g, found, err}
+		})
+	}
+	var best *named
+	var enough <-chan time.Time // two have answered: the others get the hedge delay
+	for valid := 0; running > 0; {
+		select {
+		case a := <-answers:
+			running--
+			if a.err != nil {
+				verdicts.add(a.g, a.err)
+				continue
+			}
+			if best == nil || a.found.sequence > best.sequence {
+				best = &a.found
+			}
+			if valid++; valid == 2 {
+				timer := time.NewTimer(f.cfg.Hedge)
+				defer timer.Stop()
+				enough = timer.C
+			}
+		case <-enough:
+			running = 0
+		}
+	}
+	switch {
+	case best == nil:
+		return named{}, verdicts.err()
+	case !f.names.newest(ref.name, best.sequence):
+		return named{}, &UnavailableError{URI: ref.shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
+	}
+	return *best, nil
+}
+
+// record fetches the record of a key's name and checks it.
+func (g *gateway) record(ctx context.Context, name string, now time.Time) (named, error) {
+	n, err := ipns.NameFromString(name)
+	if err != nil {
+		return named{}, err
+	}
+	if err := g.enter(ctx); err != nil {
+		return named{}, err
+	}
+	defer g.leave()
+	resp, err := g.request(ctx, "ipns", n.String(), "ipns-record", "", "application/vnd.ipfs.ipns-record")
+	if err != nil {
+		return named{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := readCapped(resp.Body, int64(ipns.MaxRecordSize))
+	if err != nil {
+		return named{}, fmt.Errorf("reading its record: %w", err)
+	}
+	var found named
+	found.value, found.sequence, found.ttl, err = parseRecord(name, b, now)
+	if err != nil && !errors.Is(err, ipns.ErrExpiredRecord) {
+		g.demote()
+	}
+	return found, err
+}
+
+// parseRecord checks a record of at most 10 KiB against its name, the signature and the time, and reads it. ttl is how long it
+// may be believed from now on.
+func parseRecord(name string, record []byte, now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the decoder is not ours, the bytes a stranger's
+			err = fmt.Errorf("the record made the decoder panic: %v", p)
+		}
+	}()
+	n, err := ipns.NameFromString(name)
+	if err != nil {
+		return "", 0, 0, fmt.Errorf("reading the name: %w", err)
+	}
+	rec, err := ipns.UnmarshalRecord(record)
+	if err == nil {
+		err = ipns.ValidateWithName(rec, n)
+	}
+	if err != nil {
+		return "", 0, 0, fmt.Errorf("checking the record: %w", err)
+	}
+	path, err := rec.Value()
+	if err != nil {
+		return "", 0, 0, fmt.Errorf("reading the record's value: %w", err)
+	}
+	if sequence, err = rec.Sequence(); err != nil {
+		return "", 0, 0, fmt.Errorf("reading the record's sequence: %w", err)
+	}
+	until, err := rec.Validity()
+	if err != nil {
+		return "", 0, 0, fmt.Errorf("reading the record's validity: %w", err)
+	}
+	left := until.Sub(now)
+	if left <= 0 {
+		return "", 0, 0, ipns.ErrExpiredRecord
+	}
+	if ttl, err = rec.TTL(); err != nil || ttl <= 0 {
+		ttl = dnsLinkTTL
+	}
+	return path.String(), sequence, min(max(ttl, shortestName), left, longestName), nil
+}
+
+// dnsLink asks DNS what a domain stands for (https://dnslink.dev).
+func (f *Fetcher) dnsLink(ctx context.Context, ref *reference) (named, error) {
+	if !isDomain(ref.name) {
+		return named{}, &NoDocumentError{URI: ref.shown, Why: "its name is neither a key nor a domain"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+ref.name)
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound {
+		return named{}, &NotFoundError{URI: ref.shown, Asked: []string{"DNS"}}
+	}
+	if err != nil {
+		return named{}, &UnavailableError{URI: ref.shown, Err: fmt.Errorf("asking DNS: %w", err)}
+	}
+	var links []string
+	for _, text := range texts {
+		if link, ok := strings.CutPrefix(text, "dnslink="); ok && looksLikePath(link) && !slices.Contains(links, link) {
+			links = append(links, link)
+		}
+	}
+	switch len(links) {
+	case 0:
+		return named{}, &NotFoundError{URI: ref.shown, Asked: []string{"DNS"}}
+	case 1:
+		return named{value: links[0], ttl: dnsLinkTTL}, nil
+	}
+	return named{}, &UnavailableError{URI: ref.shown, Err: errors.New("the domain has more than one DNSLink")}
+}
+
+// isDomain tells a DNS name of at least two labels.
+func isDomain(s string) bool {
+	if len(s) > 245 || !strings.Contains(s, ".") { // 253 with "_dnslink."
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// names remembers what names stand for, and the highest sequence of each that was ever seen. It is bounded in number; what was
+// used longest ago goes first.
+type names struct {
+	mu   sync.Mutex
+	byID map[string]*nameEntry
+	tick uint64
+}
+
+type nameEntry struct {
+	named
+	expires time.Time
+	highest uint64
+	used    uint64
+}
+
+const maxNames = 4096
+
+func newNames() *names { return &names{byID: make(map[string]*nameEntry)} }
+
+func (n *names) get(name string, now time.Time) (named, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.byID[name]
+	if e == nil || !now.Before(e.expires) {
+		return named{}, false
+	}
+	n.tick++
+	e.used = n.tick
+	return e.named, true
+}
+
+func (n *names) put(name string, found named, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.entry(name)
+	e.named, e.expires = found, now.Add(found.ttl)
+}
+
+// newest notes a sequence and tells whether none that is higher was seen.
+func (n *names) newest(name string, sequence uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.entry(name)
+	if sequence < e.highest {
+		return false
+	}
+	e.highest = sequence
+	return true
+}
+
+func (n *names) entry(name string) *nameEntry {
+	n.tick++
+	e := n.byID[name]
+	if e == nil {
+		if len(n.byID) >= maxNames {
+			n.shrink()
+		}
+		e = &nameEntry{}
+		n.byID[name] = e
+	}
+	e.used = n.tick
+	return e
+}
+
+// shrink forgets the quarter that was used longest ago.
+func (n *names) shrink() {
+	ids := make([]string, 0, len(n.byID))
+	for id := range n.byID {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(n.byID[a].used, n.byID[b].used) })
+	for _, id := range ids[:len(ids)/4] {
+		delete(n.byID, id)
+	}
+}

@@ -1,0 +1,257 @@
+package ipfs_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ipfs/boxo/ipns"
+	"github.com/ipfs/boxo/path"
+	"github.com/ipfs/go-cid"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+)
+
+// key is an IPNS key and its name.
+type key struct {
+	private crypto.PrivKey
+	name    ipns.Name
+}
+
+func newKey(t testing.TB, kind int) key {
+	t.Helper()
+	private, public, err := crypto.GenerateKeyPairWithReader(kind, 2048, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key{private, ipns.NameFromPeer(id)}
+}
+
+// record signs what the key's name stands for.
+func (k key) record(t testing.TB, value string, sequence uint64, validity, ttl time.Duration) []byte {
+	t.Helper()
+	p, err := path.NewPath(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := ipns.NewRecord(k.private, p, sequence, time.Now().Add(validity), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := ipns.MarshalRecord(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// txt answers DNSLink questions.
+func txt(records map[string][]string) func(context.Context, string) ([]string, error) {
+	return func(_ context.Context, name string) ([]string, error) {
+		if r, ok := records[name]; ok {
+			return r, nil
+		}
+		if name == "_dnslink.broken.example" {
+			return nil, &net.DNSError{Err: "server misbehaving", Name: name, IsTemporary: true}
+		}
+		return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	content := []byte(`{"name":"agent"}`)
+	file := must[cid.Cid](t)(g.AddFile(content))
+	dir := must[cid.Cid](t)(g.AddDirectory(map[string][]byte{"a b/agent.json": content}))
+	ed, rsa, chain, loop, stale, absent, lied := newKey(t, crypto.Ed25519), newKey(t, crypto.RSA), newKey(t, crypto.Ed25519), newKey(t, crypto.Ed25519),
+		newKey(t, crypto.Ed25519), newKey(t, crypto.Ed25519), newKey(t, crypto.Ed25519)
+	g.AddRecord(ed.name.String(), ed.record(t, "/ipfs/"+file.String(), 1, time.Hour, time.Minute))
+	g.AddRecord(rsa.name.String(), rsa.record(t, "/ipfs/"+dir.String()+"/a b", 1, time.Hour, time.Minute))
+	g.AddRecord(chain.name.String(), chain.record(t, "/ipns/"+rsa.name.String(), 1, time.Hour, time.Minute))
+	g.AddRecord(loop.name.String(), loop.record(t, "/ipns/"+loop.name.String(), 1, time.Hour, time.Minute))
+	g.AddRecord(stale.name.String(), stale.record(t, "/ipfs/"+file.String(), 1, -time.Hour, time.Minute))
+	g.AddRecord(lied.name.String(), ed.record(t, "/ipfs/"+file.String(), 9, time.Hour, time.Minute)) // of another key
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}, LookupTXT: txt(map[string][]string{
+		"_dnslink.agent.example": {"v=spf1 -all", "dnslink=/ipfs/" + dir.String()},
+		"_dnslink.name.example":  {"dnslink=/ipns/" + rsa.name.String()},
+		"_dnslink.two.example":   {"dnslink=/ipfs/" + dir.String(), "dnslink=/ipfs/" + file.String()},
+		"_dnslink.none.example":  {"v=spf1 -all"},
+		"_dnslink.odd.example":   {"dnslink=/ipfs/nothing"},
+	})})
+	var (
+		none        *ipfs.NoDocumentError
+		notFound    *ipfs.NotFoundError
+		unavailable *ipfs.UnavailableError
+		invalid     *ipfs.InvalidError
+	)
+	for uri, want := range map[string]struct {
+		dnsLink bool
+		err     any
+	}{
+		"ipns://" + ed.name.String():                                           {},
+		"ipns://" + ed.name.Peer().String():                                    {}, // 12D3KooW…
+		"/ipns/" + ed.name.Cid().String():                                      {}, // base32
+		"https://" + ed.name.String() + ".ipns.gateway.invalid/":               {},
+		"https://gateway.invalid/ipns/" + rsa.name.String() + "/agent.json?t=": {},
+		"ipns://" + rsa.name.String() + "/agent.json":                          {},
+		"ipns://" + chain.name.String() + "/agent.json":                        {},
+		"ipns://agent.example/a%20b/agent.json":                                {dnsLink: true},
+		"ipns://name.example/agent.json":                                       {dnsLink: true},
+		"ipns://" + rsa.name.String():                                          {err: &none}, // a directory
+		"ipns://" + rsa.name.String() + "/missing.json":                        {err: &notFound},
+		"ipns://" + loop.name.String():                                         {err: &invalid},
+		"ipns://" + stale.name.String():                                        {err: &unavailable},
+		"ipns://" + lied.name.String():                                         {err: &unavailable},
+		"ipns://" + absent.name.String():                                       {err: &notFound},
+		"ipns://two.example/":                                                  {err: &unavailable},
+		"ipns://none.example/":                                                 {err: &notFound},
+		"ipns://gone.example/":                                                 {err: &notFound},
+		"ipns://broken.example/":                                               {err: &unavailable},
+		"ipns://odd.example/":                                                  {err: &invalid},
+		"ipns://neither":                                                       {err: &none},
+		"ipns://exa mple.com/":                                                 {err: &none},
+	} {
+		doc, err := f.Fetch(t.Context(), uri, mib)
+		switch {
+		case want.err != nil:
+			if err == nil || !errors.As(err, want.err) {
+				t.Errorf("%s: %v, want %T", uri, err, want.err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", uri, err)
+		case string(doc.Bytes) != string(content) || doc.Source != "ipns" || doc.CID == "" || doc.DNSLink != want.dnsLink:
+			t.Errorf("%s: %q, source %s, CID %q, DNSLink %t", uri, doc.Bytes, doc.Source, doc.CID, doc.DNSLink)
+		}
+	}
+}
+
+// The highest sequence wins, whichever gateway has it, and an older one is never taken again, not even when only that is to be had.
+func TestNamesGoForward(t *testing.T) {
+	t.Parallel()
+	k := newKey(t, crypto.Ed25519)
+	one, two := ipfstest.New(), ipfstest.New()
+	old, newer := []byte(`{"n":1}`), []byte(`{"n":2}`)
+	two.Share(one)
+	first, second := must[cid.Cid](t)(one.AddFile(old)), must[cid.Cid](t)(one.AddFile(newer))
+	stale := k.record(t, "/ipfs/"+first.String(), 4, time.Hour, time.Second)
+	one.AddRecord(k.name.String(), stale)
+	two.AddRecord(k.name.String(), k.record(t, "/ipfs/"+second.String(), 5, time.Hour, time.Second))
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, one.Handler()), serve(t, two.Handler())}, Hedge: 5 * time.Second,
+		Now: func() time.Time { return time.Unix(0, now.Load()) }})
+	uri := "ipns://" + k.name.String()
+	fetch := func() (string, error) {
+		doc, err := f.Fetch(t.Context(), uri, mib)
+		return string(doc.Bytes), err
+	}
+	if got, err := fetch(); got != string(newer) || err != nil {
+		t.Fatalf("%s, %v", got, err)
+	}
+	two.AddRecord(k.name.String(), stale)
+	if got, err := fetch(); got != string(newer) || err != nil {
+		t.Errorf("within its TTL: %s, %v", got, err)
+	}
+	now.Add(int64(time.Minute))
+	var unavailable *ipfs.UnavailableError
+	if got, err := fetch(); !errors.As(err, &unavailable) {
+		t.Errorf("an older record is taken: %s, %v", got, err)
+	}
+	one.AddRecord(k.name.String(), k.record(t, "/ipfs/"+first.String(), 6, time.Hour, time.Second))
+	if got, err := fetch(); got != string(old) || err != nil {
+		t.Errorf("after an update: %s, %v", got, err)
+	}
+}
+
+// A web server is asked with the validators that it gave, and 304 is no document but an answer.
+func TestFetchIf(t *testing.T) {
+	t.Parallel()
+	state := atomic.Pointer[string]{}
+	set := func(s string) { state.Store(&s) }
+	set(`"one"`)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", *state.Load())
+		w.Header().Set("Last-Modified", "Sat, 21 Nov 2026 10:00:00 GMT")
+		if r.Header.Get("If-None-Match") == *state.Load() || r.URL.Path == "/always" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = w.Write([]byte(`{}`)) // the client may have left
+	}))
+	t.Cleanup(srv.Close)
+	f := newFetcher(t, ipfs.Config{})
+	doc, err := f.Fetch(t.Context(), srv.URL, mib)
+	if err != nil || doc.Validators != (ipfs.Validators{ETag: `"one"`, LastModified: "Sat, 21 Nov 2026 10:00:00 GMT"}) {
+		t.Fatalf("%+v, %v", doc.Validators, err)
+	}
+	if _, err := f.FetchIf(t.Context(), srv.URL, mib, doc.Validators); !errors.Is(err, ipfs.ErrUnchanged) {
+		t.Errorf("unchanged: %v", err)
+	}
+	set(`"two"`)
+	if doc, err := f.FetchIf(t.Context(), srv.URL, mib, doc.Validators); err != nil || doc.Validators.ETag != `"two"` {
+		t.Errorf("changed: %+v, %v", doc.Validators, err)
+	}
+	var unavailable *ipfs.UnavailableError
+	if _, err := f.Fetch(t.Context(), srv.URL+"/always", mib); !errors.As(err, &unavailable) {
+		t.Errorf("304 unasked: %v", err)
+	}
+}
+
+// What could not be had is not asked for again at once, and asked for again later; what a CID is, it remains.
+func TestFailuresAreRemembered(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	absent := must[cid.Cid](t)(g.AddFile([]byte("soon")))
+	if err := g.Remove(absent); err != nil {
+		t.Fatal(err)
+	}
+	dir := must[cid.Cid](t)(g.AddDirectory(map[string][]byte{"a": []byte("x")}))
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}, Now: func() time.Time { return time.Unix(0, now.Load()) }})
+	requests := func() int { raw, cars := g.Requests(); return raw + cars }
+	var notFound *ipfs.NotFoundError
+	fails := func(want int) {
+		t.Helper()
+		if _, err := f.Fetch(t.Context(), "ipfs://"+absent.String(), mib); !errors.As(err, &notFound) || requests() != want {
+			t.Errorf("%v after %d requests, want %d", err, requests(), want)
+		}
+	}
+	fails(1)
+	fails(1)
+	now.Add(int64(600 * time.Millisecond))
+	fails(2) // and the wait doubles
+	now.Add(int64(600 * time.Millisecond))
+	fails(2)
+	if _, err := g.AddFile([]byte("soon")); err != nil {
+		t.Fatal(err)
+	}
+	now.Add(int64(time.Second))
+	if doc, err := f.Fetch(t.Context(), "ipfs://"+absent.String(), mib); err != nil || string(doc.Bytes) != "soon" {
+		t.Errorf("%s, %v", doc.Bytes, err)
+	}
+	var none *ipfs.NoDocumentError
+	for range 2 {
+		if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String(), mib); !errors.As(err, &none) {
+			t.Error(err)
+		}
+		now.Add(int64(5 * time.Minute))
+	}
+	if requests() != 4 {
+		t.Errorf("%d requests", requests())
+	}
+}
