@@ -121,6 +121,9 @@ func show(a *app, d store.Delivery) error {
 	row("tool", d.ToolName)
 	row("endpoint", d.Endpoint)
 	row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
+	if len(d.FileDisagrees) > 0 {
+		row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
+	}
 	row("accepted", d.CreatedAt.UTC().Format(time.RFC3339))
 	if d.NextAttemptAt != nil {
 		row("next attempt", d.NextAttemptAt.UTC().Format(time.RFC3339))

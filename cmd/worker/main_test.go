@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
@@ -16,7 +17,7 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m) }
+func TestMain(m *testing.M) { embeddedtest.Main(m, devnettest.Leftovers()...) }
 
 // worker runs the command and returns its exit code and what it said.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
@@ -88,6 +89,7 @@ func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 		t.Fatal(err)
 	}
 	_, err = st.Record(t.Context(), c, store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true,
+		FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value", "clientAddress"},
 		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -155,13 +157,13 @@ func TestOperatorCommands(t *testing.T) {
 		t.Errorf("by reason: %s", out)
 	}
 	show := must("delivery", "show", good.String())
-	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:"} {
+	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:", "raw cid", "value, clientAddress: the event wins"} {
 		if !strings.Contains(show, want) {
 			t.Errorf("show lacks %q:\n%s", want, show)
 		}
 	}
 	var d store.Delivery
-	if err := json.Unmarshal([]byte(must("delivery", "show", "--json", good.String())), &d); err != nil || d.ID != good || !strings.Contains(string(d.Job), "gnp") {
+	if err := json.Unmarshal([]byte(must("delivery", "show", "--json", good.String())), &d); err != nil || d.ID != good || !strings.Contains(string(d.Job), "gnp") || len(d.FileDisagrees) != 2 {
 		t.Errorf("%v %+v", err, d)
 	}
 	if out := must("delivery", "show", bad.String()); !strings.Contains(out, "invalid_job") {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -60,14 +61,45 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 		}
 	}
 	note(doc.Source, string(verdict))
+	a.out.FileDisagrees = disagreements(a.job, doc.Bytes)
 	switch {
 	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
 		return "", retry.Fail(retry.HashMismatch, "the file's keccak256 is not the hash on chain")
-	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && (doc.Source == "https" || doc.Source == "http"):
-		return "", retry.Fail(retry.HashMismatch, "the file lies on https without a hash on chain, and HERALD_HASH_POLICY is require")
+	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && unproven(doc) != "":
+		return "", retry.Fail(retry.HashMismatch, unproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}
 	a.file.Content = content(doc)
-	return fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, verdict), nil
+	detail := fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, verdict)
+	if len(a.out.FileDisagrees) > 0 {
+		detail += "; the file disagrees with the event in " + strings.Join(a.out.FileDisagrees, ", ") + ": the event wins"
+	}
+	return detail, nil
+}
+
+// disagreements names the fields of a feedback file that contradict its event. They are told to the operator; what the agent receives
+// are the event's own.
+func disagreements(j job.Job, file []byte) []string {
+	if j.Kind != job.KindNewFeedback {
+		return nil
+	}
+	return erc8004.CrossCheck(file, erc8004.FeedbackFacts{
+		ChainID: j.ChainID, Identity: j.IdentityRegistry, AgentID: j.AgentID, Client: j.ClientAddress,
+		Value: j.Value, ValueDecimals: j.ValueDecimals, Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
+	})
+}
+
+// unproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not content. Empty for one
+// that needs no hash.
+func unproven(doc ipfs.Document) string {
+	switch {
+	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
+		return "the file lies on " + doc.Source
+	case doc.Source == ipfs.SourceAr:
+		return "the file comes from an Arweave gateway, unverified,"
+	case doc.DNSLink:
+		return "the file's ipns name was looked up in DNS (DNSLink)"
+	}
+	return ""
 }
 
 // withoutFile decides about a file that could not be had: some names lead nowhere at all, and those delay nobody.

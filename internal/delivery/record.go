@@ -155,7 +155,7 @@ func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err err
 		slog.String("stage", a.out.Stage), slog.Duration("took", p.Now().Sub(a.began).Round(time.Microsecond)),
 	}
 	for _, kv := range [][2]string{{"reason", string(v.Reason)}, {"tool", a.out.ToolName}, {"endpoint", a.out.Endpoint},
-		{"file", a.out.FileVerification}, {"fileSource", a.out.FileSource}, {"error", v.Text}} {
+		{"file", a.out.FileVerification}, {"fileSource", a.out.FileSource}, {"fileDisagrees", strings.Join(a.out.FileDisagrees, ",")}, {"error", v.Text}} {
 		if kv[1] != "" {
 			attrs = append(attrs, slog.String(kv[0], kv[1]))
 		}

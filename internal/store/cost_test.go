@@ -127,7 +127,7 @@ func TestPlans(t *testing.T) {
 		"yield":         {q.yield, id + `, 1, '1 s', 8`},
 		"lock_agent":    {q.lockAgent, agent},
 		"record": {q.record, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-			true, NULL, NULL, false, true, 0, NULL`},
+			true, NULL, NULL, false, true, 0, NULL, NULL`},
 		"adopt":           {q.adopt, id + `, 1, now(), 2, now(), 1, true`},
 		"lost_before":     {q.lostBefore, `now(), 500`},
 		"agents_of":       {q.agentsOf, `ARRAY[` + id + `]::uuid[]`},

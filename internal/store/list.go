@@ -33,6 +33,7 @@ type Delivery struct {
 	Endpoint         string          `json:"endpoint,omitempty"`
 	FileVerification string          `json:"fileVerification,omitempty"`
 	FileSource       string          `json:"fileSource,omitempty"`
+	FileDisagrees    []string        `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
 	CreatedAt        time.Time       `json:"createdAt"`
 	UpdatedAt        time.Time       `json:"updatedAt"`
 	FinishedAt       *time.Time      `json:"finishedAt,omitempty"`
@@ -70,7 +71,7 @@ type Filter struct {
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
 	coalesce(error, ''), attempts, dispatch, next_attempt_at, coalesce(tool_name, ''), coalesce(endpoint, ''),
-	coalesce(file_verification, ''), coalesce(file_source, ''), created_at, updated_at, finished_at`
+	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	err = row.Scan(d.fields()...)
@@ -80,7 +81,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 func (d *Delivery) fields() []any {
 	return []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
-		&d.FileVerification, &d.FileSource, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt}
+		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt}
 }
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 )
@@ -76,6 +78,58 @@ func TestFetchFailures(t *testing.T) {
 	}
 	if c = claim(t, s, tasks[0]); c.FetchFailures != 0 {
 		t.Errorf("after a replay: %+v", c)
+	}
+}
+
+// TestFileDisagrees: what a file contradicts is kept beside its verification, and is of that file: another fetch says it anew.
+func TestFileDisagrees(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(1, 1))
+	again := Outcome{Status: Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
+	many := make([]string, 100)
+	for i := range many {
+		many[i] = strings.Repeat("\x00", 1000)
+	}
+	for _, step := range []struct {
+		name         string
+		verification string
+		disagrees    []string
+		want         int
+	}{
+		{"nothing was compared yet", "not_given", nil, 0},
+		{"two fields", "not_given", []string{"value", "clientAddress"}, 2},
+		{"an attempt that did not come so far", "", nil, 2},
+		{"another file", "not_given", []string{"tag1"}, 1},
+		{"far too many", "not_given", many, maxNames},
+		{"it agrees now", "raw", []string{}, 0},
+	} {
+		o := again
+		o.FileVerification, o.FileDisagrees = step.verification, step.disagrees
+		b, err := json.Marshal(o) // by way of Redis
+		if err == nil {
+			o = Outcome{}
+			err = json.Unmarshal(b, &o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := claim(t, s, task)
+		task = *record(t, s, c, o).Task
+		d := read(t, s, c.ID)
+		if len(d.FileDisagrees) != step.want {
+			t.Errorf("%s: %q", step.name, d.FileDisagrees)
+		}
+		if step.name == "two fields" && strings.Join(d.FileDisagrees, " ") != "value clientAddress" {
+			t.Errorf("%q", d.FileDisagrees)
+		}
+		list, err := s.Deliveries(t.Context(), Filter{})
+		if err != nil || len(list) != 1 || len(list[0].FileDisagrees) != step.want {
+			t.Errorf("%s: %v, listed %+v", step.name, err, list)
+		}
+		if shown, err := json.Marshal(d); err != nil || strings.Contains(string(shown), "fileDisagrees") != (step.want > 0) {
+			t.Errorf("%s: %s", step.name, shown)
+		}
 	}
 }
 

@@ -29,9 +29,10 @@ type Outcome struct {
 	Endpoint         string          `json:"endpoint,omitempty"`
 	FileVerification string          `json:"fileVerification,omitempty"`
 	FileSource       string          `json:"fileSource,omitempty"`
-	Arguments        json.RawMessage `json:"arguments,omitempty"` // as sent
-	Response         json.RawMessage `json:"response,omitempty"`  // as received
-	Result           json.RawMessage `json:"result,omitempty"`    // what the delivery keeps of the answer
+	FileDisagrees    []string        `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event; counts with FileVerification only
+	Arguments        json.RawMessage `json:"arguments,omitempty"`     // as sent
+	Response         json.RawMessage `json:"response,omitempty"`      // as received
+	Result           json.RawMessage `json:"result,omitempty"`        // what the delivery keeps of the answer
 	Protocol         string          `json:"protocol,omitempty"`
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
@@ -167,7 +168,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 		name(o.FileVerification), name(o.FileSource),
 		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
 		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes),
-		o.FetchFailed, o.Moved, c.Epoch, tookMs)
+		o.FetchFailed, o.Moved, c.Epoch, tookMs, names(o.FileDisagrees))
 	if o.releases() {
 		b.Queue(s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
 	}
@@ -233,6 +234,15 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 
 // name is one of our own words, or what an agent calls something.
 func name(s string) *string { return null(text(s, maxNameBytes)) }
+
+// names are a few of them.
+func names(list []string) []string {
+	var out []string
+	for _, s := range list[:min(len(list), maxNames)] {
+		out = append(out, text(s, maxNameBytes))
+	}
+	return out
+}
 
 func null(s string) *string {
 	if s == "" {

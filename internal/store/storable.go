@@ -14,6 +14,7 @@ const (
 	maxErrorBytes = 4 << 10
 	maxURLBytes   = 2 << 10
 	maxNameBytes  = 256
+	maxNames      = 16
 	maxDepth      = 64   // deeper JSON is kept as text
 	maxExponent   = 300  // jsonb numbers are numeric, written out in full: one beyond these two
 	maxDigits     = 1000 // is kept as text

@@ -82,7 +82,12 @@ func TestUpgrade(t *testing.T) {
 	if c = claim(t, s, Task{ID: waits, N: 3}); c.Attempt != 3 || c.Budget != 3 {
 		t.Errorf("%+v", c)
 	}
-	record(t, s, c, delivered)
+	told := delivered
+	told.FileVerification, told.FileDisagrees = "raw", []string{"value"}
+	record(t, s, c, told)
+	if d := read(t, s, waits); len(d.FileDisagrees) != 1 || len(read(t, s, ended).FileDisagrees) != 0 {
+		t.Errorf("%q", d.FileDisagrees)
+	}
 	if n, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
 		t.Error(n, err)
 	}
@@ -101,7 +106,7 @@ func TestUpgrade(t *testing.T) {
 	to(1)
 	check()
 	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
-		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place')`); n != 0 {
+		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees')`); n != 0 {
 		t.Errorf("%d columns of later versions are left", n)
 	}
 	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN
@@ -153,6 +158,7 @@ func TestUpgradeGoesOn(t *testing.T) {
 		CASE WHEN status = 'queued' AND handed_at IS NULL THEN 'line' WHEN status IN ('queued', 'running') THEN 'out' ELSE status END) STORED`)
 	cutOff("deliveries_line")
 	exec(t, s, `DROP INDEX herald.deliveries_backlog`)
+	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN file_disagrees text[]`)
 	to(0)
 	whole("deliveries_line", 4)
 	if invalid := value[int](t, s, `SELECT count(*)::int FROM pg_index WHERE NOT indisvalid`); invalid != 0 {

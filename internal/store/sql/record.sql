@@ -13,6 +13,7 @@
 -- $23 server info jsonb    $24 the feedback file could not be fetched
 -- $25 a moved endpoint would explain the failure        $26 the agent's epoch as the claim knew it
 -- $27 duration (ms), or null: until now
+-- $28 fields of the file that contradict the event (text[]), or null: none; kept as they were when there is no $15
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new claim_no, and
 -- the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until it has answered, or
@@ -34,6 +35,7 @@ WITH recorded AS (
            endpoint          = coalesce($14, endpoint),
            file_verification = coalesce($15, file_verification),
            file_source       = coalesce($16, file_source),
+           file_disagrees    = CASE WHEN $15::text IS NULL THEN file_disagrees ELSE $28 END,
            result            = coalesce($20, result),
            fetch_failures    = fetch_failures + CASE WHEN $24 THEN 1 ELSE 0 END,
            error             = $12,

@@ -1,0 +1,160 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// TestFileDisagrees: what a file says otherwise than its event is told to the operator, and changes nothing for the agent.
+func TestFileDisagrees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	w.serve(k)
+	const lies = `{"agentRegistry":"eip155:31337:0x0000000000000000000000000000000000000001","clientAddress":"0x0000000000000000000000000000000000000002","value":1,"valueDecimals":0,"tag1":"slow","text":"x"}`
+	for name, c := range map[string]struct {
+		file string
+		want string
+	}{
+		"it repeats the event":  {`{"value":99.77,"tag1":"uptime","text":"x"}`, ""},
+		"it is no JSON":         {`I liked it`, ""},
+		"it contradicts it":     {lies, "agentRegistry clientAddress value valueDecimals tag1"},
+		"it says the same less": {`{"score":99}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a := newAgent(t)
+			cid := must(w.gateway.AddFile([]byte(c.file)))
+			j, client := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "uptime", URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash([]byte(c.file))})
+			d := w.until(w.accept(j), store.Delivered)
+			if got := strings.Join(d.FileDisagrees, " "); got != c.want {
+				t.Errorf("the row says %q, want %q", got, c.want)
+			}
+			// The row is committed before its steps and its line are told.
+			line := fmt.Sprintf("msg=\"delivery attempted\" delivery=%s", d.ID)
+			await(t, func() bool { return strings.Contains(w.log.String(), line) }, func() string { return "the line of " + d.ID.String() })
+			_, after, _ := strings.Cut(w.log.String(), line)
+			after, _, _ = strings.Cut(after, "\n")
+			_, step := k.seen(d.ID, "fetch")
+			listed := strings.ReplaceAll(c.want, " ", ", ")
+			if c.want == "" {
+				if strings.Contains(after, "fileDisagrees") || strings.Contains(step.Detail, "disagrees") {
+					t.Errorf("%s\n%s", after, step.Detail)
+				}
+			} else if !strings.Contains(after, "fileDisagrees="+strings.ReplaceAll(c.want, " ", ",")) ||
+				!strings.HasSuffix(step.Detail, "; the file disagrees with the event in "+listed+": the event wins") {
+				t.Errorf("%s\n%s", after, step.Detail)
+			}
+			calls := a.received()
+			if len(calls) != 1 {
+				t.Fatalf("%d calls", len(calls))
+			}
+			args := calls[0].args(t)
+			if args["value"] != "9977" || args["tag1"] != "uptime" || args["clientAddress"] != client.Address.Hex() || args["fileVerification"] != "raw" {
+				t.Errorf("the agent was told %v", args)
+			}
+			if strings.Contains(string(calls[0].Arguments), "isagree") {
+				t.Errorf("the agent was told of it: %s", calls[0].Arguments)
+			}
+		})
+	}
+}
+
+// document is a fetcher that has one document for every URI.
+type document struct{ ipfs.Document }
+
+func (d document) Fetch(context.Context, string, int64) (ipfs.Document, error) {
+	return d.Document, nil
+}
+
+// fetched runs the step alone.
+func fetched(doc ipfs.Document, policy string, j job.Job) (*attempt, string, error) {
+	if j.Kind == "" {
+		j.Kind = job.KindNewFeedback
+	}
+	j.FeedbackURI, j.ResponseURI, j.Action = "some:uri", "some:uri", job.Action{IncludeFileContent: true, VerifyFileHash: true}
+	a := &attempt{job: j, claim: &store.Claim{}}
+	p := &Pipeline{Config{Fetcher: document{doc}, HashPolicy: policy, FetchLimit: 1 << 20}}
+	detail, err := p.fetch(context.Background(), a)
+	return a, detail, err
+}
+
+// TestHashPolicies: under require a file needs a hash on chain unless its URI names its content; what is said is what it was.
+func TestHashPolicies(t *testing.T) {
+	t.Parallel()
+	file := []byte(`{}`)
+	const policy = " without a hash on chain, and HERALD_HASH_POLICY is require"
+	for _, c := range []struct {
+		name string
+		doc  ipfs.Document
+		want string // empty: it is taken
+	}{
+		{"https", ipfs.Document{Source: ipfs.SourceHTTPS}, "the file lies on https"},
+		{"http", ipfs.Document{Source: ipfs.SourceHTTP}, "the file lies on http"},
+		{"Arweave", ipfs.Document{Source: ipfs.SourceAr}, "the file comes from an Arweave gateway, unverified,"},
+		{"DNSLink", ipfs.Document{Source: ipfs.SourceIPNS, DNSLink: true}, "the file's ipns name was looked up in DNS (DNSLink)"},
+		{"ipns", ipfs.Document{Source: ipfs.SourceIPNS}, ""},
+		{"ipfs", ipfs.Document{Source: ipfs.SourceCID}, ""},
+		{"data", ipfs.Document{Source: ipfs.SourceData}, ""},
+	} {
+		c.doc.Bytes = file
+		for _, policy := range []string{HashStrict, HashAnnotate} {
+			if a, _, err := fetched(c.doc, policy, job.Job{}); err != nil || a.out.FileVerification != "not_given" || string(a.file.Content) != `{}` {
+				t.Errorf("%s, %s: %v, %+v", c.name, policy, err, a.out)
+			}
+		}
+		a, _, err := fetched(c.doc, HashRequire, job.Job{})
+		var failure *retry.Failure
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case c.want != "" && (!errors.As(err, &failure) || failure.Reason != retry.HashMismatch || failure.Text != c.want+policy || a.file.Content != nil):
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if a.out.FileVerification != "not_given" || a.out.FileSource != c.doc.Source {
+			t.Errorf("%s: %+v", c.name, a.out)
+		}
+		// With its hash, anything is taken under any policy.
+		for _, policy := range []string{HashStrict, HashRequire, HashAnnotate} {
+			if a, _, err := fetched(c.doc, policy, job.Job{FeedbackHash: crypto.Keccak256Hash(file)}); err != nil || a.out.FileVerification != "raw" {
+				t.Errorf("%s, %s, with its hash: %v", c.name, policy, err)
+			}
+		}
+	}
+}
+
+// TestCrossCheckIsOfFeedback: a response's file has fields of its own; and a file that is rejected is told of too.
+func TestCrossCheckIsOfFeedback(t *testing.T) {
+	t.Parallel()
+	doc := ipfs.Document{Source: ipfs.SourceCID, Bytes: []byte(`{"value":1,"agentId":7}`)}
+	j := job.Job{AgentID: big.NewInt(42), Value: big.NewInt(9977), ValueDecimals: 2}
+	for _, kind := range []job.Kind{job.KindResponseAppended, job.KindValidationResponse} {
+		j.Kind = kind
+		if a, detail, err := fetched(doc, HashStrict, j); err != nil || a.out.FileDisagrees != nil || strings.Contains(detail, "disagrees") {
+			t.Errorf("%s: %v %q %s", kind, err, a.out.FileDisagrees, detail)
+		}
+	}
+	j.Kind, j.FeedbackHash = job.KindNewFeedback, common.HexToHash("0x01")
+	a, _, err := fetched(doc, HashStrict, j)
+	if err == nil || strings.Join(a.out.FileDisagrees, " ") != "agentId value" {
+		t.Errorf("%v %q", err, a.out.FileDisagrees)
+	}
+	a, detail, err := fetched(doc, HashAnnotate, j)
+	if err != nil || json.RawMessage(doc.Bytes) == nil || string(a.file.Content) != string(doc.Bytes) || !strings.HasSuffix(detail, "hash: mismatch; the file disagrees with the event in agentId, value: the event wins") {
+		t.Errorf("%v %s", err, detail)
+	}
+}

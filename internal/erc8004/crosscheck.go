@@ -1,0 +1,193 @@
+package erc8004
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38 with 18 decimals,
+// an id has 78 digits. What is longer is no number that an event could have.
+const maxNumber = 100
+
+// FeedbackFacts is what a NewFeedback event says, as far as the ERC has the feedback's file repeat it.
+type FeedbackFacts struct {
+	ChainID       uint64         // with Identity the file's agentRegistry
+	Identity      common.Address // the identity registry
+	AgentID       *big.Int
+	Client        common.Address
+	Value         *big.Int // the decimal is Value / 10^ValueDecimals
+	ValueDecimals uint8
+	Tag1, Tag2    string
+	Endpoint      string
+}
+
+// CrossCheck names the fields in which a feedback file contradicts its event, in the order agentRegistry, agentId, clientAddress, value
+// (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or is nested too deep to be looked at. The
+// file's size is the caller's to bound.
+//
+// Writers differ, so a member agrees whenever it can be read to mean what the event says:
+//   - one that is missing or null agrees, and so does an empty string;
+//   - agentId may be a number, a string, or the short forms "chain:id", "eip155:chain:id" and "eip155:chain:registry:id";
+//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), whatever valueDecimals says: who writes
+//     99.77 writes 100 in the same way; or it may name the same decimal with other valueDecimals, and then neither is reported;
+//   - score, which older files have in the place of value, is that value, or the decimal rounded up or down;
+//   - addresses are CAIP-10 or bare, in any case;
+//   - an endpoint agrees when the event names none: older events have no place for it. A tag that the event lacks is reported.
+//
+// Numbers are compared exactly: one that a writer has rounded to a double is another number. Who the feedback is really from, when somebody
+// else has submitted it, stands in proofOfParticipation.reviewerAddress (x402), which is compared with nothing; clientAddress is the
+// submitter, and is reported when it is not.
+func CrossCheck(file []byte, e FeedbackFacts) []string {
+	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
+	var doc object
+	if len(file) == 0 || file[0] != '{' || !shallow(file, maxRegistrationDepth) || json.Unmarshal(file, &doc) != nil {
+		return nil
+	}
+	var out []string
+	differs := func(name string, agrees func(raw json.RawMessage) bool) {
+		if raw := given(doc.member(name)); raw != nil && !agrees(raw) {
+			out = append(out, name)
+		}
+	}
+	differs("agentRegistry", func(raw json.RawMessage) bool { return e.account(plain(raw), e.Identity) })
+	differs("agentId", e.names)
+	differs("clientAddress", func(raw json.RawMessage) bool { return e.account(plain(raw), e.Client) })
+	if e.Value != nil {
+		e.amounts(doc, differs)
+	}
+	differs("tag1", func(raw json.RawMessage) bool { return isText(raw) && sameText(plain(raw), e.Tag1) })
+	differs("tag2", func(raw json.RawMessage) bool { return isText(raw) && sameText(plain(raw), e.Tag2) })
+	differs("endpoint", func(raw json.RawMessage) bool {
+		return e.Endpoint == "" || isText(raw) && sameText(lowerScheme(plain(raw)), lowerScheme(strings.TrimSpace(e.Endpoint)))
+	})
+	return out
+}
+
+// amounts compares value, or the score of older files, and valueDecimals.
+func (e FeedbackFacts) amounts(doc object, differs func(string, func(json.RawMessage) bool)) {
+	name := "value"
+	if given(doc.member(name)) == nil {
+		name = "score"
+	}
+	decimal := scaled(new(big.Rat).SetInt(e.Value), int64(e.ValueDecimals))
+	value, decimals := exact(doc.member(name)), exact(doc.member("valueDecimals"))
+	same := false // both together name the event's decimal
+	if value != nil && decimals != nil && decimals.IsInt() && decimals.Sign() >= 0 && decimals.Cmp(big.NewRat(maxNumber, 1)) <= 0 {
+		same = scaled(value, decimals.Num().Int64()).Cmp(decimal) == 0
+	}
+	differs(name, func(json.RawMessage) bool {
+		switch {
+		case value == nil:
+			return false
+		case same, value.Cmp(new(big.Rat).SetInt(e.Value)) == 0, value.Cmp(decimal) == 0:
+			return true
+		}
+		gap := new(big.Rat).Sub(value, decimal)
+		return name == "score" && value.IsInt() && gap.Abs(gap).Cmp(big.NewRat(1, 1)) < 0
+	})
+	differs("valueDecimals", func(json.RawMessage) bool {
+		return same || decimals != nil && decimals.Cmp(big.NewRat(int64(e.ValueDecimals), 1)) == 0
+	})
+}
+
+// account tells whether text is this address on the event's chain: CAIP-10, or the address alone.
+func (e FeedbackFacts) account(text string, want common.Address) bool {
+	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" && e.chain(parts[1]) {
+		text = parts[2]
+	}
+	return common.IsHexAddress(text) && common.HexToAddress(text) == want
+}
+
+func (e FeedbackFacts) chain(text string) bool {
+	id, err := strconv.ParseUint(text, 10, 64)
+	return err == nil && id == e.ChainID
+}
+
+// names tells whether an agentId is the event's, in any of its forms.
+func (e FeedbackFacts) names(raw json.RawMessage) bool {
+	if e.AgentID == nil {
+		return true
+	}
+	id := plain(raw)
+	if i := strings.LastIndexByte(id, ':'); i >= 0 {
+		where := strings.ToLower(id[:i])
+		id = id[i+1:]
+		chain, prefixed := strings.CutPrefix(where, "eip155:")
+		if !e.chain(chain) && (!prefixed || !e.account(where, e.Identity)) {
+			return false
+		}
+	}
+	n := number(id)
+	return n != nil && n.IsInt() && n.Num().Cmp(e.AgentID) == 0
+}
+
+// given is a member that says something: nil for null and for an empty string.
+func given(raw json.RawMessage) json.RawMessage {
+	if raw = bytes.TrimSpace(raw); len(raw) == 0 || string(raw) == "null" || raw[0] == '"' && plain(raw) == "" {
+		return nil
+	}
+	return raw
+}
+
+// plain is the text of a string without the space around it; of anything else, the JSON.
+func plain(raw json.RawMessage) string {
+	text := string(raw)
+	if strings.HasPrefix(text, `"`) && json.Unmarshal(raw, &text) != nil {
+		return ""
+	}
+	return strings.TrimSpace(text)
+}
+
+// exact reads a JSON number, or one in a string, with all its digits; nil when it is neither.
+func exact(raw json.RawMessage) *big.Rat { return number(plain(raw)) }
+
+// number reads a decimal number with an optional exponent; nil when it is none, or beyond maxNumber.
+func number(text string) *big.Rat {
+	if text == "" || len(text) > maxNumber || strings.Trim(text, "0123456789+-.eE") != "" {
+		return nil
+	}
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		exponent, err := strconv.Atoi(text[i+1:])
+		if err != nil || exponent < -maxNumber || exponent > maxNumber {
+			return nil
+		}
+	}
+	n, ok := new(big.Rat).SetString(text)
+	if !ok {
+		return nil
+	}
+	return n
+}
+
+// scaled is n / 10^decimals.
+func scaled(n *big.Rat, decimals int64) *big.Rat {
+	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(decimals), nil)
+	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
+}
+
+func isText(raw json.RawMessage) bool { return raw[0] == '"' }
+
+// sameText compares a file's text with the event's. What neither Postgres nor JSON can hold has become U+FFFD on the event's way here,
+// one for each bad byte or one for several.
+func sameText(file, event string) bool { return repaired(file) == repaired(event) }
+
+func repaired(s string) string {
+	var b strings.Builder
+	var last rune
+	for _, r := range strings.TrimSpace(s) { // invalid bytes are read as U+FFFD
+		if r == 0 {
+			r = utf8.RuneError
+		}
+		if r != utf8.RuneError || last != r {
+			b.WriteRune(r)
+		}
+		last = r
+	}
+	return b.String()
+}
