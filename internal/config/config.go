@@ -25,7 +25,8 @@ type Config struct {
 
 	Chains map[uint64]Chain
 
-	IPFSGateways []string
+	IPFSGateways   []string
+	ArweaveGateway string // without it ar:// is unavailable
 
 	Listen   string
 	APIToken secret.Secret
@@ -48,6 +49,7 @@ type Config struct {
 	StdioCommands [][]string
 	Tools         []string
 	HashPolicy    string
+	Binding       string
 
 	VerifyEvent   string
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named

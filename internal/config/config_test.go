@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 		{"HERALD_LEASE", c.Lease, 2 * time.Minute}, {"HERALD_LEASE_MARGIN", c.LeaseMargin, time.Minute},
 		{"HERALD_RETENTION", c.Retention, 90 * 24 * time.Hour}, {"HERALD_ENDPOINT_INFLIGHT", c.EndpointInflight, 4},
 		{"HERALD_ENDPOINT_RATE", c.EndpointRate, 100}, {"HERALD_EXPIRY", c.Expiry, 30 * 24 * time.Hour}, {"HERALD_ALLOW_HTTP", c.AllowHTTP, false},
-		{"HERALD_HASH_POLICY", c.HashPolicy, "strict"}, {"HERALD_VERIFY_EVENT", c.VerifyEvent, ""},
+		{"HERALD_HASH_POLICY", c.HashPolicy, "strict"}, {"HERALD_BINDING", c.Binding, "warn"}, {"HERALD_VERIFY_EVENT", c.VerifyEvent, ""},
 		{"HERALD_LOG_LEVEL", c.LogLevel, "info"}, {"HERALD_LOG_FORMAT", c.LogFormat, "text"},
 		{"HERALD_RETRY_SCHEDULE", fmt.Sprint(c.RetrySchedule), "[1s 2s 4s 30s 2m0s 10m0s 30m0s 2h0m0s 5h0m0s 10h0m0s]"},
 	} {
@@ -104,6 +104,7 @@ func TestTakes(t *testing.T) {
 		{[]string{`HERALD_STDIO_COMMANDS=[["/bin/a","--x"],["/bin/b"]]`}, func(c *Config) any { return fmt.Sprint(c.StdioCommands) }, "[[/bin/a --x] [/bin/b]]"},
 		{[]string{"HERALD_TOOLS=wallet.send, a/b"}, func(c *Config) any { return strings.Join(c.Tools, " ") }, "wallet.send a/b"},
 		{[]string{"HERALD_HASH_POLICY=annotate"}, func(c *Config) any { return c.HashPolicy }, "annotate"},
+		{[]string{"HERALD_BINDING=require"}, func(c *Config) any { return c.Binding }, "require"},
 		{[]string{"HERALD_VERIFY_EVENT=off"}, func(c *Config) any { return c.VerifyEvent }, "off"},
 		{[]string{"HERALD_CONFIRMATIONS=8453=12,1=3,5"}, func(c *Config) any {
 			return fmt.Sprint(c.ConfirmationsOf(8453), c.ConfirmationsOf(1), c.ConfirmationsOf(137))
@@ -140,6 +141,8 @@ func TestRefuses(t *testing.T) {
 		{[]string{"IPFS_GATEWAYS=ipfs.io"}, "IPFS_GATEWAYS: gateway 1 is not an http or https URL"},
 		{[]string{"IPFS_GATEWAYS=https://a,https://u:pw1234@b"}, "IPFS_GATEWAYS: gateway 2 must have no user, password, query or fragment"},
 		{[]string{"IPFS_GATEWAYS=https://a?token=pw1234"}, "IPFS_GATEWAYS: gateway 1 must have no user, password, query or fragment"},
+		{[]string{"ARWEAVE_GATEWAY=arweave.net"}, "ARWEAVE_GATEWAY: is not an http or https URL"},
+		{[]string{"ARWEAVE_GATEWAY=https://a?token=pw1234"}, "ARWEAVE_GATEWAY: must have no user, password, query or fragment"},
 		{[]string{"IPFS_GATEWAYS=,"}, "IPFS_GATEWAYS: names no gateway"},
 		{[]string{"HERALD_LISTEN=8080"}, "HERALD_LISTEN: must be host:port"},
 		{[]string{"HERALD_LISTEN=127.0.0.1:http"}, "HERALD_LISTEN: must be host:port"},
@@ -168,6 +171,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"HERALD_TOOLS=a b"}, `HERALD_TOOLS: "a b" is not a tool's name`},
 		{[]string{"HERALD_TOOLS=" + strings.Repeat("x", 129)}, "HERALD_TOOLS: "},
 		{[]string{"HERALD_HASH_POLICY=lax"}, "HERALD_HASH_POLICY: must be one of strict, require, annotate"},
+		{[]string{"HERALD_BINDING=on"}, "HERALD_BINDING: must be one of off, warn, require"},
 		{[]string{"HERALD_VERIFY_EVENT=on"}, "HERALD_VERIFY_EVENT: must be one of off, receipt, finalized"},
 		{[]string{"HERALD_CONFIRMATIONS=x"}, `HERALD_CONFIRMATIONS: "x" is not a number of blocks`},
 		{[]string{"HERALD_CONFIRMATIONS=-1"}, `HERALD_CONFIRMATIONS: "-1" is not a number of blocks`},

@@ -41,6 +41,7 @@ func variables() []variable {
 		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker only). redis: only with REDIS_URL.", false,
 			oneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
+		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far as a hash on chain matches. Without it ar:// cannot be had.", false, setArweave},
 		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false, setListen},
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
@@ -76,8 +77,10 @@ func variables() []variable {
 			}},
 		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Nothing else is ever started; every element must match.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
-		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: https without a hash too. annotate: delivered, labelled.", false,
+		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
+		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Its registration names the agent in registrations[], or the endpoint's domain does in /.well-known/agent-registration.json. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected (endpoint_unverified). off: nobody is asked.", false,
+			oneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
 			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
@@ -212,17 +215,33 @@ func setTools(c *Config, s string) string {
 
 func setGateways(c *Config, s string) string {
 	for i, g := range list(s) {
-		u, err := url.Parse(g)
-		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
-			return fmt.Sprintf("gateway %d is not an http or https URL", i+1)
-		}
-		if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return fmt.Sprintf("gateway %d must have no user, password, query or fragment", i+1)
+		if wrong := gateway(g); wrong != "" {
+			return fmt.Sprintf("gateway %d %s", i+1, wrong)
 		}
 		c.IPFSGateways = append(c.IPFSGateways, g)
 	}
 	if len(c.IPFSGateways) == 0 {
 		return "names no gateway"
+	}
+	return ""
+}
+
+func setArweave(c *Config, s string) string {
+	if wrong := gateway(s); wrong != "" {
+		return wrong
+	}
+	c.ArweaveGateway = s
+	return ""
+}
+
+// gateway says what is wrong with a gateway's URL, if anything.
+func gateway(s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "is not an http or https URL"
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return "must have no user, password, query or fragment"
 	}
 	return ""
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"strings"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -21,25 +24,45 @@ type Place interface {
 	Leave(ctx context.Context, r limits.Result)
 }
 
-// admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call.
+// admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. An agent that
+// nothing binds to its endpoint also needs a place among the unbound ones of that origin, and that first: what they have to wait for
+// themselves must not cost the others any of the origin's rate.
 func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
+	token := fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No)
+	if a.unbound && p.Unbound != nil {
+		pass, err := p.Unbound.Enter(ctx, unboundPrefix+where(a.target), token)
+		if err != nil {
+			return notAdmitted(err, "nothing binds this agent to its endpoint, so it shares a small part with others like it: ")
+		}
+		a.share = pass
+	}
 	if p.Limits == nil {
 		return nil
 	}
-	pass, err := p.Limits.Enter(ctx, where(a.target), fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
-	var refused *limits.RefusedError
-	if errors.As(err, &refused) {
-		return retry.Pause(retry.Reason(refused.Reason), refused.Wait, refused.Text) // the same words (DESIGN §4)
-	}
+	pass, err := p.Limits.Enter(ctx, where(a.target), token)
 	if err != nil {
-		return fmt.Errorf("take a place at the agent's origin: %w", err)
+		p.leaveShare(ctx, a)
+		return notAdmitted(err, "")
 	}
 	a.place = pass
 	return nil
 }
 
+// unboundPrefix keeps the keys of the small bucket apart from origins, in the Redis that both lie in: no origin begins with it.
+const unboundPrefix = "unbound:"
+
+// notAdmitted makes a refused place a free wait.
+func notAdmitted(err error, why string) error {
+	var refused *limits.RefusedError
+	if errors.As(err, &refused) {
+		return retry.Pause(retry.Reason(refused.Reason), refused.Wait, why+refused.Text) // the same words (DESIGN §4)
+	}
+	return fmt.Errorf("take a place at the agent's origin: %w", err)
+}
+
 // depart gives the place back and tells how the endpoint did.
 func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
+	defer p.leaveShare(ctx, a)
 	if a.place == nil {
 		return
 	}
@@ -55,10 +78,26 @@ func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 	a.place.Leave(context.WithoutCancel(ctx), result)
 }
 
-// where is what limits are kept for: the origin of an endpoint, or the command.
+// leaveShare gives the place among the unbound agents back. How it went is the origin's breaker's to know; this one has none.
+func (p *Pipeline) leaveShare(ctx context.Context, a *attempt) {
+	if a.share != nil {
+		a.share.Leave(context.WithoutCancel(ctx), limits.Neutral)
+		a.share = nil
+	}
+}
+
+// where is what limits are kept for: the origin of an endpoint, however it is spelt, or the command.
 func where(e mcpcall.Endpoint) string {
 	if e.Transport == mcpcall.TransportStdio {
 		return "stdio:" + e.Command
 	}
-	return origin(e.URL)
+	u, err := url.Parse(e.URL)
+	if err != nil {
+		return ""
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Scheme + "://" + net.JoinHostPort(strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), port)
 }

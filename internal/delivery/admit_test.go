@@ -1,15 +1,22 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"math/big"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
 )
 
 // TestLimitsOfAnOrigin: what an origin cannot take now waits at no cost, and leaves the agent's line alone.
@@ -134,4 +141,180 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Errorf("a wait of this kind handed out the next, which would wait as well: dispatch %d", d.Dispatch)
 		}
 	})
+}
+
+// TestUnboundAgentsShare: agents that nothing binds to their endpoint have one small bucket per origin between them; who is bound, by whichever
+// side, and who was named by the job does not wait for it.
+func TestUnboundAgentsShare(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bucket := func(t *testing.T, cfg limits.Config) *limits.Limits {
+		cfg.Hold, cfg.Patience, cfg.Logger = time.Minute, time.Millisecond, w.logger()
+		l := must(limits.New(cfg))
+		t.Cleanup(l.Close)
+		return l
+	}
+	// names is a list of agents, as documents and domains have it.
+	names := func(w *world, agents ...*big.Int) []any {
+		var list []any
+		for _, id := range agents {
+			list = append(list, map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity)})
+		}
+		return list
+	}
+	// bind makes an agent's registration name it.
+	bind := func(w *world, id *big.Int, url string) *big.Int {
+		doc := at(url)
+		doc["registrations"] = names(w, id)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if _, err := w.net.SetURI(within(w.t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(doc))); err != nil {
+			w.t.Fatal(err)
+		}
+		return id
+	}
+	rated := func(w *world, id *big.Int) uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: id})
+		return w.accept(j)
+	}
+
+	t.Run("in flight", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		begun, finish := make(chan bool, 1), make(chan bool)
+		var first atomic.Bool
+		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+			if !first.Swap(true) {
+				begun <- true
+				<-finish
+			}
+			return false
+		}))
+		byDomain := w.register(at(a.URL))
+		a.mu.Lock()
+		a.domain = string(asJSON(map[string]any{"registrations": names(w, byDomain)}))
+		a.mu.Unlock()
+		k := w.newWorker(func(c *Config) {
+			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: 4}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+		})
+		holder, waits := w.handOut(a.URL), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
+		done := make(chan string, 1)
+		go func() {
+			note, _ := k.runner.Deliver(t.Context(), holder, 1)
+			done <- note
+		}()
+		receive(t, "the call", begun)
+		if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "nothing binds this agent") {
+			t.Errorf("an unbound agent beside another: %q, %v", note, err)
+		}
+		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
+			t.Errorf("its wait cost %d attempts", d.Attempts)
+		}
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		for name, id := range map[string]uuid.UUID{
+			"bound by its document":     rated(w, bind(w, w.register(nil), a.URL)),
+			"bound by the domain":       rated(w, byDomain),
+			"with the job's own target": w.accept(with(j, own(a.URL, nil))),
+			"of another origin":         w.handOut(newAgent(t).URL),
+		} {
+			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+				t.Errorf("%s: %q, %v", name, note, err)
+			}
+		}
+		close(finish)
+		if note := receive(t, "the end", done); note != "delivered" {
+			t.Error(note)
+		}
+		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, waits)
+		if note, err := k.runner.Deliver(t.Context(), waits, 2); err != nil || note != "delivered" {
+			t.Errorf("after the place was given back: %q, %v", note, err)
+		}
+		if _, step := k.seen(waits, "resolve"); !strings.Contains(step.Detail, "nothing binds") {
+			t.Errorf("the time line says %q", step.Detail)
+		}
+	})
+
+	t.Run("both places or none", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		origins, share := bucket(t, limits.Config{Inflight: 1, Room: -1}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = origins, share })
+		held := must(origins.Enter(t.Context(), where(mcpcall.Endpoint{URL: a.URL}), "somebody"))
+		id := w.handOut(a.URL)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || strings.Contains(note, "nothing binds") {
+			t.Errorf("%q, %v", note, err)
+		}
+		free := must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), "somebody"))
+		free.Leave(t.Context(), limits.Neutral)
+		held.Leave(t.Context(), limits.Neutral)
+		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "delivered" {
+			t.Errorf("%q, %v", note, err)
+		}
+		must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), "after it")).Leave(t.Context(), limits.Neutral)
+	})
+
+	t.Run("failures count once", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t, status(500))
+		share := bucket(t, limits.Config{Inflight: 1, MinCalls: 1})
+		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = bucket(t, limits.Config{MinCalls: 3}), share })
+		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
+			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) || strings.Contains(note, "nothing binds") {
+				t.Errorf("%d: %q, %v", n, note, err)
+			}
+		}
+		if s := share.Stats(); s.Open != 0 || s.HalfOpen != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestWhere: an origin is one however it is spelt.
+func TestWhere(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://a.example/mcp":           "https://a.example:443",
+		"https://A.Example.:443/other?x":  "https://a.example:443",
+		"http://a.example":                "http://a.example:80",
+		"https://a.example:8443":          "https://a.example:8443",
+		"https://[2001:DB8::1]/":          "https://[2001:db8::1]:443",
+		"https://a.example:0443/":         "https://a.example:0443",
+		"https://a.example\x7f/not a URL": "",
+	} {
+		if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
+	if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "agent"}); got != "stdio:agent" {
+		t.Error(got)
+	}
+}
+
+// TestRequiredBinding: with require an agent that nothing binds to its endpoint is rejected, in words for its author, and nothing is called.
+func TestRequiredBinding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker(func(c *Config) { c.Resolver = strictly{} })
+	id := w.handOut(a.URL)
+	if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
+		t.Errorf("%v", err)
+	}
+	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {
+		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	if n := len(a.received()); n != 0 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// strictly finds nobody bound.
+type strictly struct{}
+
+func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
+	return resolver.Target{}, &resolver.UnboundError{Endpoint: "https://a.example", Asked: "https://a.example/.well-known/agent-registration.json", Why: "not found",
+		Entry: "{}"}
 }

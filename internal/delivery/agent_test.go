@@ -14,6 +14,7 @@ type agent struct {
 	*httptest.Server
 	schema string // of agent.receiveFeedback
 	tool   string
+	domain string // its /.well-known/agent-registration.json; empty: 404
 	// on is asked first; true: it has answered.
 	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 
@@ -65,7 +66,22 @@ func replyError(w http.ResponseWriter, id json.RawMessage, code int, message str
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s}}`, id, code, asJSON(message))
 }
 
+// names answers which agents its endpoints are of.
+func (a *agent) names(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.domain == "" {
+		http.NotFound(w, r)
+		return
+	}
+	fmt.Fprint(w, a.domain)
+}
+
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/.well-known/agent-registration.json" {
+		a.names(w, r)
+		return
+	}
 	var req struct {
 		ID     json.RawMessage
 		Method string

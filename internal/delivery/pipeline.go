@@ -67,6 +67,7 @@ type Config struct {
 	Dispatcher *Dispatcher
 	Results    Results
 	Limits     Limits // per origin; nil: none
+	Unbound    Limits // more of them for agents that nothing binds to their endpoint; nil: none
 	Schedule   retry.Schedule
 
 	Verify      chain.Verify  // default: receipt where the chain is configured
@@ -219,11 +220,13 @@ type attempt struct {
 	file    job.File
 	tool    mcpcall.Tool
 	args    map[string]any
-	cleaned bool // control characters were taken out of what the agent receives
-	own     bool // the credentials are the job's own
-	bare    bool // out has lost what Postgres would not take
-	kept    bool // Redis has out, because Postgres did not take it at once
-	place   Place
+	cleaned bool  // control characters were taken out of what the agent receives
+	own     bool  // the credentials are the job's own
+	unbound bool  // nothing binds the agent to the endpoint that its registration names
+	bare    bool  // out has lost what Postgres would not take
+	kept    bool  // Redis has out, because Postgres did not take it at once
+	place   Place // at the origin
+	share   Place // among the unbound agents of the origin
 	out     store.Outcome
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -24,9 +25,21 @@ func (p *Pipeline) resolve(ctx context.Context, a *attempt) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	a.unbound = t.Binding != "" && !t.Bound() // "": the policy is that nobody asks
 	a.target = mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint}
 	a.out.Endpoint = display(a.target)
-	return fmt.Sprintf("%s from %s (%s)", a.out.Endpoint, t.DocumentSource, t.From), nil
+	return fmt.Sprintf("%s from %s (%s)%s", a.out.Endpoint, t.DocumentSource, t.From, bindingNote(t)), nil
+}
+
+// bindingNote warns of an agent that nothing binds to its endpoint.
+func bindingNote(t resolver.Target) string {
+	switch t.Binding {
+	case resolver.Unbound:
+		return ", which nothing binds to the agent"
+	case resolver.BindingUnknown:
+		return ", and its domain could not be asked whether it is the agent's"
+	}
+	return ""
 }
 
 // ownEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin.

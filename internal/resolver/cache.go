@@ -11,6 +11,19 @@ import (
 type outcome struct {
 	target Target
 	err    error
+	page   *page // the document, where its server can be asked whether it has changed; else nil
+}
+
+// summary is what a cached outcome's step tells.
+func (o outcome) summary() string {
+	if o.err != nil {
+		return shown(o.err.Error())
+	}
+	out := o.target.From + " of a document by " + o.target.DocumentSource
+	if o.target.Binding != "" {
+		out += ", binding: " + o.target.Binding
+	}
+	return out
 }
 
 type entry struct {
@@ -49,6 +62,21 @@ func (c *cache) get(key string, epoch int64, now time.Time) (outcome, time.Time,
 	}
 	c.order.MoveToFront(e)
 	return v.outcome, v.made, true
+}
+
+// stale returns what the document of an outcome said that is out of date, but
+// not outdated by a raised epoch: that means that something was wrong with it.
+func (c *cache) stale(key string, epoch int64) *page {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.byKey[key]
+	if !ok {
+		return nil
+	}
+	if v := e.Value.(*entry); v.epoch == epoch {
+		return v.outcome.page
+	}
+	return nil
 }
 
 // put stores an outcome, unless one of a later epoch is there: a slow resolve

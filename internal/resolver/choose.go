@@ -1,32 +1,72 @@
 package resolver
 
 import (
+	"fmt"
 	"math/big"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// choose picks the first entry that may be called. entries are ranked, best
-// first. When there are entries and none may be called, the first says why.
-func choose(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, error) {
+// choose picks the first entry that may be called, and says in words what was
+// picked and what was passed over. entries are ranked, best first. When there
+// are entries and none may be called, the first says why.
+func choose(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
 	var first error
-	for _, e := range entries {
+	var passed []string
+	for i, e := range entries {
 		e = e.Substitute(agentID)
 		why := refusal(e, allowed)
 		if why == "" {
-			return e, nil
+			return e, choice(e, passed, len(entries)-i-1), nil
 		}
 		if first == nil {
-			first = &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
+			first = Judge(e, allowed)
 		}
+		passed = append(passed, e.From+": "+why)
 	}
 	if first == nil {
-		first = &SkipError{Reason: NoMCPEndpoint}
+		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: NoMCPEndpoint}
 	}
-	return erc8004.MCPEntry{}, first
+	return erc8004.MCPEntry{}, "refused: " + some(passed), first
+}
+
+// choice tells which entry was taken, why not a better ranked one, and how many
+// were not looked at.
+func choice(e erc8004.MCPEntry, passed []string, left int) string {
+	out := shown(withoutQuery(e.URL))
+	if e.Transport == erc8004.TransportStdio {
+		out = "the command " + shown(e.Command)
+	}
+	if len(passed) > 0 {
+		out += "; refused before it: " + some(passed)
+	}
+	if left > 0 {
+		out += fmt.Sprintf("; %s ranked below it", count(left, "other MCP entry is", "other MCP entries are"))
+	}
+	return out
+}
+
+// some lists the first three.
+func some(of []string) string {
+	const most = 3
+	out := strings.Join(of[:min(len(of), most)], "; ")
+	if n := len(of) - most; n > 0 {
+		out += fmt.Sprintf("; and %d more", n)
+	}
+	return out
+}
+
+// Judge tells whether an entry may be called: nil, or *TransportRefusedError.
+// allowed is as Config.StdioCommands.
+func Judge(e erc8004.MCPEntry, allowed [][]string) error {
+	if why := refusal(e, allowed); why != "" {
+		return &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
+	}
+	return nil
 }
 
 // refusal says why an entry cannot be called, or nothing. Addresses are not

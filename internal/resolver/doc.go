@@ -11,7 +11,15 @@
 //     and cached, for it is the commonest one; what could not be found out is an
 //     error of the chain or of the content and is not cached.
 //   - An entry of the cache serves no agent whose epoch was raised since.
+//   - A domain is asked for its list of agents at most once in one resolving, of
+//     the origin that is about to be called and no other, and only where the
+//     document does not name the agent. What it answers says who may be called,
+//     never what.
+//   - The cache holds no document. One that its server says is unchanged is
+//     believed for another while, in the words that were read from it; who is
+//     bound to whom is asked again.
 //
 // What lives elsewhere: the shapes of documents (erc8004), which bytes a URI
-// names (ipfs), policy on binding and on credentials (delivery).
+// names (ipfs), what agents without a binding get (delivery), policy on
+// credentials (delivery).
 package resolver

@@ -45,3 +45,17 @@ type TransportRefusedError struct {
 func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("the agent's MCP entry %s is refused: %s", e.From, e.Why)
 }
+
+// UnboundError says that the policy is BindingRequire and nothing binds the
+// agent to the endpoint that its document names.
+type UnboundError struct {
+	Endpoint string // its origin
+	Asked    string // the URL of the domain's own list
+	Why      string // what it answered
+	Entry    string // the missing entry of registrations[], as JSON
+}
+
+func (e *UnboundError) Error() string {
+	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). The agent's author adds %s to registrations[] of its registration document, or serves a list with it at %s",
+		e.Endpoint, e.Asked, e.Why, e.Entry, e.Asked)
+}

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/singleflight"
@@ -33,6 +30,9 @@ type Chain interface {
 // package's.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
+	// FetchIf is Fetch with ipfs.ErrUnchanged when the document's server says
+	// that it is still the one with these validators.
+	FetchIf(ctx context.Context, uri string, limit int64, v ipfs.Validators) (ipfs.Document, error)
 }
 
 // Config of a Resolver. Zero values take the defaults.
@@ -44,13 +44,19 @@ type Config struct {
 	// name, each with all its arguments. Default none.
 	StdioCommands [][]string
 
+	// Binding (HERALD_BINDING) is what becomes of endpoints that neither the
+	// document nor their domain binds to the agent: BindingWarn (default),
+	// BindingRequire or BindingOff.
+	Binding string
+
 	// Limit bounds the registration document, in bytes. Default 1 MiB.
 	Limit int64
 	// Timeout bounds one resolving, chain and document together. Default 30 s.
 	Timeout time.Duration
 
 	// MutableTTL is how long an endpoint from a document is believed that its
-	// server may change (https, http, ar, ipns). Default 5 min.
+	// server may change (https, http, ar, ipns), and a binding that only the
+	// endpoint's domain knows of. Default 5 min.
 	MutableTTL time.Duration
 	// PinnedTTL is the same for documents that cannot change (cid, data): only
 	// tokenURI can, and that raises the epoch when somebody watches the chain.
@@ -78,14 +84,7 @@ func (a Agent) key() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
 
-// Step is one step of the way, for time lines.
-type Step struct {
-	What   string // "tokenURI", "document", "endpoint"; "cache" stands for all three
-	Source string // where it came from, for people; no secrets
-	Took   time.Duration
-}
-
-// Target is where an agent takes calls. Everything in it but Bound is the
+// Target is where an agent takes calls. Everything in it but Binding is the
 // document's author's word.
 type Target struct {
 	Transport    string // "http" or "stdio"
@@ -99,8 +98,11 @@ type Target struct {
 	DocumentURI    string // without query and user information; "data:" for one that is on chain
 	DocumentSource string // cid, ipns, data, https, http, ar
 	From           string // where in the document: "services[2]"
-	// Bound: the document's registrations[] names this agent.
-	Bound bool
+	// Binding is what binds the agent to the endpoint: BoundByDocument,
+	// BoundByDomain, BoundByOperator, Unbound, BindingUnknown; "" when the
+	// document does not and the policy is that nobody is asked. Where there is
+	// nothing to call it may be BoundByDocument or "".
+	Binding string
 
 	Took  time.Duration // of this Resolve
 	Steps []Step
@@ -109,7 +111,8 @@ type Target struct {
 // Resolver resolves agents. It is safe for concurrent use.
 type Resolver struct {
 	cfg   Config
-	cache *cache
+	cache   *cache
+	domains domains
 
 	// Resolving runs on a context of the resolver's own: one caller's leaving
 	// does not take the result from the others.
@@ -149,6 +152,13 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Limit == 0 {
 		cfg.Limit = erc8004.MaxRegistrationBytes
 	}
+	switch cfg.Binding {
+	case "":
+		cfg.Binding = BindingWarn
+	case BindingOff, BindingWarn, BindingRequire:
+	default:
+		return nil, fmt.Errorf("resolver: Binding is %.20q; it is off, warn or require", cfg.Binding)
+	}
 	if cfg.CacheEntries <= 0 {
 		cfg.CacheEntries = 10_000
 	}
@@ -174,7 +184,7 @@ var ErrClosed = errors.New("the resolver is closed")
 
 // Resolve finds the agent's MCP endpoint, from the cache when it can.
 //
-// Errors: *SkipError, *TransportRefusedError; wrapped: the chain's own,
+// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own,
 // *ipfs.UnavailableError, *ipfs.NotFoundError, *netguard.BlockedError,
 // *netguard.RefusedURLError; ErrClosed; ctx's own when the caller left.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
@@ -185,7 +195,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	key := a.key()
 	if o, made, ok := r.cache.get(key, a.Epoch, start); ok {
 		t := o.target.clone()
-		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second))}}
+		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)), Detail: o.summary()}}
 		t.Took = 0
 		return t, o.err
 	}
@@ -196,8 +206,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		defer r.running.Done()
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
-		t, err := r.resolve(ctx, a)
-		o := outcome{target: t, err: err}
+		o := r.resolve(ctx, a, r.cache.stale(key, a.Epoch))
 		if ttl := r.ttl(o); ttl > 0 {
 			now := r.cfg.Now()
 			r.cache.put(&entry{key: key, epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
@@ -236,97 +245,22 @@ func (r *Resolver) ttl(o outcome) time.Duration {
 	var (
 		skip    *SkipError
 		refused *TransportRefusedError
+		unbound *UnboundError
 		blocked *netguard.BlockedError
 		badURL  *netguard.RefusedURLError
 	)
+	pinned := o.target.DocumentSource == ipfs.SourceCID || o.target.DocumentSource == ipfs.SourceData
 	switch {
-	case o.err == nil && (o.target.DocumentSource == ipfs.SourceCID || o.target.DocumentSource == ipfs.SourceData):
+	case o.err == nil && o.target.Binding == BindingUnknown:
+		return min(unknownTTL, r.cfg.MutableTTL)
+	case o.err == nil && (o.target.Binding == Unbound || o.target.Binding == BoundByDomain):
+		return r.cfg.MutableTTL // whatever the document is, the domain may say something else tomorrow
+	case o.err == nil && pinned:
 		return r.cfg.PinnedTTL
 	case o.err == nil:
 		return r.cfg.MutableTTL
-	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &blocked), errors.As(o.err, &badURL):
+	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked), errors.As(o.err, &badURL):
 		return r.cfg.NegativeTTL
 	}
 	return 0
-}
-
-// resolve goes the whole way. On an error the target holds the steps so far.
-func (r *Resolver) resolve(ctx context.Context, a Agent) (Target, error) {
-	var t Target
-	began := r.cfg.Now()
-	step := func(what, source string) {
-		now := r.cfg.Now()
-		t.Steps = append(t.Steps, Step{What: what, Source: source, Took: now.Sub(began)})
-		began = now
-	}
-
-	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
-	step("tokenURI", "chain "+strconv.FormatUint(a.ChainID, 10))
-	var missing interface{ NoSuchAgent() bool }
-	switch {
-	case errors.As(err, &missing) && missing.NoSuchAgent():
-		return t, &SkipError{Reason: AgentNotFound, Err: err}
-	case err != nil:
-		return t, fmt.Errorf("reading tokenURI of agent %s: %w", a.key(), err)
-	case isBlank(uri):
-		return t, &SkipError{Reason: NoURI}
-	}
-
-	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit)
-	if err != nil {
-		step("document", "not had")
-		return t, documentError(err)
-	}
-	t.DocumentURI, t.DocumentSource = withoutQuery(doc.URI), doc.Source
-	source := doc.Source
-	if doc.From != "" {
-		source += " from " + doc.From
-	}
-	step("document", source)
-
-	reg, err := erc8004.ParseRegistration(doc.Bytes)
-	if err != nil {
-		return t, &SkipError{Reason: NoDocument, Err: err}
-	}
-	t.Bound = reg.Names(a.ChainID, a.Registry, a.ID)
-	if reg.Inactive() {
-		return t, &SkipError{Reason: AgentInactive}
-	}
-	e, err := choose(reg.MCP(), a.ID, r.cfg.StdioCommands)
-	if err != nil {
-		return t, err
-	}
-	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
-	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = protocolHint(e.Version), e.TokenHeader, e.AuthType, e.From
-	step("endpoint", e.From)
-	return t, nil
-}
-
-// documentError tells "there is no document" from "it could not be had".
-func documentError(err error) error {
-	var (
-		none    *ipfs.NoDocumentError
-		invalid *ipfs.InvalidError
-		large   *ipfs.TooLargeError
-		absent  *ipfs.NotFoundError
-	)
-	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) && absent.Proven {
-		return &SkipError{Reason: NoDocument, Err: err}
-	}
-	return fmt.Errorf("registration document: %w", err)
-}
-
-// isBlank tells a tokenURI of nothing but white space and control characters.
-func isBlank(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.IsControl(r) })
-}
-
-// withoutQuery is a document's URI as people may see it.
-func withoutQuery(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.Opaque != "" {
-		return s
-	}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	return u.String()
 }

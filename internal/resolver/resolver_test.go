@@ -83,6 +83,8 @@ type world struct {
 	*resolver.Resolver
 	chain   *registryReader
 	gateway *ipfstest.Gateway
+	domains *domains
+	site    *site
 	web     string
 	mu      sync.Mutex
 	now     time.Time
@@ -109,8 +111,11 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	w := &world{chain: &registryReader{uris: map[string]string{}}, gateway: ipfstest.New(), now: time.Unix(1_800_000_000, 0)}
 	gw := httptest.NewServer(w.gateway.Handler())
 	t.Cleanup(gw.Close)
+	w.site = &site{}
 	web := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case "/state.json", wellKnown:
+			w.site.serve(rw, r)
 		case "/agent.json":
 			_, _ = io.WriteString(rw, document(`"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`))
 		case "/page":
@@ -132,7 +137,8 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, f, w.clock
+	w.domains = &domains{Fetcher: f, answers: map[string]domain{}}
+	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, w.domains, w.clock
 	if w.Resolver, err = resolver.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -153,6 +159,7 @@ func data(doc string) string {
 func reason(err error) string {
 	var skip *resolver.SkipError
 	var refused *resolver.TransportRefusedError
+	var unbound *resolver.UnboundError
 	var blocked *netguard.BlockedError
 	var badURL *netguard.RefusedURLError
 	var away *ipfs.UnavailableError
@@ -164,6 +171,8 @@ func reason(err error) string {
 		return skip.Reason
 	case errors.As(err, &refused):
 		return "transport_refused"
+	case errors.As(err, &unbound):
+		return "unbound"
 	case errors.As(err, &blocked), errors.As(err, &badURL):
 		return "address_blocked"
 	case errors.As(err, &away):
@@ -190,7 +199,7 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound := `"registrations":[{"agentId":"7","agentRegistry":"eip155:8453:` + strings.ToLower(registry.Hex()) + `"}],` + mcp
+	bound := naming(7) + "," + mcp
 	const seven = "https://a.example/7/mcp"
 	for name, c := range map[string]struct {
 		uri    string
@@ -208,8 +217,8 @@ func TestResolve(t *testing.T) {
 		"endpoints":          {data(document(`"endpoints":[{"type":"MCP","url":"https://b.example"}]`)), "ok", "https://b.example", "data", false},
 		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "https://c.example", "data", false},
 		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "https://d.example", "data", false},
-		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
-		"sse, then command":  {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
+		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", true},
+		"sse, then command":  {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", true},
 		"other command":      {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"sh","args":["-c","id"]}}`)), "transport_refused", "", "", false},
 		"one more argument":  {data(document(`"capabilities":{"mcp":{"command":"agent","args":["--stdio","-v"]}}`)), "transport_refused", "", "", false},
 		"ws":                 {data(document(`"services":[{"name":"MCP","endpoint":"ws://a.example"}]`)), "transport_refused", "", "", false},
@@ -247,7 +256,7 @@ func TestResolve(t *testing.T) {
 			if len(got.Steps) == 0 {
 				t.Errorf("%s, turn %d: no steps", name, turn)
 			}
-			if err == nil && (got.URL+got.Command != c.target || got.DocumentSource != c.source || got.Bound != c.bound) {
+			if err == nil && (got.URL+got.Command != c.target || got.DocumentSource != c.source || got.Bound() != c.bound) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -264,20 +273,27 @@ func TestResolve(t *testing.T) {
 func TestTargetTellsTheWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
-	w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"https://a.example","version":"1.0.0"}],
-		"capabilities":{"mcp":{"url":"https://b.example","authentication":{"type":"bearer","tokenHeader":"X-Key"}}}`)))
+	doc := document(`"services":[{"name":"MCP","endpoint":"https://a.example","version":"1.0.0"}],
+		"capabilities":{"mcp":{"url":"https://b.example","authentication":{"type":"bearer","tokenHeader":"X-Key"}}}`)
+	w.chain.set("7", data(doc))
 	got, err := w.Resolve(t.Context(), agent(7, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := resolver.Target{Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]",
-		Steps: []resolver.Step{{What: "tokenURI", Source: "chain 8453"}, {What: "document", Source: "data"}, {What: "endpoint", Source: "services[0]"}}}
+	const asked = "https://a.example" + wellKnown
+	want := resolver.Target{Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]", Binding: resolver.Unbound,
+		Steps: []resolver.Step{
+			{What: "tokenURI", Source: "chain 8453", Detail: fmt.Sprintf("a data URI of %d bytes", len(data(doc)))},
+			{What: "document", Source: "data", Detail: fmt.Sprintf("%d bytes labelled application/json, on chain", len(doc))},
+			{What: "registration", Source: "document", Detail: "services and capabilities.mcp, 2 entries, 2 MCP"},
+			{What: "binding", Source: asked, Detail: asked + " was not found on any of [a.example]"},
+			{What: "endpoint", Source: "services[0]", Detail: "https://a.example; 1 other MCP entry is ranked below it"}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	w.pass(12 * time.Second)
 	got, err = w.Resolve(t.Context(), agent(7, 0))
-	if want := []resolver.Step{{What: "cache", Source: "resolved 12s ago"}}; err != nil || !reflect.DeepEqual(got.Steps, want) {
+	if want := []resolver.Step{{What: "cache", Source: "resolved 12s ago", Detail: "services[0] of a document by data, binding: none"}}; err != nil || !reflect.DeepEqual(got.Steps, want) {
 		t.Errorf("%+v, %v", got.Steps, err)
 	}
 }
@@ -286,7 +302,7 @@ func TestCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, PinnedTTL: time.Hour, NegativeTTL: time.Second, CacheEntries: 2})
 	to := func(endpoint string) string {
-		return data(document(`"services":[{"name":"MCP","endpoint":"https://` + endpoint + `"}]`))
+		return data(document(naming(1) + `,"services":[{"name":"MCP","endpoint":"https://` + endpoint + `"}]`))
 	}
 	resolve := func(id, epoch int64) resolver.Target {
 		t.Helper()
@@ -420,6 +436,7 @@ func TestRefusedConfig(t *testing.T) {
 		"no fetcher":   func(c *resolver.Config) { c.Fetcher = nil },
 		"negative":     func(c *resolver.Config) { c.MutableTTL = -1 },
 		"large limits": func(c *resolver.Config) { c.Limit = 1 << 30 },
+		"no policy":    func(c *resolver.Config) { c.Binding = "on" },
 	} {
 		cfg := ok
 		change(&cfg)

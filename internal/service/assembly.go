@@ -12,10 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
@@ -31,9 +29,8 @@ type assembly struct {
 	queue   *queue.Queue
 	fast    redis.UniversalClient // for limits
 	limits  *limits.Limits
-	chains  map[uint64]*chain.Client
-	fetcher *ipfs.Fetcher
-	resolve *resolver.Resolver
+	unbound *limits.Limits // nil with HERALD_BINDING=off: it is not known who would belong there
+	content *Content
 	pool    *mcpcall.Pool
 	runner  *delivery.Runner
 	intake  *delivery.Intake
@@ -42,7 +39,7 @@ type assembly struct {
 }
 
 func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
-	a := &assembly{store: st, queue: q, backend: b, chains: map[uint64]*chain.Client{}}
+	a := &assembly{store: st, queue: q, backend: b}
 	defer func() {
 		if err != nil {
 			a.close()
@@ -52,21 +49,10 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 	if err != nil {
 		return nil, err
 	}
-	guard, err := netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP})
-	if err != nil {
+	if a.content, err = OpenContent(cfg, o.Logger); err != nil {
 		return nil, err
 	}
-	for id, c := range cfg.Chains {
-		if c.RPCURL.IsZero() {
-			continue
-		}
-		if a.chains[id], err = chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: o.Logger}); err != nil {
-			return nil, err
-		}
-	}
-	if a.fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Guard: guard, Logger: o.Logger}); err != nil {
-		return nil, err
-	}
+	guard := a.content.Guard
 	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
 		return nil, err
 	}
@@ -74,10 +60,6 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 }
 
 func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
-	var err error
-	if a.resolve, err = resolver.New(resolver.Config{Chain: chainReader{a.chains}, Fetcher: a.fetcher, StdioCommands: cfg.StdioCommands}); err != nil {
-		return err
-	}
 	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
 	if err != nil {
 		return err
@@ -93,12 +75,16 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if err := a.limit(cfg, o); err != nil {
 		return err
 	}
-	pipeline, err := delivery.New(delivery.Config{
-		Ledger: a.store, Resolver: a.resolve, Fetcher: a.fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher,
+	parts := delivery.Config{
+		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher,
 		Results: a.queue, Limits: a.limits, Schedule: schedule,
-		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.chains[id]; return c, ok },
+		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
-		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace})
+		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace}
+	if a.unbound != nil {
+		parts.Unbound = a.unbound
+	}
+	pipeline, err := delivery.New(parts)
 	if err != nil {
 		return err
 	}
@@ -122,6 +108,8 @@ const (
 	// Who waits for a place at an origin keeps one of the worker's slots from the others meanwhile: few do, and not for long.
 	limitRoom     = 2
 	limitPatience = 200 * time.Millisecond
+	// unboundPart is the part of an origin's rate that agents which nothing binds to it have together, at least one call a second.
+	unboundPart = 10
 )
 
 func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
@@ -130,6 +118,11 @@ func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 	}
 	a.limits, err = limits.New(limits.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		Hold: cfg.Lease, Room: limitRoom, Patience: limitPatience, Logger: o.Logger})
+	if err != nil || cfg.Binding == resolver.BindingOff {
+		return err
+	}
+	a.unbound, err = limits.New(limits.Config{Redis: a.fast, Inflight: 1, Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
+		Hold: cfg.Lease, Room: 1, Patience: limitPatience, Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
 }
 
@@ -148,7 +141,7 @@ func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Sch
 	if a.backend.EmbeddedDatabase {
 		grace = -1 // it was away because this process was: nobody else knows anything
 	}
-	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.sweeps, Dispatcher: d, Chains: slices.Sorted(maps.Keys(a.chains)),
+	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.sweeps, Dispatcher: d, Chains: slices.Sorted(maps.Keys(a.content.chains)),
 		Attempts: s.Attempts(), Expiry: cfg.Expiry, Retention: cfg.Retention, Grace: grace, Logger: o.Logger})
 	return err
 }
@@ -160,7 +153,7 @@ func JobLimits(cfg *config.Config) job.Limits {
 
 func (a *assembly) chainParts() []part {
 	var parts []part
-	for id, c := range a.chains {
+	for id, c := range a.content.chains {
 		parts = append(parts, part{fmt.Sprintf("chain %d", id), c.Ping})
 	}
 	return parts
@@ -172,17 +165,14 @@ func (a *assembly) close() {
 	if a.pool != nil {
 		_ = a.pool.Close(ctx)
 	}
-	if a.resolve != nil {
-		a.resolve.Close()
-	}
-	if a.fetcher != nil {
-		a.fetcher.Close()
-	}
-	for _, c := range a.chains {
-		c.Close()
+	if a.content != nil {
+		a.content.Close()
 	}
 	if a.limits != nil {
 		a.limits.Close()
+	}
+	if a.unbound != nil {
+		a.unbound.Close()
 	}
 	if a.fast != nil {
 		_ = a.fast.Close()

@@ -312,6 +312,10 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ID     json.RawMessage
 		Method string
 	}
+	if r.URL.Path == "/.well-known/agent-registration.json" {
+		http.NotFound(w, r)
+		return
+	}
 	if r.Method == http.MethodPost {
 		_ = json.NewDecoder(r.Body).Decode(&req)
 	}

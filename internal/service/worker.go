@@ -191,7 +191,7 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	defer func() { stopLoops(); wg.Wait() }()
 
 	ready.set("start", "")
-	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(a.chains))
+	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(a.content.chains))
 	if o.Running != nil {
 		o.Running(&Worker{Store: a.store, Intake: a.intake, Addr: web.Addr()})
 	}

@@ -130,6 +130,11 @@ func ofResolver(err error, v *Verdict) (Reason, bool) {
 		v.AgentFault = true
 		return TransportRefused, true
 	}
+	var unbound *resolver.UnboundError
+	if errors.As(err, &unbound) {
+		v.AgentFault = true
+		return EndpointUnverified, true
+	}
 	return "", false
 }
 

@@ -61,6 +61,8 @@ func TestClassify(t *testing.T) {
 		"inactive":        {&resolver.SkipError{Reason: resolver.AgentInactive}, AgentInactive, Skip, false, false},
 		"unknown agent":   {&resolver.SkipError{Reason: resolver.AgentNotFound, Err: &chain.NoSuchAgentError{}}, AgentNotFound, Skip, false, false},
 		"ws transport":    {&resolver.TransportRefusedError{Transport: "ws"}, TransportRefused, Reject, false, true},
+		"unbound":         {&resolver.UnboundError{Endpoint: "https://a.example"}, EndpointUnverified, Reject, false, true},
+		"binding unknown": {fmt.Errorf("binding: %w", &ipfs.UnavailableError{Err: context.DeadlineExceeded}), ContentUnavailable, Wait, false, false},
 		"resolver closed": {resolver.ErrClosed, InternalError, Wait, false, false},
 
 		// Content.

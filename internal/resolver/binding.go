@@ -1,0 +1,250 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// What binds an agent to its endpoint: Target.Binding. Anybody can register an
+// agent whose document names somebody else's server, so one of the two sides
+// has to name the agent (reference erc8004.md §3.4).
+const (
+	// BoundByDocument: the registrations[] of the agent's document name the
+	// agent.
+	BoundByDocument = "document"
+	// BoundByDomain: those of the endpoint's /.well-known/agent-registration.json
+	// do.
+	BoundByDomain = "domain"
+	// BoundByOperator: the endpoint is a command that the operator listed, which
+	// has no domain to ask.
+	BoundByOperator = "operator"
+	// Unbound: neither names it.
+	Unbound = "none"
+	// BindingUnknown: the document does not, and the domain could not be asked
+	// just now.
+	BindingUnknown = "unknown"
+)
+
+// Policies of Config.Binding.
+const (
+	BindingOff     = "off"     // no domain is asked
+	BindingWarn    = "warn"    // asked, and every endpoint is a target
+	BindingRequire = "require" // an endpoint that is not bound is no target
+)
+
+const (
+	// wellKnownPath is where a domain names the agents that its endpoints are of
+	// (ERC-8004, endpoint domain verification).
+	wellKnownPath = "/.well-known/agent-registration.json"
+	// bindingLimit bounds that file, in bytes.
+	bindingLimit = 64 << 10
+	// bindingTimeout bounds the asking; a domain that is slow is asked again when
+	// its agent is resolved again.
+	bindingTimeout = 5 * time.Second
+	// unknownTTL is the longest that BindingUnknown is believed.
+	unknownTTL = time.Minute
+)
+
+// Bound tells whether the agent and its endpoint are known to belong together.
+func (t Target) Bound() bool {
+	switch t.Binding {
+	case BoundByDocument, BoundByDomain, BoundByOperator:
+		return true
+	}
+	return false
+}
+
+// verdict is what a domain says of an agent.
+type verdict struct {
+	binding string // BoundByDomain, Unbound, BindingUnknown
+	asked   string // the URL
+	why     string // what it answered, for people
+	err     error  // for BindingUnknown
+}
+
+// bind finds out what binds the agent to t's endpoint, and applies the policy.
+// Only the policy and the end of ctx make an error: *UnboundError; for what is
+// not known *ipfs.UnavailableError, wrapped.
+func (r *Resolver) bind(ctx context.Context, a Agent, t *Target, w *way) error {
+	switch {
+	case t.Binding == BoundByDocument:
+		w.step("binding", "registrations[] of the document", "it names the agent")
+		return nil
+	case t.Binding == BoundByOperator:
+		w.step("binding", "HERALD_STDIO_COMMANDS", "the operator listed the command")
+		return nil
+	case r.cfg.Binding == BindingOff:
+		w.step("binding", "not asked", "HERALD_BINDING is off, and the document does not name the agent")
+		return nil
+	}
+	v := r.askDomain(ctx, a, t.URL)
+	if errors.Is(ctx.Err(), context.Canceled) { // the resolver was closed: this says nothing about the domain
+		return fmt.Errorf("binding of agent %s: %w", a.key(), context.Cause(ctx))
+	}
+	t.Binding = v.binding
+	w.step("binding", v.asked, v.why)
+	switch {
+	case r.cfg.Binding != BindingRequire || t.Bound():
+		return nil
+	case v.binding == BindingUnknown:
+		return fmt.Errorf("it is not known whether the endpoint is the agent's, which HERALD_BINDING=require asks for: %w", v.err)
+	}
+	return &UnboundError{Endpoint: shown(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: entryOf(a)}
+}
+
+// askDomain asks the domain of an http endpoint whether it knows the agent. It
+// is asked over the endpoint's own scheme and port, since whoever has one port
+// of a host need not have the others.
+//
+// An address that the guard refuses is no binding, and nothing more: the
+// endpoint itself is judged where it is dialled.
+func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verdict {
+	uri := originOf(endpoint) + wellKnownPath
+	v := verdict{asked: shown(uri)}
+	list := r.domainList(ctx, uri)
+	switch {
+	case list.err != nil:
+		v.binding, v.why = refusedBy(list.err), shown(list.err.Error())
+		if v.binding == BindingUnknown {
+			v.err = unavailable(v.asked, list.err)
+		}
+	case list.source == ipfs.SourceHTTP && !isHTTP(endpoint):
+		v.binding, v.why = Unbound, "it is redirected to plain http, where anybody on the way could have written it"
+	case list.names.Names(a.ChainID, a.Registry, a.ID):
+		v.binding, v.why = BoundByDomain, "it names the agent"
+	default:
+		v.binding = Unbound
+		v.why = fmt.Sprintf("it names %s, not this agent", count(len(list.names.Registrations), "other agent", "other agents"))
+	}
+	return v
+}
+
+// domainList brings the list of a domain, from memory when it was had less than
+// domainTTL ago.
+func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
+	if list, ok := r.domains.get(uri, r.cfg.Now()); ok {
+		return list
+	}
+	ctx, cancel := context.WithTimeout(ctx, bindingTimeout)
+	defer cancel()
+	var list domainList
+	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, bindingLimit)
+	if err == nil {
+		var reg erc8004.Registration
+		reg, err = erc8004.ParseRegistration(doc.Bytes)
+		list.source, list.names.Registrations = doc.Source, reg.Registrations // nothing else of it counts
+	}
+	list.err = err
+	if refusedBy(err) == Unbound || err == nil {
+		r.domains.put(uri, list, r.cfg.Now())
+	}
+	return list
+}
+
+// domainList is what a domain says of its agents.
+type domainList struct {
+	names  erc8004.Registration
+	source string
+	err    error // why there is none
+	until  time.Time
+}
+
+const (
+	// domainTTL is how long a domain is not asked again, whichever agent it is
+	// about: who registers a thousand agents at somebody else's server does not
+	// have it asked a thousand times.
+	domainTTL = time.Minute
+	// maxDomains bounds the lists remembered, each of bindingLimit at most.
+	maxDomains = 256
+)
+
+// domains remembers lists for a moment.
+type domains struct {
+	mu    sync.Mutex
+	byURI map[string]domainList
+}
+
+func (d *domains) get(uri string, now time.Time) (domainList, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list, ok := d.byURI[uri]
+	return list, ok && now.Before(list.until)
+}
+
+func (d *domains) put(uri string, list domainList, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byURI == nil || len(d.byURI) >= maxDomains {
+		d.byURI = make(map[string]domainList)
+	}
+	list.until = now.Add(domainTTL)
+	d.byURI[uri] = list
+}
+
+// refusedBy tells a domain that says nothing of the agent from one that could
+// not be asked.
+func refusedBy(err error) string {
+	var (
+		none    *ipfs.NoDocumentError
+		invalid *ipfs.InvalidError
+		large   *ipfs.TooLargeError
+		absent  *ipfs.NotFoundError
+		blocked *netguard.BlockedError
+		badURL  *netguard.RefusedURLError
+		problem *erc8004.DocumentError
+		away    *ipfs.UnavailableError
+	)
+	if errors.As(err, &problem) || errors.As(err, &away) && refusedStatus(away.Status) || errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) ||
+		errors.As(err, &blocked) || errors.As(err, &badURL) {
+		return Unbound
+	}
+	return BindingUnknown
+}
+
+// refusedStatus tells a server that does not serve such a file from one that
+// cannot now: MCP servers answer 401 or 405 to a GET of whatever path.
+func refusedStatus(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 400 && status < 500
+}
+
+// unavailable makes an error of the content's kind, which is retried, of
+// whatever kept a domain from being asked.
+func unavailable(uri string, err error) error {
+	var away *ipfs.UnavailableError
+	if errors.As(err, &away) {
+		return away
+	}
+	return &ipfs.UnavailableError{URI: uri, Err: err}
+}
+
+// originOf is scheme://host[:port] of an endpoint that refusal let through.
+func originOf(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
+}
+
+func isHTTP(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	return err == nil && u.Scheme == "http"
+}
+
+// entryOf is the entry of registrations[] that names an agent, as JSON.
+func entryOf(a Agent) string {
+	return fmt.Sprintf(`{"agentId":%s,"agentRegistry":"eip155:%d:%s"}`, a.ID, a.ChainID, a.Registry.Hex())
+}

@@ -1,0 +1,428 @@
+package resolver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/resolver"
+)
+
+const mcpAt = `"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`
+
+// TestBinding: what the domain of an endpoint says, and what the policy makes of it.
+func TestBinding(t *testing.T) {
+	t.Parallel()
+	named := "{" + naming(7) + "}"
+	away := &ipfs.UnavailableError{URI: "x", RetryAfter: time.Minute, Err: errors.New("the server answered 503")}
+	plain := func(context.Context) (ipfs.Document, error) {
+		return ipfs.Document{Bytes: []byte(named), Source: ipfs.SourceHTTP}, nil
+	}
+	for name, c := range map[string]struct {
+		domain  domain
+		binding string
+		why     string // part of the step's Detail
+	}{
+		"names it":         {lists(named), resolver.BoundByDomain, "names the agent"},
+		"a whole document": {lists(document(mcpAt + "," + naming(7))), resolver.BoundByDomain, "names the agent"},
+		"another agent":    {lists("{" + naming(8) + "}"), resolver.Unbound, "it names 1 other agent, not this agent"},
+		"another chain":    {lists(strings.ReplaceAll(named, "8453", "1")), resolver.Unbound, "not this agent"},
+		"no list":          {lists(`{"name":"x"}`), resolver.Unbound, "it names 0 other agents"},
+		"missing":          {nil, resolver.Unbound, "was not found"},
+		"HTML":             {lists("<!doctype html>"), resolver.Unbound, "web page"},
+		"no JSON":          {lists("hello\x1b[31m"), resolver.Unbound, "not JSON"},
+		"an array":         {lists("[" + named + "]"), resolver.Unbound, "not an object"},
+		"empty":            {lists(""), resolver.Unbound, "empty"},
+		"64 KiB":           {lists(named + strings.Repeat(" ", 64<<10-len(named))), resolver.BoundByDomain, "names the agent"},
+		"too large":        {lists(named + strings.Repeat(" ", 64<<10)), resolver.Unbound, "larger than 65536 bytes"},
+		"blocked":          {fails(fmt.Errorf("fetching: %w", &netguard.BlockedError{Address: "10.0.0.1:443", Why: "it is not a public address"})), resolver.Unbound, "blocked"},
+		"refused URL":      {fails(&netguard.RefusedURLError{Host: "a.example", Why: "of its port"}), resolver.Unbound, "refused"},
+		"by plain http":    {plain, resolver.Unbound, "plain http"},
+		"unavailable":      {fails(away), resolver.BindingUnknown, "503"},
+		"answers 405":      {fails(&ipfs.UnavailableError{URI: "x", Status: 405, Err: errors.New("the server answered 405")}), resolver.Unbound, "405"},
+		"answers 401":      {fails(&ipfs.UnavailableError{URI: "x", Status: 401, Err: errors.New("the server answered 401")}), resolver.Unbound, "401"},
+		"answers 429":      {fails(&ipfs.UnavailableError{URI: "x", Status: 429, Err: errors.New("the server answered 429")}), resolver.BindingUnknown, "429"},
+		"answers 500":      {fails(&ipfs.UnavailableError{URI: "x", Status: 500, Err: errors.New("the server answered 500")}), resolver.BindingUnknown, "500"},
+		"slow":             {fails(fmt.Errorf("fetching: %w", context.DeadlineExceeded)), resolver.BindingUnknown, "deadline"},
+		"something else":   {fails(errors.New("odd")), resolver.BindingUnknown, "odd"},
+	} {
+		for policy, want := range map[string]map[string]string{
+			"off":     {resolver.BoundByDomain: "ok", resolver.Unbound: "ok", resolver.BindingUnknown: "ok"},
+			"":        {resolver.BoundByDomain: "ok", resolver.Unbound: "ok", resolver.BindingUnknown: "ok"},
+			"warn":    {resolver.BoundByDomain: "ok", resolver.Unbound: "ok", resolver.BindingUnknown: "ok"},
+			"require": {resolver.BoundByDomain: "ok", resolver.Unbound: "unbound", resolver.BindingUnknown: "unavailable"},
+		} {
+			t.Run(name+"/"+policy, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, resolver.Config{Binding: policy})
+				w.chain.set("7", data(document(mcpAt)))
+				w.domains.set("https://a.example", c.domain)
+				got, err := w.Resolve(t.Context(), agent(7, 0))
+				if reason(err) != want[c.binding] {
+					t.Fatalf("%s: %v, want %s", reason(err), err, want[c.binding])
+				}
+				binding, asked, step := c.binding, []string{"https://a.example" + wellKnown}, c.why
+				if policy == "off" {
+					binding, asked, step = "", nil, "HERALD_BINDING is off"
+				}
+				if got.Binding != binding || got.Bound() != (binding == resolver.BoundByDomain) {
+					t.Errorf("binding %q, bound %t", got.Binding, got.Bound())
+				}
+				if a := w.domains.take(); !slices.Equal(a, asked) {
+					t.Errorf("asked %q", a)
+				}
+				i := slices.IndexFunc(got.Steps, func(s resolver.Step) bool { return s.What == "binding" })
+				if i < 0 || !strings.Contains(got.Steps[i].Detail, step) || strings.ContainsRune(got.Steps[i].Detail, 0x1b) {
+					t.Errorf("steps %+v", got.Steps)
+				}
+				if err == nil && got.URL != "https://a.example/mcp" {
+					t.Errorf("%+v", got)
+				}
+				looksRight(t, err)
+			})
+		}
+	}
+}
+
+// looksRight: the agent's author is told what to add and where, and nothing of the guard's is left in an error of the binding.
+func looksRight(t *testing.T, err error) {
+	t.Helper()
+	var blocked *netguard.BlockedError
+	var badURL *netguard.RefusedURLError
+	if errors.As(err, &blocked) || errors.As(err, &badURL) {
+		t.Errorf("the guard's verdict on the domain's list became the delivery's: %v", err)
+	}
+	var unbound *resolver.UnboundError
+	if !errors.As(err, &unbound) {
+		return
+	}
+	for _, want := range []string{`{"agentId":7,"agentRegistry":"eip155:8453:` + registry.Hex() + `"}`, "registrations[]", "https://a.example" + wellKnown} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+}
+
+// TestDomainIsAskedOnce: a thousand agents registered at one server do not have its domain asked a thousand times; what could not be asked is
+// asked again.
+func TestDomainIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.domains.set("https://a.example", lists("{"+naming(9)+"}"))
+	for i := range 20 {
+		w.chain.set(fmt.Sprint(i), data(document(mcpAt)))
+		got, err := w.Resolve(t.Context(), agent(int64(i), 0))
+		if err != nil || got.Bound() != (i == 9) {
+			t.Errorf("agent %d: bound %t, %v", i, got.Bound(), err)
+		}
+	}
+	if asked := w.domains.take(); len(asked) != 1 {
+		t.Errorf("asked %d times", len(asked))
+	}
+	w.pass(time.Minute)
+	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Status: 500, Err: errors.New("the server answered 500")}))
+	for i := range 2 {
+		w.chain.set(fmt.Sprint(30+i), data(document(mcpAt)))
+		if got, err := w.Resolve(t.Context(), agent(int64(30+i), 0)); err != nil || got.Binding != resolver.BindingUnknown {
+			t.Errorf("%s, %v", got.Binding, err)
+		}
+	}
+	if asked := w.domains.take(); len(asked) != 2 {
+		t.Errorf("after a minute: asked %d times", len(asked))
+	}
+}
+
+// TestBindingWithoutAsking: who is bound without the domain is not asked about, whatever the policy.
+func TestBindingWithoutAsking(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ doc, want string }{
+		"document": {document(naming(7) + "," + mcpAt), resolver.BoundByDocument},
+		"command":  {document(`"capabilities":{"mcp":{"command":"agent"}}`), resolver.BoundByOperator},
+		"both":     {document(naming(7) + `,"capabilities":{"mcp":{"command":"agent"}}`), resolver.BoundByDocument},
+	} {
+		for _, policy := range []string{"off", "warn", "require"} {
+			w := newWorld(t, resolver.Config{Binding: policy, StdioCommands: [][]string{{"agent"}}})
+			w.chain.set("7", data(c.doc))
+			got, err := w.Resolve(t.Context(), agent(7, 0))
+			if err != nil || got.Binding != c.want || !got.Bound() {
+				t.Errorf("%s, %s: %q, %v", name, policy, got.Binding, err)
+			}
+			if asked := w.domains.take(); len(asked) > 0 {
+				t.Errorf("%s, %s: asked %q", name, policy, asked)
+			}
+		}
+	}
+	// Where there is nothing to call nobody is asked either.
+	w := newWorld(t, resolver.Config{Binding: "require"})
+	for want, doc := range map[string]string{
+		resolver.NoMCPEndpoint: document(`"services":[]`),
+		resolver.AgentInactive: document(`"active":false,` + mcpAt),
+		"transport_refused":    document(`"services":[{"name":"MCP","endpoint":"wss://a.example"}]`),
+	} {
+		w.chain.set("7", data(doc))
+		if _, err := w.Resolve(t.Context(), agent(7, 0)); reason(err) != want {
+			t.Errorf("%s: %v", want, err)
+		}
+		w.pass(time.Hour)
+	}
+	if asked := w.domains.take(); len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+}
+
+// TestBindingIsAskedThroughTheGuard: of the endpoint's own scheme, host and port, without anything of its path, and never inside our network.
+func TestBindingIsAskedThroughTheGuard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.site.setList("{" + naming(7) + "}")
+	secure := strings.Replace(w.web, "http://", "https://", 1)
+	for name, c := range map[string]struct{ endpoint, asked, binding string }{
+		"over http":  {w.web + "/a/b?key=secret#x", w.web + wellKnown, resolver.BoundByDomain},
+		"over https": {secure + "/a/b", secure + wellKnown, resolver.BindingUnknown}, // the server speaks no TLS
+		"inward":     {"https://127.0.0.2/mcp", "https://127.0.0.2" + wellKnown, resolver.Unbound},
+		"metadata":   {"http://169.254.169.254/latest", "http://169.254.169.254" + wellKnown, resolver.Unbound},
+		"a port":     {"https://127.0.0.3:22/mcp", "https://127.0.0.3:22" + wellKnown, resolver.Unbound},
+		"IPv6":       {"https://[::1]:8443/mcp", "https://[::1]:8443" + wellKnown, resolver.Unbound},
+	} {
+		w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"`+c.endpoint+`"}]`)))
+		got, err := w.Resolve(t.Context(), agent(7, 0))
+		if err != nil || got.URL != c.endpoint || got.Binding != c.binding {
+			t.Errorf("%s: %s %q, %v", name, got.URL, got.Binding, err)
+		}
+		if asked := w.domains.take(); !slices.Equal(asked, []string{c.asked}) {
+			t.Errorf("%s: asked %q", name, asked)
+		}
+		for _, s := range got.Steps {
+			if strings.Contains(s.Source+s.Detail, "secret") {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+		w.pass(time.Hour)
+	}
+	w.site.setList("https://10.0.0.1/agent-registration.json")
+	w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"`+w.web+`"}]`)))
+	if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.Binding != resolver.Unbound || !strings.Contains(got.Steps[3].Detail, "blocked") {
+		t.Errorf("led inward: %+v, %v", got, err)
+	}
+	w.site.mu.Lock()
+	defer w.site.mu.Unlock()
+	if want := []string{"GET " + wellKnown, "GET " + wellKnown}; !slices.Equal(w.site.listRequests, want) {
+		t.Errorf("the server saw %q", w.site.listRequests)
+	}
+}
+
+// TestBindingIsForgotten: what a domain said of a document that cannot change is believed as long as a document that can; that it did not
+// answer, for a minute.
+func TestBindingIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.chain.set("7", data(document(mcpAt)))
+	binding := func(want string, asked int, when string) {
+		t.Helper()
+		got, err := w.Resolve(t.Context(), agent(7, 0))
+		if err != nil || got.Binding != want {
+			t.Errorf("%s: %q, %v", when, got.Binding, err)
+		}
+		if n := len(w.domains.take()); n != asked {
+			t.Errorf("%s: asked %d times, want %d", when, n, asked)
+		}
+	}
+	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Err: errAway}))
+	binding(resolver.BindingUnknown, 1, "away")
+	w.domains.set("https://a.example", lists("{"+naming(8)+"}"))
+	w.pass(59 * time.Second)
+	binding(resolver.BindingUnknown, 0, "within the minute")
+	w.pass(2 * time.Second)
+	binding(resolver.Unbound, 1, "after the minute")
+	w.domains.set("https://a.example", lists("{"+naming(7)+"}"))
+	w.pass(4 * time.Minute)
+	binding(resolver.Unbound, 0, "not named, 4 min")
+	w.pass(2 * time.Minute)
+	binding(resolver.BoundByDomain, 1, "named")
+	w.pass(6 * time.Minute)
+	binding(resolver.BoundByDomain, 1, "named, 6 min later")
+
+	// Under require, what is not bound is believed as shortly as any refusal, and what is not known not at all.
+	w = newWorld(t, resolver.Config{Binding: "require"})
+	w.chain.set("7", data(document(mcpAt)))
+	for i, c := range []struct {
+		domain domain
+		want   string
+	}{{fails(errAway), "unavailable"}, {lists("{}"), "unbound"}, {lists("{" + naming(7) + "}"), "unbound"}} {
+		w.domains.set("https://a.example", c.domain)
+		if _, err := w.Resolve(t.Context(), agent(7, 0)); reason(err) != c.want {
+			t.Errorf("require, %d: %v", i, err)
+		}
+	}
+	w.pass(61 * time.Second)
+	if _, err := w.Resolve(t.Context(), agent(7, 0)); err != nil {
+		t.Errorf("require, a minute later: %v", err)
+	}
+}
+
+// TestCloseWhileAsking: a resolver that is closed says nothing about a domain.
+func TestCloseWhileAsking(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	w.chain.set("7", data(document(mcpAt)))
+	begun := make(chan bool)
+	w.domains.set("https://a.example", func(ctx context.Context) (ipfs.Document, error) {
+		if until, ok := ctx.Deadline(); !ok || time.Until(until) > 5*time.Second {
+			t.Errorf("the domain has until %s", until)
+		}
+		close(begun)
+		<-ctx.Done()
+		return ipfs.Document{}, ctx.Err()
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Resolve(context.Background(), agent(7, 0))
+		done <- err
+	}()
+	<-begun
+	w.Close()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRevalidation: a document that its server says is unchanged is good for another while, and is not sent again.
+func TestRevalidation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, NegativeTTL: 10 * time.Second})
+	uri := w.web + "/state.json"
+	w.chain.set("7", uri)
+	reads := 0
+	resolve := func(when string, epoch int64, want string, read bool, full, same int) resolver.Target {
+		t.Helper()
+		got, err := w.Resolve(t.Context(), agent(7, epoch))
+		switch {
+		case err == nil && got.URL != want:
+			t.Errorf("%s: %+v", when, got)
+		case err != nil && reason(err) != want:
+			t.Errorf("%s: %v, want %s", when, err, want)
+		}
+		if read {
+			reads++
+		}
+		if n := w.chain.count(); n != reads {
+			t.Errorf("%s: the chain was read %d times, want %d", when, n, reads)
+		}
+		if f, s := w.site.counts(); f != full || s != same {
+			t.Errorf("%s: sent %d times and said to be the same %d times, want %d and %d", when, f, s, full, same)
+		}
+		return got
+	}
+	w.site.put(document(mcpAt), `"1"`)
+	first := resolve("first", 0, "https://a.example/mcp", true, 1, 0)
+	resolve("again", 0, "https://a.example/mcp", false, 1, 0)
+	w.domains.set("https://a.example", lists("{"+naming(7)+"}"))
+	w.pass(61 * time.Second)
+	got := resolve("out of date", 0, "https://a.example/mcp", true, 1, 1)
+	if first.Binding != resolver.Unbound || got.Binding != resolver.BoundByDomain {
+		t.Errorf("binding %q, then %q", first.Binding, got.Binding)
+	}
+	if len(got.Steps) != 5 || !strings.Contains(got.Steps[1].Detail, "not changed") || got.Steps[4] != first.Steps[4] || got.Steps[2] != first.Steps[2] {
+		t.Errorf("steps %+v, at first %+v", got.Steps, first.Steps)
+	}
+	w.pass(59 * time.Second)
+	resolve("good for another while", 0, "https://a.example/mcp", false, 1, 1)
+	w.pass(2 * time.Second)
+	resolve("and another", 0, "https://a.example/mcp", true, 1, 2)
+
+	// A document that changed is read.
+	w.site.put(document(naming(7)+`,"services":[]`), `"2"`)
+	w.pass(61 * time.Second)
+	resolve("changed", 0, resolver.NoMCPEndpoint, true, 2, 2)
+	resolve("nothing to call", 0, resolver.NoMCPEndpoint, false, 2, 2)
+	w.pass(11 * time.Second)
+	resolve("still nothing to call", 0, resolver.NoMCPEndpoint, true, 2, 3)
+	w.site.put("<!doctype html>", `"3"`)
+	w.pass(11 * time.Second)
+	resolve("a page", 0, resolver.NoDocument, true, 3, 3)
+	w.pass(11 * time.Second)
+	resolve("still a page", 0, resolver.NoDocument, true, 3, 4)
+
+	// One that names the agent binds it without asking anybody, also when it has not changed.
+	w.site.put(document(naming(7)+","+mcpAt), `"4"`)
+	w.pass(11 * time.Second)
+	resolve("bound", 0, "https://a.example/mcp", true, 4, 4)
+	w.domains.take()
+	w.pass(61 * time.Second)
+	if got := resolve("bound and unchanged", 0, "https://a.example/mcp", true, 4, 5); got.Binding != resolver.BoundByDocument {
+		t.Errorf("binding %q", got.Binding)
+	}
+	if asked := w.domains.take(); len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+
+	// A raised epoch and another tokenURI ask without conditions.
+	resolve("a raised epoch", 1, "https://a.example/mcp", true, 5, 5)
+	w.chain.set("7", uri+"?v=2")
+	w.pass(61 * time.Second)
+	resolve("another tokenURI", 1, "https://a.example/mcp", true, 6, 5)
+	w.pass(61 * time.Second)
+	resolve("the other tokenURI again", 1, "https://a.example/mcp", true, 6, 6)
+	// No ETag, nothing to compare.
+	w.site.put(document(naming(7)+","+mcpAt), "")
+	w.pass(61 * time.Second)
+	resolve("the ETag is gone", 1, "https://a.example/mcp", true, 7, 6)
+	w.pass(61 * time.Second)
+	resolve("no ETag", 1, "https://a.example/mcp", true, 8, 6)
+}
+
+// TestStepsTellWhy: what was found and what was passed over is told in words, also where nothing can be called.
+func TestStepsTellWhy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	many := `"services":[{"name":"MCP","endpoint":"https://u:p@a.example/"},{"name":"web","endpoint":"https://w.example"},{"name":"MCP","endpoint":"https://b.example/{agentId}?key=secret"},` +
+		`{"name":"MCP","endpoint":"https://c.example/mcp.json"},{"name":"MCP","endpoint":"ws://d.example"}]`
+	none := `"endpoints":[{"name":"MCP","endpoint":"ws://a.example"},{"name":"MCP","endpoint":"ws://b.example"},{"name":"MCP","endpoint":"ws://c.example"},{"name":"MCP","endpoint":"ws://d.example"}]`
+	file, err := w.gateway.AddFile([]byte(document(mcpAt)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		uri  string
+		want []string // What: part of Detail
+	}{
+		"ipfs": {"ipfs://" + file.String(), []string{"tokenURI: ipfs://" + file.String(), "document: verified against the CID", "registration: ", "binding: ", "endpoint: https://a.example/mcp"}},
+		"several": {data(document(many)), []string{"tokenURI: a data URI of", "document: labelled application/json, on chain", "registration: services, 5 entries, 4 MCP",
+			"binding: not found", "endpoint: https://b.example/7; refused before it: services[0]: its address carries user information; 2 other MCP entries are ranked below it"}},
+		"none that can be called": {data(document(none)), []string{"tokenURI: ", "document: ", "registration: endpoints, 4 entries, 4 MCP",
+			"endpoint: refused: endpoints[0]: only http, https and listed commands are called; endpoints[1]: "}},
+		"no MCP":      {document(`"services":[{"name":"A2A","endpoint":"https://a.example"}]`), []string{"tokenURI: the document itself", "document: on chain", "registration: services, 1 entry, 0 MCP", "endpoint: there is no MCP entry"}},
+		"inactive":    {data(document(`"active":false`)), []string{"tokenURI: ", "document: ", "registration: no services, inactive"}},
+		"no JSON":     {"data:,hello", []string{"tokenURI: ", "document: 5 bytes", "registration: the document is not JSON"}},
+		"web":         {w.web + "/agent.json?key=secret", []string{"tokenURI: /agent.json", "document: not verified", "registration: services, 1 entry, 1 MCP", "binding: ", "endpoint: https://a.example/mcp"}},
+		"not had":     {w.web + "/busy", []string{"tokenURI: /busy", "document: the server answered 503"}},
+		"empty":       {" ", []string{"tokenURI: empty"}},
+		"text":        {"my \x1b[31magent", []string{"tokenURI: my \uFFFD[31magent", "document: no document"}},
+		"a lot of it": {strings.Repeat("x", 10_000), []string{"tokenURI: xxx", "document: no document"}},
+	} {
+		w.chain.set("7", c.uri)
+		got, _ := w.Resolve(t.Context(), agent(7, 0))
+		w.pass(time.Hour)
+		for i, want := range c.want {
+			what, detail, _ := strings.Cut(want, ": ")
+			if i >= len(got.Steps) || got.Steps[i].What != what || !strings.Contains(got.Steps[i].Detail, detail) {
+				t.Errorf("%s, step %d, want %s:\n%+v", name, i, want, got.Steps)
+				break
+			}
+		}
+		if len(got.Steps) != len(c.want) {
+			t.Errorf("%s: %d steps, want %d:\n%+v", name, len(got.Steps), len(c.want), got.Steps)
+		}
+		for _, s := range got.Steps {
+			if strings.Contains(s.Detail+s.Source, "secret") || strings.ContainsFunc(s.Detail, func(r rune) bool { return r < ' ' }) || len(s.Detail) > 1200 {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package resolver_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/agentherald/herald/internal/ipfs"
+)
+
+const wellKnown = "/.well-known/agent-registration.json"
+
+// naming is the registrations[] that name an agent, its registry in lower case.
+func naming(id int) string {
+	return fmt.Sprintf(`"registrations":[{"agentId":"%d","agentRegistry":"eip155:8453:%s"}]`, id, strings.ToLower(registry.Hex()))
+}
+
+// domain is what a domain answers when it is asked for its list of agents.
+type domain func(ctx context.Context) (ipfs.Document, error)
+
+// lists is a domain with a list.
+func lists(text string) domain {
+	return func(context.Context) (ipfs.Document, error) {
+		return ipfs.Document{Bytes: []byte(text), Source: ipfs.SourceHTTPS}, nil
+	}
+}
+
+// fails is a domain that has none.
+func fails(err error) domain {
+	return func(context.Context) (ipfs.Document, error) { return ipfs.Document{}, err }
+}
+
+// domains is a real fetcher, but for the lists of domains under .example: no
+// test goes out.
+type domains struct {
+	*ipfs.Fetcher
+	mu      sync.Mutex
+	answers map[string]domain // by origin
+	asked   []string          // for lists: URLs
+}
+
+func (d *domains) set(origin string, answer domain) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answers[origin] = answer
+}
+
+// take returns what was asked for since it was last called.
+func (d *domains) take() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := d.asked
+	d.asked = nil
+	return out
+}
+
+func (d *domains) Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error) {
+	origin, ok := strings.CutSuffix(uri, wellKnown)
+	if !ok {
+		return d.Fetcher.Fetch(ctx, uri, limit)
+	}
+	d.mu.Lock()
+	d.asked = append(d.asked, uri)
+	answer := d.answers[origin]
+	d.mu.Unlock()
+	switch {
+	case answer == nil && strings.HasSuffix(origin, ".example"):
+		_, host, _ := strings.Cut(origin, "://")
+		return ipfs.Document{}, &ipfs.NotFoundError{URI: uri, Asked: []string{host}}
+	case answer == nil:
+		return d.Fetcher.Fetch(ctx, uri, limit)
+	}
+	doc, err := answer(ctx)
+	if err == nil && int64(len(doc.Bytes)) > limit {
+		return ipfs.Document{}, &ipfs.TooLargeError{URI: uri, Limit: limit}
+	}
+	return doc, err
+}
+
+// site is a web server's document that changes, with an ETag, and its list of agents.
+type site struct {
+	mu           sync.Mutex
+	doc, tag     string
+	list         string // 404 when empty, a redirect when it is a URL
+	full, same   int    // answers with the document, and without
+	listRequests []string
+}
+
+func (s *site) put(doc, tag string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc, s.tag = doc, tag
+}
+
+func (s *site) setList(list string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = list
+}
+
+// counts returns how often the document was sent, and said to be the same.
+func (s *site) counts() (full, same int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.full, s.same
+}
+
+func (s *site) serve(rw http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.URL.Path == wellKnown {
+		s.listRequests = append(s.listRequests, r.Method+" "+r.URL.RequestURI())
+		if s.list == "" {
+			http.NotFound(rw, r)
+			return
+		}
+		if strings.HasPrefix(s.list, "http") {
+			http.Redirect(rw, r, s.list, http.StatusFound)
+			return
+		}
+		_, _ = io.WriteString(rw, s.list)
+		return
+	}
+	rw.Header().Set("ETag", s.tag)
+	if s.tag != "" && r.Header.Get("If-None-Match") == s.tag {
+		s.same++
+		rw.WriteHeader(http.StatusNotModified)
+		return
+	}
+	s.full++
+	_, _ = io.WriteString(rw, s.doc)
+}

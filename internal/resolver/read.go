@@ -1,0 +1,162 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+)
+
+// page is what an agent's document said when it was read, without the document
+// itself: what is needed to believe it again when its server says that it has
+// not changed.
+type page struct {
+	uri        string          // tokenURI
+	validators ipfs.Validators // of the web server's answer
+	target     Target          // without steps; Binding only where no domain has to be asked
+	err        error           // why there is nothing to call: *SkipError, *TransportRefusedError
+	shape      string          // Detail of the step "registration"
+	choice     string          // Detail of the step "endpoint"; empty: it did not come to that
+}
+
+// maxKeptURI bounds the tokenURI of a page that is kept, in bytes.
+const maxKeptURI = 2 << 10
+
+// keep tells whether a document can be asked for again in a cheaper way.
+func (p *page) keep() bool {
+	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
+	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI
+}
+
+// resolve goes the whole way. On an error the target holds the steps so far.
+// old is what the document said when it was read last, or nil.
+func (r *Resolver) resolve(ctx context.Context, a Agent, old *page) (o outcome) {
+	w := &way{now: r.cfg.Now, began: r.cfg.Now()}
+	defer func() { o.target.Steps = w.steps }()
+	uri, err := r.tokenURI(ctx, a, w)
+	if err != nil {
+		return outcome{err: err}
+	}
+	p, err := r.document(ctx, a, uri, old, w)
+	if err != nil {
+		return outcome{err: err}
+	}
+	o = outcome{target: p.target.clone(), err: p.err}
+	if p.keep() {
+		o.page = p
+	}
+	w.step("registration", "document", p.shape)
+	if o.err == nil {
+		o.err = r.bind(ctx, a, &o.target, w)
+	}
+	if p.choice != "" {
+		w.step("endpoint", o.target.From, p.choice)
+	}
+	return o
+}
+
+// tokenURI reads it from the chain. Blank is a result: *SkipError.
+func (r *Resolver) tokenURI(ctx context.Context, a Agent, w *way) (string, error) {
+	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
+	source := "chain " + strconv.FormatUint(a.ChainID, 10)
+	if err != nil {
+		w.step("tokenURI", source, shown(err.Error()))
+		var missing interface{ NoSuchAgent() bool }
+		if errors.As(err, &missing) && missing.NoSuchAgent() {
+			return "", &SkipError{Reason: AgentNotFound, Err: err}
+		}
+		return "", fmt.Errorf("reading tokenURI of agent %s: %w", a.key(), err)
+	}
+	w.step("tokenURI", source, describeURI(uri))
+	if isBlank(uri) {
+		return "", &SkipError{Reason: NoURI}
+	}
+	return uri, nil
+}
+
+// document fetches and reads the registration document; it is old when the URI
+// is and the server says that the document is. An error is one of fetching:
+// what the document says, even if it is nonsense, is a page.
+func (r *Resolver) document(ctx context.Context, a Agent, uri string, old *page, w *way) (*page, error) {
+	var (
+		doc ipfs.Document
+		err error
+	)
+	if old != nil && old.uri == uri {
+		doc, err = r.cfg.Fetcher.FetchIf(ctx, uri, r.cfg.Limit, old.validators)
+	} else {
+		old = nil
+		doc, err = r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit)
+	}
+	if old != nil && errors.Is(err, ipfs.ErrUnchanged) {
+		w.step("document", old.target.DocumentSource, "not changed since it was read, its server says")
+		return old, nil
+	}
+	if err != nil {
+		w.step("document", "not had", shown(err.Error()))
+		return nil, documentError(err)
+	}
+	source := doc.Source
+	if doc.From != "" {
+		source += " from " + doc.From
+	}
+	w.step("document", source, describeDocument(doc))
+	p := r.read(a, doc)
+	p.uri, p.validators = uri, doc.Validators
+	return p, nil
+}
+
+// read finds the entry to call in a registration document.
+func (r *Resolver) read(a Agent, doc ipfs.Document) *page {
+	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
+	reg, err := erc8004.ParseRegistration(doc.Bytes)
+	if err != nil {
+		p.shape, p.err = shown(err.Error()), &SkipError{Reason: NoDocument, Err: err}
+		return p
+	}
+	t, entries := &p.target, reg.MCP()
+	p.shape = shape(reg, len(entries))
+	if reg.Names(a.ChainID, a.Registry, a.ID) {
+		t.Binding = BoundByDocument
+	}
+	if reg.Inactive() {
+		p.err = &SkipError{Reason: AgentInactive}
+		return p
+	}
+	e, choice, err := choose(entries, a.ID, r.cfg.StdioCommands)
+	p.choice = choice
+	if err != nil {
+		p.err = err
+		return p
+	}
+	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
+	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = protocolHint(e.Version), e.TokenHeader, e.AuthType, e.From
+	if t.Binding == "" && t.Transport == erc8004.TransportStdio {
+		t.Binding = BoundByOperator
+	}
+	return p
+}
+
+// documentError tells "there is no document" from "it could not be had".
+func documentError(err error) error {
+	var (
+		none    *ipfs.NoDocumentError
+		invalid *ipfs.InvalidError
+		large   *ipfs.TooLargeError
+		absent  *ipfs.NotFoundError
+	)
+	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) && absent.Proven {
+		return &SkipError{Reason: NoDocument, Err: err}
+	}
+	return fmt.Errorf("registration document: %w", err)
+}
+
+// isBlank tells a tokenURI of nothing but white space and control characters.
+func isBlank(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.IsControl(r) })
+}

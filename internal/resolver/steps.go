@@ -1,0 +1,124 @@
+package resolver
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/ipfs"
+)
+
+// Step is one step of the way, for time lines.
+type Step struct {
+	// What: "tokenURI", "document", "registration", "binding", "endpoint", in
+	// this order as far as it went; "cache" stands for all of them.
+	What   string
+	Source string // where it came from or who was asked, for people; no secrets
+	Detail string // what was found, or why nothing was, for people; no secrets, one line
+	Took   time.Duration
+}
+
+// way notes the steps.
+type way struct {
+	now   func() time.Time
+	began time.Time // of the step that is going on
+	steps []Step
+}
+
+func (w *way) step(what, source, detail string) {
+	now := w.now()
+	w.steps = append(w.steps, Step{What: what, Source: source, Detail: detail, Took: now.Sub(w.began)})
+	w.began = now
+}
+
+// describeURI is a tokenURI as people may see it.
+func describeURI(uri string) string {
+	s := strings.TrimFunc(uri, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
+	switch {
+	case s == "":
+		return "empty"
+	case s[0] == '{':
+		return fmt.Sprintf("the document itself, %d bytes", len(s))
+	case len(s) >= 5 && strings.EqualFold(s[:5], "data:"):
+		return fmt.Sprintf("a data URI of %d bytes", len(s))
+	}
+	return shown(withoutQuery(s))
+}
+
+// describeDocument says how much there is and what it is anchored by.
+func describeDocument(d ipfs.Document) string {
+	out := strconv.Itoa(len(d.Bytes)) + " bytes"
+	if d.MediaType != "" {
+		out += " labelled " + shown(d.MediaType)
+	}
+	switch d.Source {
+	case ipfs.SourceCID:
+		return out + ", verified against the CID"
+	case ipfs.SourceIPNS:
+		if d.DNSLink {
+			return out + ", as DNS names it: not verified"
+		}
+		return out + ", verified against the name's signed record"
+	case ipfs.SourceData:
+		return out + ", on chain"
+	}
+	return out + ", as its server has it now: not verified"
+}
+
+// shape says what a registration holds: "services, 3 entries, 1 MCP".
+func shape(reg erc8004.Registration, mcp int) string {
+	var lists []string
+	for _, s := range reg.Services {
+		list, _, _ := strings.Cut(s.From, "[")
+		if len(lists) == 0 || lists[len(lists)-1] != list {
+			lists = append(lists, list)
+		}
+	}
+	out := "no services"
+	if len(lists) > 0 {
+		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "), count(len(reg.Services), "entry", "entries"), mcp)
+	}
+	if reg.Inactive() {
+		out += ", inactive"
+	}
+	if reg.Cut {
+		out += ", over the bounds: what was beyond them is left out"
+	}
+	return out
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+// withoutQuery is a document's URI as people may see it.
+func withoutQuery(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Opaque != "" {
+		return s
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}
+
+// shown keeps a stranger's text to one line that drives no terminal.
+func shown(s string) string {
+	const most = 240
+	r := []rune(s[:min(len(s), 4*most)])
+	if len(r) > most {
+		r = append(r[:most-1], '…')
+	}
+	for i, c := range r {
+		if !unicode.IsPrint(c) {
+			r[i] = unicode.ReplacementChar
+		}
+	}
+	return string(r)
+}

@@ -1,0 +1,59 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// HERALD_BINDING reaches the deliveries: two agents that nothing binds to one endpoint, while a call of the first is going on.
+func TestBindingPolicy(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	for _, c := range []struct {
+		env    []string
+		first  bool // is called
+		status store.Status
+		reason string
+	}{
+		{nil, true, store.Waiting, "agent_busy"},
+		{[]string{"HERALD_BINDING=off"}, true, store.Running, ""},
+		{[]string{"HERALD_BINDING=require"}, false, store.Rejected, "endpoint_unverified"},
+	} {
+		a := newAgent(t)
+		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t)), c.env...)...)
+		w := r.up()
+		accept(t, w, feedback(t, net, a.URL))
+		if c.first {
+			receive(t, "the call", a.begun)
+		}
+		second := accept(t, w, feedback(t, net, a.URL))
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+		var d store.Delivery
+		eventually(t, func() bool {
+			var err error
+			d, err = w.Store.Delivery(ctx, second)
+			return err == nil && d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)
+		}, func() string {
+			return fmt.Sprintf("%v: the second delivery is %s %s: %s", c.env, d.Status, d.Reason, d.Error)
+		})
+		cancel()
+		if c.status == store.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
+			t.Errorf("its author is told %q", d.Error)
+		}
+		close(a.hold)
+		if c.status == store.Waiting {
+			delivered(t, w.Store, second)
+		}
+		if err := r.stop(); err != nil {
+			t.Errorf("%v: %v", c.env, err)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package service
+
+import (
+	"log/slog"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/resolver"
+)
+
+// Content is what agents are resolved with, as the configuration has it: by the worker, and by a command that looks once. It needs
+// neither Postgres nor Redis, and remembers nothing from before.
+type Content struct {
+	Guard    *netguard.Guard
+	Fetcher  *ipfs.Fetcher
+	Resolver *resolver.Resolver
+	chains   map[uint64]*chain.Client
+}
+
+// OpenContent prepares it. No network is touched.
+func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
+	c := &Content{chains: map[uint64]*chain.Client{}}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if c.Guard, err = netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP}); err != nil {
+		return nil, err
+	}
+	for id, known := range cfg.Chains {
+		if known.RPCURL.IsZero() {
+			continue
+		}
+		if c.chains[id], err = chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: log}); err != nil {
+			return nil, err
+		}
+	}
+	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard, Logger: log}); err != nil {
+		return nil, err
+	}
+	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands, Binding: cfg.Binding})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// HasChain tells whether the chain has an RPC URL.
+func (c *Content) HasChain(id uint64) bool { return c.chains[id] != nil }
+
+// Close ends what is under way and drops connections.
+func (c *Content) Close() {
+	if c.Resolver != nil {
+		c.Resolver.Close()
+	}
+	if c.Fetcher != nil {
+		c.Fetcher.Close()
+	}
+	for _, client := range c.chains {
+		client.Close()
+	}
+}
