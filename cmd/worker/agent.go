@@ -16,6 +16,7 @@ import (
 type agentCmd struct {
 	List    agentListCmd    `cmd:"" help:"List agents that Herald has delivered to, or meant to."`
 	Show    agentShowCmd    `cmd:"" help:"Show what is known of an agent."`
+	Resolve agentResolveCmd `cmd:"" help:"Resolve an agent now, or any URI, and show every step."`
 	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release what is held because it was disabled."`
 	Disable agentDisableCmd `cmd:"" help:"Hold an agent's deliveries from now on (agent_disabled)."`
 	Policy  agentPolicyCmd  `cmd:"" help:"Set how an agent is treated, or show it when nothing is set."`
