@@ -158,6 +158,11 @@ func (p *documentReader) capabilities(doc object) {
 
 func (p *documentReader) service(entry object, name, from string) Service {
 	s := Service{From: from, Name: name, Version: strings.TrimSpace(p.text(entry, "version")), Transport: p.text(entry, "transport"), Command: p.text(entry, "command")}
+	// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
+	var meta object
+	if json.Unmarshal(entry.member("meta"), &meta) == nil && s.Version == "" {
+		s.Version = strings.TrimSpace(p.text(meta, "version"))
+	}
 	for _, key := range []string{"endpoint", "url", "value"} {
 		if s.Endpoint = lowerScheme(strings.TrimSpace(p.text(entry, key))); s.Endpoint != "" {
 			break
@@ -171,8 +176,8 @@ func (p *documentReader) service(entry object, name, from string) Service {
 		}
 		s.Args = append(s.Args, *arg)
 	})
-	for _, key := range []string{"mcpTools", "tools"} {
-		p.each(entry.member(key), maxListed, func(_ int, raw json.RawMessage) {
+	for _, list := range []json.RawMessage{entry.member("mcpTools"), entry.member("tools"), meta.member("mcpTools"), meta.member("tools")} {
+		p.each(list, maxListed, func(_ int, raw json.RawMessage) {
 			var named object
 			if tool := p.string(raw); tool != "" {
 				s.Tools = append(s.Tools, tool)

@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
+// TestParseRegistrationShapes holds every shape of reference erc8004.md §3.1 and §3.2, with the entries that it quotes from mainnets.
 func TestParseRegistrationShapes(t *testing.T) {
 	t.Parallel()
 	http := func(url, version, from string) MCPEntry {
@@ -24,6 +25,39 @@ func TestParseRegistrationShapes(t *testing.T) {
 			[]MCPEntry{http("https://mcp.agent.eth/", "2025-06-18", "services[1]")}},
 		{"before 2026, capabilities object", `{"endpoints":[{"name":"MCP","endpoint":"https://mcp.agent.eth/","capabilities":{},"version":"2025-06-18"}]}`,
 			[]MCPEntry{http("https://mcp.agent.eth/", "2025-06-18", "endpoints[0]")}},
+		{"spec, the whole of it", `{"type":"https://eips.ethereum.org/EIPS/eip-8004#registration-v1","name":"myAgentName","description":"d","image":"https://example.com/a.png",
+			"services":[{"name":"web","endpoint":"https://web.agentxyz.com/"},{"name":"A2A","endpoint":"https://agent.example/.well-known/agent-card.json","version":"0.3.0"},
+				{"name":"MCP","endpoint":"https://mcp.agent.eth/","version":"2025-06-18"},
+				{"name":"OASF","endpoint":"ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy","version":"0.8","skills":[],"domains":[]},
+				{"name":"ENS","endpoint":"vitalik.eth","version":"v1"},{"name":"DID","endpoint":"did:method:foobar","version":"v1"},
+				{"name":"email","endpoint":"mail@myagent.com"},{"name":"agentWallet","endpoint":"eip155:1:0x1111111111111111111111111111111111111111"}],
+			"x402Support":false,"active":true,"registrations":[{"agentId":22,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}],
+			"supportedTrust":["reputation","crypto-economic","tee-attestation"]}`,
+			[]MCPEntry{http("https://mcp.agent.eth/", "2025-06-18", "services[2]")}},
+		{"before 2026, capabilities array", `{"endpoints":[{"name":"MCP","endpoint":"https://mcp.agent.eth/","capabilities":[],"version":"2025-06-18"}],"trustModels":["reputation"]}`,
+			[]MCPEntry{http("https://mcp.agent.eth/", "2025-06-18", "endpoints[0]")}},
+		{"as the 8004scan UI writes it", `{"name":"a","services":[{"name":"MCP","endpoint":"https://a/mcp"}],"supportedTrusts":["reputation"],"x402support":true,"registrations":[]}`,
+			[]MCPEntry{http("https://a/mcp", "", "services[0]")}},
+		{"x402 as an object, active as text", `{"endpoints":[{"name":"MCP","endpoint":"https://a/mcp"}],"x402Support":{"enabled":true},"active":"yes","supportedTrust":null}`,
+			[]MCPEntry{http("https://a/mcp", "", "endpoints[0]")}},
+		{"every extra key", `{"services":[{"name":"MCP","endpoint":"https://a","description":"d","mcpTools":["t"],"mcpPrompts":["p"],"mcpResources":["r"],"tools":["u"],"prompts":["q"],"capabilities":["c"]}]}`,
+			[]MCPEntry{{Transport: TransportHTTP, URL: "https://a", Tools: []string{"t", "u"}, From: "services[0]"}}},
+		{"agent 9377", `{"services":[{"name":"MCP","endpoint":"https://tnt-v2.api.bonfires.ai/mcp/","version":"2025-06-18"}]}`,
+			[]MCPEntry{http("https://tnt-v2.api.bonfires.ai/mcp/", "2025-06-18", "services[0]")}},
+		{"agent 13026, a manifest", `{"services":[{"name":"MCP","endpoint":"https://x402.silverbackdefi.app/.well-known/mcp.json","version":"2024-11-05"}]}`,
+			[]MCPEntry{http("https://x402.silverbackdefi.app/.well-known/mcp.json", "2024-11-05", "services[0]")}},
+		{"agent 10311", `{"services":[{"name":"MCP","endpoint":"https://rsynth.ai/api"}]}`, []MCPEntry{http("https://rsynth.ai/api", "", "services[0]")}},
+		{"agent 22582", `{"services":[{"name":"MCP","endpoint":"https://www.moltbook.com/api/v1"}]}`, []MCPEntry{http("https://www.moltbook.com/api/v1", "", "services[0]")}},
+		{"agent 11614, a web page", `{"services":[{"name":"MCP","endpoint":"https://opensea.io/item/ethereum/0x57f1887a8bf19b14fc0df6fd9b2acc9af147ea85/1"}]}`,
+			[]MCPEntry{http("https://opensea.io/item/ethereum/0x57f1887a8bf19b14fc0df6fd9b2acc9af147ea85/1", "", "services[0]")}},
+		{"agent 16310", `{"services":[{"name":"MCP","endpoint":"https://example.com/mcp"}]}`, []MCPEntry{http("https://example.com/mcp", "", "services[0]")}},
+		{"Q402 on BSC, which says stdio of an address", `{"services":[{"name":"MCP","endpoint":"https://q402.example/api/mcp/info","transport":"stdio"},{"name":"MCP","endpoint":"https://q402.example/api/mcp/info"}]}`,
+			[]MCPEntry{http("https://q402.example/api/mcp/info", "", "services[1]"), {Transport: TransportOther, URL: "https://q402.example/api/mcp/info", From: "services[0]"}}},
+		{"Filecoin's tutorial, somebody else's server", `{"services":[{"name":"MCP","endpoint":"https://api.githubcopilot.com/mcp/","version":"2025-06-18"}]}`,
+			[]MCPEntry{http("https://api.githubcopilot.com/mcp/", "2025-06-18", "services[0]")}},
+		{"name wins over type", `{"services":[{"name":"A2A","type":"MCP","endpoint":"https://a"},{"name":"","type":"MCP","endpoint":"","url":"https://b"}]}`, []MCPEntry{http("https://b", "", "services[1]")}},
+		{"a name twice, the last counts", `{"services":[],"services":[{"name":"A2A","name":"MCP","endpoint":"https://a","endpoint":"https://b"}]}`, []MCPEntry{http("https://b", "", "services[0]")}},
+		{"no UTF-8 in a name", "{\"name\":\"\xff\",\"services\":[{\"name\":\"MCP\",\"endpoint\":\"https://a\"}]}", []MCPEntry{http("https://a", "", "services[0]")}},
 		{"agent 19841", `{"services":[{"name":"MCP","endpoint":"https://upsense.ai/mcp","version":"2025-06-18","mcpTools":["get_portfolio_status"]}]}`,
 			[]MCPEntry{{Transport: TransportHTTP, URL: "https://upsense.ai/mcp", Version: "2025-06-18", Tools: []string{"get_portfolio_status"}, From: "services[0]"}}},
 		{"agent 13445", `{"services":[{"name":"MCP","endpoint":"https://www.gekkoterminal.xyz/mcp","version":"2025-11-25","capabilities":["tools","resources","prompts"],"tools":[{"name":"x"},7]}]}`,
@@ -31,7 +65,8 @@ func TestParseRegistrationShapes(t *testing.T) {
 		{"trailing space, lower-case name", `{"services":[{"name":" mcp ","endpoint":"https://claudy.world/mcp "}]}`, []MCPEntry{http("https://claudy.world/mcp", "", "services[0]")}},
 		{"upper-case scheme", `{"services":[{"name":"Mcp","endpoint":"HTTPS://Agent.example/MCP"}]}`, []MCPEntry{http("https://Agent.example/MCP", "", "services[0]")}},
 		{"type and url", `{"services":[{"type":"mcp","url":"https://a.example/"}]}`, []MCPEntry{http("https://a.example/", "", "services[0]")}},
-		{"type and value of an SDK", `{"endpoints":[{"type":"MCP","value":"https://a.example/","meta":{"version":"2025-06-18"}}]}`, []MCPEntry{http("https://a.example/", "", "endpoints[0]")}},
+		{"type and value of an SDK", `{"endpoints":[{"type":"MCP","value":"https://a.example/","meta":{"version":"2025-06-18","mcpTools":["a"],"mcpPrompts":["p"]}}]}`,
+			[]MCPEntry{{Transport: TransportHTTP, URL: "https://a.example/", Version: "2025-06-18", Tools: []string{"a"}, From: "endpoints[0]"}}},
 		{"both lists, the same twice", `{"endpoints":[{"name":"MCP","endpoint":"https://b"},{"name":"MCP","endpoint":"https://a"}],"services":[{"name":"MCP","endpoint":"https://a"}]}`,
 			[]MCPEntry{http("https://a", "", "services[0]"), http("https://b", "", "endpoints[0]")}},
 		{"a manifest comes last", `{"services":[{"name":"MCP","endpoint":"https://x402.silverbackdefi.app/.well-known/mcp.json","version":"2024-11-05"},{"name":"MCP","endpoint":"https://a"}]}`,
@@ -84,6 +119,15 @@ func TestParseRegistrationRefuses(t *testing.T) {
 		"{":                                  ProblemNotJSON,
 		"hello":                              ProblemNotJSON,
 		`{"a":1}{"b":2}`:                     ProblemNotJSON,
+		"{\"a\":1}\x00":                      ProblemNotJSON,
+		"{\"a\":\"\x00\"}":                   ProblemNotJSON,
+		"\x1f\x8b\x08":                       ProblemNotJSON,
+		"\xff\xfe{\x00}\x00":                 ProblemNotJSON, // UTF-16
+		"{'name':'single quotes'}":           ProblemNotJSON,
+		`{"name":"trailing comma",}`:         ProblemNotJSON,
+		`[{"name":"MCP"}]`:                   ProblemNotObject,
+		"<!-- x --><html>":                   ProblemHTML,
+		"<?xml version='1.0'?><svg/>":        ProblemHTML,
 		`{"a":` + strings.Repeat("[", 1<<18): ProblemTooDeep,
 		strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65): ProblemTooDeep,
 		strings.Repeat(" ", MaxRegistrationBytes+1):                 ProblemTooLarge,
@@ -126,18 +170,25 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	identity := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
 	for entry, want := range map[string]bool{
-		`{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     true,
-		`{"agentId":"606","agentRegistry":"eip155:2741:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}`:   true,
-		`{"agentId":606,"agentRegistry":"EIP155:2741:0X8004A169FB4A3325136EB29FA0CEB6D2E539A432"}`:     true,
-		`{"agentId":null,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:    false,
-		`{"agentId":607,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
-		`{"agentId":606,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:        false,
-		`{"agentId":606,"agentRegistry":"eip155:2741:{identityRegistry}"}`:                             false,
-		`{"agentId":606.0,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:   false,
-		`{"agentId":"0x25e","agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`: false,
-		`{"agentId":6.06e2,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:  false,
-		`{"agentId":-606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:    false,
-		`{"agentId":606,"agentRegistry":"solana:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
+		`{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      true,
+		`{"agentId":"606","agentRegistry":"eip155:2741:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}`:    true,
+		`{"agentId":606,"agentRegistry":"EIP155:2741:0X8004A169FB4A3325136EB29FA0CEB6D2E539A432"}`:      true,
+		`{"agentId":null,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
+		`{"agentId":607,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      false,
+		`{"agentId":606,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:         false,
+		`{"agentId":606,"agentRegistry":"eip155:2741:{identityRegistry}"}`:                              false,
+		`{"agentId":606.0,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:    false,
+		`{"agentId":"0x25e","agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:  false,
+		`{"agentId":6.06e2,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:   false,
+		`{"agentId":-606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
+		`{"agentId":606,"agentRegistry":"solana:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      false,
+		`{"agentId":606,"agentRegistry":"0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:                  false,
+		`{"agentId":606,"agentRegistry":2741}`:                                                          false,
+		`{"agentId":606,"agentRegistry":null}`:                                                          false,
+		`{"agentId":606}`:                                                                               false,
+		`{"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:                    false,
+		`{"agentId":" 606 ","agentRegistry":" eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`: true,
+		`{"AgentID":606,"AgentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      true,
 		`"eip155:2741:606"`: false,
 	} {
 		r, err := ParseRegistration([]byte(`{"registrations":[null,` + entry + `]}`))
@@ -147,6 +198,29 @@ func TestNames(t *testing.T) {
 		if got := r.Names(2741, identity, big.NewInt(606)); got != want {
 			t.Errorf("%s: %v", entry, got)
 		}
+	}
+}
+
+// TestWellKnown reads the real /.well-known/agent-registration.json of reference erc8004.md §3.4, and lists that name nobody.
+func TestWellKnown(t *testing.T) {
+	t.Parallel()
+	identity := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
+	for doc, want := range map[string]bool{
+		`{"registrations":[{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`: true,
+		`{"registrations":[]}`:   false,
+		`{"registrations":null}`: false,
+		`{"registrations":{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}}`: false,
+		`{}`: false,
+	} {
+		r, err := ParseRegistration([]byte(doc))
+		if err != nil || r.Names(2741, identity, big.NewInt(606)) != want {
+			t.Errorf("%s: %v", doc, err)
+		}
+	}
+	// Agent 0 exists.
+	r, err := ParseRegistration([]byte(`{"registrations":[{"agentId":0,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`))
+	if err != nil || !r.Names(1, identity, new(big.Int)) {
+		t.Errorf("agent 0: %v", err)
 	}
 }
 

@@ -1,6 +1,8 @@
 package erc8004
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"strings"
 	"testing"
 
@@ -41,9 +43,37 @@ func TestVerifyHashVectors(t *testing.T) {
 			t.Errorf("%s: %s, want %s", hash, got, want)
 		}
 	}
+	// The same object in other spellings: exact bytes come first, the rest does not depend on how the file is written.
+	const compact = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"clientAddress":"eip155:8453:0x1111111111111111111111111111111111111111","createdAt":"2026-11-21T12:00:00Z","value":9977,"valueDecimals":2,"tag1":"uptime","mcp":{"tool":"get_price"},"text":"café"}`
+	if len(compact) != 284 {
+		t.Fatalf("the compact file has %d bytes, the vectors are of one with 284", len(compact))
+	}
+	escaped := strings.ReplaceAll(compact, "é", `\u00e9`)
+	for _, file := range []string{compact, escaped, "\xef\xbb\xbf" + compact, "\n " + compact + "\r\n"} {
+		for hash, want := range map[string]Verdict{
+			"0xf740395540c4f958a62b2c6f1ad65de3e0bb36c01056ca2f03caa55ae5dba1e8": Mismatch, // of the pretty bytes, which these are not
+			"0xd5d0e1aa033e09e86e414301765175e62cf3f140d238b7f3866f3091b7d33c9a": Mismatch,
+			"0x40108495905043df8e84b0cbbe35980a471717123487386e1a43f0dd765abbb0": map[bool]Verdict{true: Raw, false: Compact}[file == compact],
+			"0x45e3a8f463bdc34c030b7f5bd01fc06b66d77acf9341698635c9c4de08f4449f": Agent0Py,
+			"0xe151ecd6a0ccefa6163d034957a0e6adf5b28efc9d58820934448fff1decffd9": Agent0TS,
+			"0xdc1e062bb28387d8037e04f7051740de2312e3b1275787c9eb4c00e427f46b25": JCS,
+			crypto.Keccak256Hash([]byte(file)).Hex():                             Raw,
+		} {
+			if got := VerifyHash([]byte(file), common.HexToHash(hash)); got != want {
+				t.Errorf("%.20q, %s: %s, want %s", file, hash, got, want)
+			}
+		}
+	}
 	empty := common.HexToHash("0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470")
 	if got := VerifyHash(nil, empty); got != Raw {
 		t.Errorf("the empty file: %s", got)
+	}
+	// That hash on chain never vouches for a file that has something in it, and zero never means "of nothing".
+	if got := VerifyHash([]byte(prettyFile), empty); got != Mismatch {
+		t.Errorf("the hash of nothing: %s", got)
+	}
+	if got := VerifyHash(nil, common.Hash{}); got != NotGiven {
+		t.Errorf("no hash of the empty file: %s", got)
 	}
 	if got := VerifyHash([]byte("no JSON"), common.Hash{1}); got != Mismatch {
 		t.Errorf("no JSON: %s", got)
@@ -68,12 +98,28 @@ func TestCanonicalForms(t *testing.T) {
 	}
 }
 
+// FuzzVerifyHash: whatever a file holds, its own hashes are found, and a hash of something else is not.
 func FuzzVerifyHash(f *testing.F) {
 	f.Add([]byte(prettyFile))
 	f.Add([]byte(`[1e400,{"\ud800":-0.0}]`))
+	f.Add([]byte("\xef\xbb\xbf{\"b\":{\"a\":1,\"a\":2},\"4294967294\":[true,null],\"a\":\"\\u2028\"}"))
+	f.Add([]byte(`{"value":123456789012345678901234567890,"score":1E-7}`))
+	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if got := VerifyHash(content, common.Hash{1}); got != Mismatch {
-			t.Fatalf("%s", got)
+		before := bytes.Clone(content)
+		for want, verdict := range map[common.Hash]Verdict{
+			{1}:                           Mismatch,
+			{}:                            NotGiven,
+			crypto.Keccak256Hash(content): Raw,
+			sha256.Sum256(content):        SHA256,
+			crypto.Keccak256Hash(content, []byte{' '}): Mismatch, // a byte was appended to it
+		} {
+			if got := VerifyHash(content, want); got != verdict {
+				t.Fatalf("%s, want %s", got, verdict)
+			}
+		}
+		if !bytes.Equal(content, before) {
+			t.Fatal("the file was changed")
 		}
 	})
 }

@@ -120,14 +120,21 @@ func looksLikeJSON(b []byte) bool {
 	return len(b) > 0 && (b[0] == '{' || b[0] == '[')
 }
 
-// gunzip unpacks one gzip member into at most limit bytes; more is errOverCap.
+// gunzip unpacks gzip, one member or several, into at most limit bytes; more is errOverCap. What follows the last member and begins
+// no other is left.
 func gunzip(b []byte, limit int64) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	z.Multistream(false)
-	return readCapped(z, limit)
+	content, err := io.ReadAll(io.LimitReader(z, limit+1))
+	switch {
+	case err != nil && !errors.Is(err, gzip.ErrHeader):
+		return nil, err
+	case int64(len(content)) > limit:
+		return nil, errOverCap
+	}
+	return content, nil
 }
 
 // readCapped reads to the end, or to errOverCap after limit bytes.

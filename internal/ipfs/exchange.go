@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -279,11 +280,11 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 	defer asked.Wait()
 	defer cancel() // before the wait above
 
-	running := 0
+	var running []*gateway // in the order in which they were asked
 	start := func() {
 		g := todo[0]
 		todo = todo[1:]
-		running++
+		running = append(running, g)
 		asked.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, s.try)
 			defer cancel()
@@ -301,13 +302,17 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 	if len(todo) > 0 {
 		start()
 	}
-	for running > 0 {
+	for len(running) > 0 {
 		select {
 		case a := <-answers:
-			running--
+			i := slices.Index(running, a.g)
 			if a.err == nil {
+				for _, slower := range running[:i] {
+					slower.outrun()
+				}
 				return nil
 			}
+			running = slices.Delete(running, i, i+1)
 			verdicts.add(a.g, a.err)
 			if len(todo) > 0 {
 				start()

@@ -356,8 +356,8 @@ func TestWeb(t *testing.T) {
 	for uri, want := range map[string]string{
 		"https://127.0.0.1/x":            "blocked",
 		"https://[::ffff:127.0.0.1]/x":   "blocked",
-		"http://example.com/x":           "refused",
-		"https://user:pw@example.com/x":  "refused",
+		"http://host.test/x":             "refused",
+		"https://user:pw@host.test/x":    "refused",
 		"https://169.254.169.254/latest": "blocked",
 	} {
 		if _, err := g.Fetch(t.Context(), uri, mib); kind(err) != want {

@@ -157,12 +157,19 @@ func (g *gateway) judge(ctx context.Context, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err == nil || errors.Is(err, errAbsent) {
-		g.streak = 0
+	if err != nil && !errors.Is(err, errAbsent) {
+		g.outrun()
 		return
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.streak = 0
+}
+
+// outrun counts a failure: also to be asked first and to let one that was asked later win.
+func (g *gateway) outrun() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.streak++; g.streak >= unwell {
 		g.demoted = g.now().Add(demotion)
 	}
@@ -225,9 +232,23 @@ func (g *gateway) block(ctx context.Context, c cid.Cid, b *allowance) (blocks.Bl
 	}
 	if !sum.Equals(c) {
 		g.demote()
-		return nil, errLied
+		return nil, lie(resp.Header, data)
 	}
 	return blocks.NewBlockWithCid(data, c)
+}
+
+// lie says what came instead of the block.
+func lie(h http.Header, data []byte) error {
+	coding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding")))
+	switch {
+	case len(data) == 0:
+		return fmt.Errorf("%w: nothing at all", errLied)
+	case coding != "" && coding != "identity":
+		return fmt.Errorf("%w: they are encoded as %.20q, which was not asked for", errLied, coding)
+	case strings.HasPrefix(h.Get("Content-Type"), "text/html") || data[0] == '<':
+		return fmt.Errorf("%w: they are a web page", errLied)
+	}
+	return errLied
 }
 
 // car asks for the blocks that prove path and the first size bytes of the file

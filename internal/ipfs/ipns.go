@@ -112,7 +112,10 @@ func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
 		})
 	}
 	var best *named
-	var enough <-chan time.Time // two have answered: the others get the hedge delay
+	// The others get a few times the hedge delay when one has answered, and once that when two have.
+	var enough <-chan time.Time
+	timer := time.NewTimer(f.cfg.TryTimeout)
+	defer timer.Stop()
 	for valid := 0; running > 0; {
 		select {
 		case a := <-answers:
@@ -124,10 +127,12 @@ func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
 			if best == nil || a.found.sequence > best.sequence {
 				best = &a.found
 			}
-			if valid++; valid == 2 {
-				timer := time.NewTimer(f.cfg.Hedge)
-				defer timer.Stop()
+			switch valid++; valid {
+			case 1:
+				timer.Reset(4 * f.cfg.Hedge)
 				enough = timer.C
+			case 2:
+				timer.Reset(f.cfg.Hedge)
 			}
 		case <-enough:
 			running = 0

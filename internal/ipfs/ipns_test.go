@@ -3,6 +3,7 @@ package ipfs_test
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
@@ -253,5 +254,36 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}
 	if requests() != 4 {
 		t.Errorf("%d requests", requests())
+	}
+}
+
+// A first gateway that says nothing is asked first only until it has been outrun three times.
+func TestSilentGatewayIsAskedLast(t *testing.T) {
+	t.Parallel()
+	silent, honest := ipfstest.New(), ipfstest.New()
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	silent.Behave(ipfstest.Behaviour{Hold: hold})
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, silent.Handler()), serve(t, honest.Handler())}, Hedge: 50 * time.Millisecond})
+	for i := range 20 {
+		c := must[cid.Cid](t)(honest.AddFile([]byte{byte(i)}))
+		if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // asked again now and then, when the honest one takes longer than 50 ms
+		t.Errorf("the silent one was asked %d times of 20", raw)
+	}
+}
+
+// Gzip of several members is read to its end, and what is no member behind them is left.
+func TestGzipMembers(t *testing.T) {
+	t.Parallel()
+	two := append(gzipped(t, []byte(`{"a":`)), gzipped(t, []byte(`1}`))...)
+	for name, b := range map[string][]byte{"two members": two, "and something else": append(two, "\x00\x00 tail that is no gzip"...)} {
+		doc, err := newFetcher(t, ipfs.Config{}).Fetch(t.Context(), "data:application/json;enc=gzip;base64,"+base64.StdEncoding.EncodeToString(b), mib)
+		if err != nil || string(doc.Bytes) != `{"a":1}` {
+			t.Errorf("%s: %q, %v", name, doc.Bytes, err)
+		}
 	}
 }

@@ -238,7 +238,22 @@ func webReference(scheme, rest, shown string) (*reference, error) {
 		r.web = u
 		return r, nil
 	}
+	if isPlaceholder(u.Hostname()) {
+		return nil, &NoDocumentError{URI: shown, Why: "its host stands in examples and belongs to nobody"}
+	}
 	return &reference{source: scheme, shown: shown, web: u}, nil
+}
+
+// isPlaceholder tells hosts that are reserved for examples (RFC 2606) and were left in a template.
+func isPlaceholder(host string) bool {
+	labels := strings.Split(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
+	switch labels[len(labels)-1] {
+	case "example", "invalid":
+		return true
+	case "com", "net", "org":
+		return len(labels) > 1 && labels[len(labels)-2] == "example"
+	}
+	return false
 }
 
 // throughGateway recognises the ways in which gateways put a CID or a name

@@ -258,7 +258,7 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.refusal(s), cause: ErrSessionGone}
 		} else {
 			e.Status = s.status
-			e.Err = errors.New(c.refusal(s))
+			e.Err = &described{text: c.refusal(s), cause: s.blocked}
 			again = stage != StageOpen && c.modern && eraGone(s)
 		}
 	case s.rpc != nil:
@@ -316,6 +316,9 @@ func (c *conn) cause(s seen, err error) error {
 // refusal words an HTTP status.
 func (c *conn) refusal(s seen) string {
 	text := fmt.Sprintf("the agent answered HTTP %d", s.status)
+	if s.blocked != nil {
+		return text + ", a redirect, which is not followed: " + s.blocked.Error()
+	}
 	if s.status >= 300 && s.status < 400 {
 		return text + ", a redirect, which is not followed; let the agent register its final address"
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 const (
@@ -33,6 +35,7 @@ type roundTripper struct {
 	base    http.RoundTripper
 	origin  string // requests elsewhere are refused, so that headers go nowhere else
 	headers http.Header
+	guard   *netguard.Guard
 	limit   int64 // bytes of an answer, streams and resumed streams of one request together
 	now     func() time.Time
 }
@@ -71,7 +74,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if first && (res.StatusCode < 200 || res.StatusCode > 299) {
 		body := readRefusal(res.Body)
 		x.mu.Lock()
-		x.status, x.body = res.StatusCode, body
+		x.status, x.body, x.blocked = res.StatusCode, body, rt.inward(res)
 		x.retryAfter = retryAfter(res.Header.Get("Retry-After"), rt.now())
 		x.mu.Unlock()
 		res.Body = io.NopCloser(strings.NewReader(string(body)))
@@ -85,6 +88,17 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	mediaType, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	res.Body = &limitedBody{body: res.Body, limit: rt.limit, x: x, events: mediaType == "text/event-stream"}
 	return res, nil
+}
+
+// inward is the guard's refusal of the address that an answer redirects to, nil when there is none. Redirects are not followed; it tells
+// an attempt to lead inside from an agent that moved.
+func (rt *roundTripper) inward(res *http.Response) error {
+	to, err := res.Location()
+	var blocked *netguard.BlockedError
+	if err != nil || res.StatusCode/100 != 3 || !errors.As(rt.guard.CheckURL(to), &blocked) {
+		return nil
+	}
+	return blocked
 }
 
 // trace notes when the request starts to be written. net/http repeats a POST by itself only when nothing of it was written; each

@@ -172,7 +172,7 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool) (*conn, 
 			return nil, seen{}, &CallError{Stage: StageOpen, Err: withoutURL(err)}
 		}
 		u.Fragment, u.RawFragment = "", ""
-		rt := &roundTripper{base: p.base, origin: origin(u), headers: http.Header{}, limit: p.cfg.MaxAnswerBytes, now: p.cfg.Clock}
+		rt := &roundTripper{base: p.base, origin: origin(u), headers: http.Header{}, guard: p.cfg.Guard, limit: p.cfg.MaxAnswerBytes, now: p.cfg.Clock}
 		for name, value := range ep.Headers {
 			rt.headers.Set(name, value.Reveal())
 		}

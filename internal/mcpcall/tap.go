@@ -23,6 +23,7 @@ type exchange struct {
 	status     int  // of the HTTP answer, 0 when none came
 	retryAfter time.Duration
 	body       []byte // beginning of a body that came with a status other than 2xx
+	blocked    error  // the guard's refusal of the address that the answer redirects to
 	session    bool   // the request carried a session id
 	read       int64  // bytes of the answer, all streams of the request together
 	tooLarge   *TooLargeError
@@ -52,6 +53,7 @@ type seen struct {
 	status     int
 	retryAfter time.Duration
 	body       []byte
+	blocked    error
 	session    bool
 	tooLarge   *TooLargeError
 	result     json.RawMessage
@@ -61,7 +63,7 @@ type seen struct {
 func (x *exchange) seen() seen {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return seen{x.method, x.written, x.status, x.retryAfter, x.body, x.session, x.tooLarge, x.result, x.rpc}
+	return seen{x.method, x.written, x.status, x.retryAfter, x.body, x.blocked, x.session, x.tooLarge, x.result, x.rpc}
 }
 
 func (s seen) refused() bool { return s.status != 0 && (s.status < 200 || s.status > 299) }

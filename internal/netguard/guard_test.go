@@ -3,7 +3,6 @@ package netguard_test
 import (
 	"context"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -19,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,66 +33,6 @@ func mustGuard(t *testing.T, cfg netguard.Config) *netguard.Guard {
 }
 
 func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }
-
-// fakeDNS answers A questions over UDP. The answers of one name are given in
-// turn, the last one for ever, which is how a rebinding resolver behaves.
-func fakeDNS(t *testing.T, names map[string][][]netip.Addr) *net.Resolver {
-	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var done sync.WaitGroup
-	done.Go(func() {
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			q := buf[:n]
-			if n < 17 {
-				continue
-			}
-			i, labels := 12, []string{}
-			for i < n && q[i] != 0 {
-				l := int(q[i])
-				labels = append(labels, string(q[i+1:i+1+l]))
-				i += l + 1
-			}
-			end := i + 5 // root label, type, class
-			name := strings.ToLower(strings.Join(labels, "."))
-			var addrs []netip.Addr
-			if binary.BigEndian.Uint16(q[i+1:]) == 1 {
-				if turns := names[name]; len(turns) > 0 {
-					addrs = turns[0]
-					if len(turns) > 1 {
-						names[name] = turns[1:]
-					}
-				}
-			}
-			a := append([]byte{}, q[:end]...)
-			binary.BigEndian.PutUint16(a[2:], 0x8180)
-			binary.BigEndian.PutUint16(a[6:], uint16(len(addrs)))
-			binary.BigEndian.PutUint16(a[8:], 0)
-			binary.BigEndian.PutUint16(a[10:], 0)
-			for _, ip := range addrs {
-				v4 := ip.As4()
-				a = append(a, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-				a = append(a, v4[:]...)
-			}
-			_, _ = pc.WriteTo(a, from)
-		}
-	})
-	t.Cleanup(func() { _ = pc.Close(); done.Wait() })
-	return &net.Resolver{
-		PreferGo: true,
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "udp", pc.LocalAddr().String())
-		},
-	}
-}
 
 func get(t *testing.T, c *http.Client, target string) (*http.Response, error) {
 	t.Helper()
@@ -118,36 +58,8 @@ func TestBlockedAddresses(t *testing.T) {
 		"one allowed": mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}}),
 		"http":        mustGuard(t, netguard.Config{AllowHTTP: true}),
 	}
-	hosts := map[string]string{
-		"loopback":          "127.0.0.1",
-		"loopback range":    "127.8.8.8",
-		"localhost":         "localhost",
-		"loopback 6":        "[::1]",
-		"mapped":            "[::ffff:127.0.0.1]",
-		"mapped hex":        "[::ffff:7f00:1]",
-		"unspecified":       "0.0.0.0",
-		"unspecified 6":     "[::]",
-		"link local":        "169.254.169.254",
-		"AWS metadata 6":    "[fd00:ec2::254]",
-		"Azure wire server": "168.63.129.16",
-		"Alibaba metadata":  "100.100.100.200",
-		"Oracle metadata":   "192.0.0.192",
-		"NAT64":             "[64:ff9b::7f00:1]",
-		"NAT64 local":       "[64:ff9b:1::1]",
-		"6to4":              "[2002:7f00:1::1]",
-		"zone":              "[fe80::1%25lo]",
-		"zone, global":      "[2606:4700::1%25lo]",
-		"site local":        "[fec0::1]",
-		"ULA":               "[fd12::1]",
-		"private 10":        "10.1.2.3",
-		"private 172":       "172.16.0.1",
-		"private 192":       "192.168.0.1",
-		"CGNAT":             "100.64.0.1",
-		"multicast":         "224.0.0.1",
-		"broadcast":         "255.255.255.255",
-		"documentation":     "203.0.113.7",
-		"port 22":           "1.1.1.1:22",
-	}
+	hosts := guardtest.Inward()
+	hosts["port 22"] = "1.1.1.1:22"
 	for gname, g := range guards {
 		for name, host := range hosts {
 			t.Run(gname+"/"+name, func(t *testing.T) {
@@ -253,11 +165,16 @@ func TestNamesThatResolveInward(t *testing.T) {
 	t.Cleanup(srv.Close)
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 
-	resolver := fakeDNS(t, map[string][][]netip.Addr{
+	resolver := guardtest.Resolver(t, map[string][][]netip.Addr{
 		"inward.test": {{in}},
 		"good.test":   {{out}},
 		"mixed.test":  {{in, out}},
 		"rebind.test": {{out}, {in}},
+		"cloud.test":  {{netip.MustParseAddr("169.254.169.254")}},
+		"six.test":    {{netip.MustParseAddr("::1")}},
+		"ula.test":    {{netip.MustParseAddr("fd00:ec2::254")}},
+		"nat64.test":  {{netip.MustParseAddr("64:ff9b::7f00:1")}},
+		"all.test":    {{in, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1")}},
 	})
 	g := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}})
 
@@ -266,6 +183,11 @@ func TestNamesThatResolveInward(t *testing.T) {
 		t.Errorf("inward name: %v", err)
 	} else if b.Host != "inward.test" || !strings.HasPrefix(b.Address, "127.0.0.1:") {
 		t.Errorf("the error names %q %q", b.Host, b.Address)
+	}
+	for _, host := range []string{"cloud.test", "six.test", "ula.test", "nat64.test", "all.test"} {
+		if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); !errors.As(err, &b) || b.Host != host {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 	for _, host := range []string{"good.test", "mixed.test", "rebind.test"} {
 		if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); err != nil {
@@ -285,7 +207,7 @@ func TestNamesThatResolveInward(t *testing.T) {
 	}
 	// A name whose address is public may not be asked over plain http.
 	public := mustGuard(t, netguard.Config{
-		Resolver:      fakeDNS(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
+		Resolver:      guardtest.Resolver(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
 		AllowNetworks: loopback(),
 	})
 	var r *netguard.RefusedURLError

@@ -1,0 +1,226 @@
+package delivery
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	neturl "net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// guarded is a worker whose every way out, to documents, files and endpoints, leads through one guard of the test's own.
+func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
+	t.Helper()
+	guard := must(netguard.New(cfg))
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Logger: w.logger()}))
+	t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	t.Cleanup(resolve.Close)
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger()}))
+	t.Cleanup(func() {
+		if err := pool.Close(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool })
+}
+
+// places are where a stranger may put a URL, and the step of an attempt that meets it. The others lead nowhere that is dialled before.
+var places = []struct {
+	name, stage string
+	put         func(w *world, url string) uuid.UUID
+}{
+	{"tokenURI", "resolve", func(w *world, url string) uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.registerURI(url)})
+		return w.accept(j)
+	}},
+	{"endpoint", "compose", func(w *world, url string) uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.registerURI("data:application/json," + neturl.PathEscape(string(asJSON(at(url)))))})
+		return w.accept(j)
+	}},
+	{"endpoint of the job's own", "compose", func(w *world, url string) uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		return w.accept(with(j, own(url, map[string]any{"X-Key": "hunter2hunter2"})))
+	}},
+	{"feedback URI", "fetch", func(w *world, url string) uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil), URI: url})
+		return w.accept(with(j, own("https://127.0.0.1/never/called", nil)))
+	}},
+}
+
+// blocked delivers and makes sure that the guard ended it, at the step where the URL is met. It returns what people are told.
+func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
+	w.t.Helper()
+	_, err := k.runner.Deliver(w.t.Context(), id, 1)
+	d := w.row(id)
+	if err == nil || d.Status != store.Rejected || d.Reason != string(retry.AddressBlocked) || len(d.History) != 1 || d.History[0].Stage != stage {
+		w.t.Errorf("%s %s: %s (%v), history %+v; want it blocked in step %s", d.Status, d.Reason, d.Error, err, d.History, stage)
+	}
+	return d.Error
+}
+
+// TestInwardAddresses: nothing that a stranger names makes a worker connect to this machine, its network or its cloud's metadata service,
+// whichever way the address is written, and wherever it stands. Nothing is on the guard's list of exceptions.
+func TestInwardAddresses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	inner, inner6 := guardtest.Listen(t, "127.0.0.1"), (*guardtest.Tripwire)(nil)
+	if ln, err := net.Listen("tcp", "[::1]:0"); err == nil {
+		_ = ln.Close() // it was only asked whether there is IPv6
+		inner6 = guardtest.Listen(t, "::1")
+	}
+	port := inner.Addr.Port()
+	addr := netip.MustParseAddr
+	// The tripwire's port is allowed, so that the address is all that can be wrong.
+	k := w.guarded(t, netguard.Config{Ports: []uint16{80, 443, port}, AllowHTTP: true, Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
+		"inward.test":   {{addr("127.0.0.1")}},
+		"six.test":      {{addr("::1")}},
+		"metadata.test": {{addr("169.254.169.254")}},
+		"aws6.test":     {{addr("fd00:ec2::254")}},
+		"azure.test":    {{addr("168.63.129.16")}},
+		"nat64.test":    {{addr("64:ff9b::7f00:1")}},
+		"several.test":  {{addr("10.0.0.1"), addr("127.0.0.1"), addr("::1"), addr("192.168.1.1")}},
+	})})
+	urls := map[string]string{}
+	for name, host := range guardtest.Inward() {
+		urls[name] = fmt.Sprintf("https://%s:%d/", host, port)
+	}
+	for _, name := range []string{"inward", "six", "metadata", "aws6", "azure", "nat64", "several"} {
+		urls["name: "+name] = fmt.Sprintf("https://%s.test:%d/agent.json", name, port)
+	}
+	urls["plain http"] = fmt.Sprintf("http://127.0.0.1:%d/", port)
+	urls["plain http, metadata"] = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
+	urls["plain http, name"] = fmt.Sprintf("http://inward.test:%d/", port)
+	urls["upper case"] = fmt.Sprintf("HTTPS://LocalHost:%d/", port)
+	urls["without port"] = "https://127.0.0.1"
+
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			w := w.in(t)
+			for name, url := range urls {
+				t.Run(name, func(t *testing.T) {
+					w := w.in(t)
+					w.blocked(k, p.put(w, url), p.stage)
+				})
+			}
+		})
+	}
+	if inner.Connections() != 0 || inner6 != nil && inner6.Connections() != 0 {
+		t.Error("something inside was reached")
+	}
+}
+
+// TestWaysInward: what leads inward only after an honest first hop. 127.0.0.9 stands for the internet here, the guard lets it through; all
+// else of this machine is as forbidden as ever.
+func TestWaysInward(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	inner := guardtest.Listen(t, "127.0.0.1")
+	out, in := netip.MustParseAddr("127.0.0.9"), inner.Addr.Addr()
+	var outside string // host:port
+	a := &agent{schema: `{"type":"object"}`, tool: "agent.receiveFeedback"}
+	var rebound atomic.Bool
+	mux := http.NewServeMux()
+	redirect := func(pattern string, target func() string) {
+		mux.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
+			http.Redirect(rw, r, target(), http.StatusTemporaryRedirect)
+		})
+	}
+	redirect("/inward", func() string { return "http://" + inner.Addr.String() + "/secret" })
+	redirect("/metadata", func() string { return "http://169.254.169.254/latest/meta-data" })
+	redirect("/named", func() string { return fmt.Sprintf("http://inward.test:%d/secret", inner.Addr.Port()) })
+	redirect("/twice", func() string { return "http://" + outside + "/inward" })
+	// The same name again over a new connection, and the resolver has changed its mind.
+	mux.HandleFunc("/rebind", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Connection", "close")
+		if r.Method == http.MethodPost { // the endpoint
+			rebound.Store(true)
+			a.ServeHTTP(rw, r)
+			return
+		}
+		http.Redirect(rw, r, "/rebind", http.StatusFound)
+	})
+	mux.Handle("/mcp", a)
+	redirect("/.well-known/agent-registration.json", func() string { return "http://" + inner.Addr.String() + "/secret" })
+	srv := httptest.NewUnstartedServer(mux)
+	ln, err := net.Listen("tcp", "127.0.0.9:0")
+	if err != nil {
+		t.Skip("127.0.0.9 is not this machine's: ", err)
+	}
+	srv.Listener = ln
+	srv.Start()
+	t.Cleanup(srv.Close)
+	outside = ln.Addr().String()
+	port := netip.MustParseAddrPort(outside).Port()
+
+	// A resolver for each delivery: a rebinding one counts.
+	worker := func(t *testing.T) *worker {
+		return w.in(t).guarded(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}, Ports: []uint16{80, 443, inner.Addr.Port()},
+			Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
+				"inward.test":  {{in}},
+				"outside.test": {{out}},
+				"rebind.test":  {{out}, {in}},
+			})})
+	}
+	for _, p := range places {
+		for name, url := range map[string]string{
+			"redirect":                  "http://" + outside + "/inward",
+			"redirect to metadata":      "http://" + outside + "/metadata",
+			"redirect to a name":        fmt.Sprintf("http://outside.test:%d/named", port),
+			"redirect after a redirect": "http://" + outside + "/twice",
+			"rebinding resolver":        fmt.Sprintf("http://rebind.test:%d/rebind", port),
+		} {
+			t.Run(p.name+"/"+name, func(t *testing.T) {
+				w, k := w.in(t), worker(t)
+				id := p.put(w, url)
+				if name != "redirect to a name" && name != "redirect after a redirect" || !strings.HasPrefix(p.name, "endpoint") {
+					// The address is the inner one: the hop before was made.
+					if told := w.blocked(k, id, p.stage); !strings.Contains(told, "127.0.0.1:") && !strings.Contains(told, "169.254.169.254") {
+						t.Errorf("blocked was something else: %s", told)
+					}
+					return
+				}
+				// An endpoint's redirect is not followed at all, so a name is not looked up and a second redirect is not met.
+				if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil {
+					t.Error("it was taken")
+				}
+				if d := w.row(id); d.Status != store.Rejected || d.Reason != string(retry.BadResponse) || !strings.Contains(d.Error, "redirect") {
+					t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+				}
+			})
+		}
+	}
+	if !rebound.Load() {
+		t.Error("the rebinding row never got past the first connection")
+	}
+
+	// The binding check asks the endpoint's domain, which sends it inward: that costs the binding, not the delivery.
+	t.Run(".well-known", func(t *testing.T) {
+		w, k := w.in(t), worker(t)
+		id := places[1].put(w, "http://"+outside+"/mcp")
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+			t.Errorf("%q, %v", note, err)
+		}
+		if _, step := k.seen(id, "resolve"); strings.Contains(step.Detail, "bound by") {
+			t.Errorf("the time line says %q", step.Detail)
+		}
+	})
+	if n := inner.Connections(); n != 0 {
+		t.Errorf("%d connections inward", n)
+	}
+}

@@ -1,0 +1,81 @@
+package ipfs
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ipfs/boxo/ipns"
+	"github.com/ipfs/boxo/path"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+// FuzzRecord reads any bytes as the record of any name. For the names whose keys the target holds, nothing may be read but what was signed.
+func FuzzRecord(f *testing.F) {
+	// Validity is compared with the real clock too, so the records outlive this test.
+	now, eol := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+	signed := map[string]map[string]bool{} // by name: value and sequence
+	var names []string
+	for i := range 3 {
+		// The same keys in each process that fuzzes.
+		private, err := crypto.UnmarshalEd25519PrivateKey(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, ed25519.SeedSize)))
+		if err != nil {
+			f.Fatal(err)
+		}
+		id, err := peer.IDFromPrivateKey(private)
+		if err != nil {
+			f.Fatal(err)
+		}
+		name := ipns.NameFromPeer(id).String()
+		names = append(names, name)
+		signed[name] = map[string]bool{}
+		for sequence, options := range [][]ipns.Option{nil, {ipns.WithV1Compatibility(false)}, {ipns.WithPublicKey(true)}, {ipns.WithMetadata(map[string]any{"x": "y"})}} {
+			value, err := path.NewPath(fmt.Sprintf("/ipfs/%s/%d-%d", v1, i, sequence))
+			if err != nil {
+				f.Fatal(err)
+			}
+			rec, err := ipns.NewRecord(private, value, uint64(sequence), eol, time.Hour*time.Duration(i), options...)
+			if err != nil {
+				f.Fatal(err)
+			}
+			b, err := ipns.MarshalRecord(rec)
+			if err != nil {
+				f.Fatal(err)
+			}
+			signed[name][said(value.String(), uint64(sequence))] = true
+			if _, _, _, err := parseRecord(name, b, now); err != nil {
+				f.Fatalf("a good record: %v", err)
+			}
+			f.Add(name, b)
+			if i > 0 {
+				f.Add(names[0], b) // another name's
+			}
+		}
+	}
+	f.Add(key, []byte{})
+	f.Add("example.com", []byte("\x0a\x00"))
+
+	f.Fuzz(func(t *testing.T, name string, record []byte) {
+		for _, name := range append([]string{name}, names...) {
+			value, sequence, ttl, err := parseRecord(name, record, now)
+			if err != nil {
+				continue
+			}
+			if known, ok := signed[name]; ok && !known[said(value, sequence)] {
+				t.Errorf("%s was made to say %s (%d), which was never signed", name, value, sequence)
+			}
+			if ttl <= 0 || ttl > longestName {
+				t.Errorf("believed for %s", ttl)
+			}
+			// What a key's owner signs is a stranger's too.
+			if ref, err := immutable("", value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
+				t.Errorf("%q leads to %s", value, ref.source)
+			}
+		}
+	})
+}
+
+func said(value string, sequence uint64) string { return fmt.Sprintf("%s %d", value, sequence) }

@@ -1,0 +1,170 @@
+package ipfs_test
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ipfs/boxo/ipld/merkledag"
+	"github.com/ipfs/boxo/ipld/unixfs"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+
+	format "github.com/ipfs/go-ipld-format"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+)
+
+// impatient is a fetcher of one gateway that remembers nothing from one fetch to the next: an hour passes with each look at the clock.
+func impatient(f *testing.F, h http.HandlerFunc) *ipfs.Fetcher {
+	var hours atomic.Int64
+	return newFetcher(f, ipfs.Config{Gateways: []string{serve(f, h)}, CacheBytes: -1, Timeout: 10 * time.Second, Now: func() time.Time {
+		return time.Unix(1_800_000_000, 0).Add(time.Duration(hours.Add(1)) * time.Hour)
+	}})
+}
+
+// answerOf is what an honest gateway answers.
+func answerOf(g *ipfstest.Gateway, uri, format string) []byte {
+	w := httptest.NewRecorder()
+	path := strings.Replace(uri, "ipfs://", "/ipfs/", 1)
+	g.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path+"?format="+format, nil))
+	return w.Body.Bytes()
+}
+
+// FuzzCAR feeds a fetcher what a gateway may answer: any bytes for a CAR, any bytes for a raw block. Nothing but the content that the CID
+// names may come of it, and no verdict on the content: what a gateway says about it is not known to be true.
+func FuzzCAR(f *testing.F) {
+	g := ipfstest.New()
+	small, large := []byte(`{"name":"agent"}`), noise(600<<10)
+	id := must[cid.Cid](f)
+	dir := id(g.AddDirectory(map[string][]byte{"a/b.json": small, "large": large})).String()
+	sharded := id(g.AddShardedDirectory(map[string][]byte{"a/b.json": small})).String()
+	uris := []string{"ipfs://" + dir + "/a/b.json", "ipfs://" + sharded + "/a/b.json", "ipfs://" + dir + "/large", "ipfs://" + id(g.AddFile(small)).String()}
+	want := map[string][]byte{uris[0]: small, uris[1]: small, uris[2]: large, uris[3]: small}
+	for i, uri := range uris {
+		whole := answerOf(g, uri, "car")
+		f.Add(uint8(i), whole, []byte{})
+		f.Add(uint8(i), []byte{}, answerOf(g, strings.SplitN(uri, "/a/", 2)[0], "raw"))
+		f.Add(uint8(i|4), whole[:len(whole)/2], []byte{})
+	}
+	root := id(cid.Decode(dir))
+	f.Add(uint8(0), carOf(f, root), []byte{})
+	f.Add(uint8(0), carOf(f, root, small, []byte{}), []byte{})
+	// A CARv2's pragma and header, which lead into the middle of nowhere.
+	f.Add(uint8(0), append([]byte("\x0a\xa1gversion\x02"), bytes.Repeat([]byte{0xff}, 40)...), []byte{})
+
+	type answers struct {
+		car, block []byte
+		honest     bool // with raw blocks
+	}
+	var now atomic.Pointer[answers]
+	fetcher := impatient(f, func(w http.ResponseWriter, r *http.Request) {
+		a := now.Load()
+		switch {
+		case isCAR(r):
+			_, _ = w.Write(a.car)
+		case a.honest:
+			g.Handler().ServeHTTP(w, r)
+		default:
+			_, _ = w.Write(a.block)
+		}
+	})
+	f.Fuzz(func(t *testing.T, which uint8, car, block []byte) {
+		now.Store(&answers{car: car, block: block, honest: which&4 != 0})
+		uri := uris[which%4]
+		doc, err := fetcher.Fetch(t.Context(), uri, mib)
+		switch kind(err) {
+		case "ok":
+			if !bytes.Equal(doc.Bytes, want[uri]) || doc.Source != ipfs.SourceCID {
+				t.Errorf("%s: %d wrong bytes", uri, len(doc.Bytes))
+			}
+		case "unavailable", "not found":
+			if which&4 != 0 {
+				t.Errorf("%s: the gateway had every block: %v", uri, err)
+			}
+		default:
+			t.Errorf("%s: %v", uri, err)
+		}
+	})
+}
+
+// FuzzBlocks lets a stranger make the content itself: blocks that are what their CIDs say, and may say anything. It ends in a document
+// within the limit, or in an error of the package's own.
+func FuzzBlocks(f *testing.F) {
+	g := ipfstest.New()
+	id := must[cid.Cid](f)
+	codecs := []uint64{cid.DagProtobuf, cid.Raw, 0x0129, cid.DagCBOR}
+	leaf := []byte("leaf")
+	child := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.SHA2_256, MhLength: -1}.Sum(leaf))
+	inline := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum([]byte("inline")))
+
+	// Directories, sharded ones and files of several blocks, with a child that is served and one whose bytes are in its CID.
+	for _, c := range []cid.Cid{child, inline} {
+		for _, kind := range []*unixfs.FSNode{unixfs.NewFSNode(unixfs.TDirectory), unixfs.NewFSNode(unixfs.TFile)} {
+			if kind.Type() == unixfs.TFile {
+				kind.AddBlockSize(4)
+				kind.AddBlockSize(1 << 40)
+			}
+			node := merkledag.NodeWithData(must[[]byte](f)(kind.GetBytes()))
+			for _, name := range []string{"a", ""} {
+				if err := node.AddRawLink(name, &format.Link{Size: 4, Cid: c}); err != nil {
+					f.Fatal(err)
+				}
+			}
+			f.Add(uint8(0), node.RawData(), leaf, "a")
+		}
+	}
+	sharded := id(g.AddShardedDirectory(map[string][]byte{"a": []byte("x"), "b": []byte("y")}))
+	f.Add(uint8(0), answerOf(g, "ipfs://"+sharded.String(), "raw"), leaf, "a")
+	f.Add(uint8(0), must[[]byte](f)(unixfs.SymlinkData("/etc/passwd")), leaf, "")
+	f.Add(uint8(1), []byte("{}"), leaf, "")
+	f.Add(uint8(2), []byte(`{"a":{"/":"bafkqaaa"}}`), leaf, "a/b")
+	f.Add(uint8(3), []byte("\xa1aa\x01"), leaf, "%61")
+
+	var now atomic.Pointer[map[string][]byte]
+	fetcher := impatient(f, func(w http.ResponseWriter, r *http.Request) {
+		b, ok := (*now.Load())[strings.TrimPrefix(r.URL.Path, "/ipfs/")]
+		if !ok || isCAR(r) {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write(b)
+	})
+	f.Fuzz(func(t *testing.T, codec uint8, block, below []byte, path string) {
+		served := map[string][]byte{}
+		add := func(b []byte, codec uint64) cid.Cid {
+			c, err := cid.Prefix{Version: 1, Codec: codec, MhType: multihash.SHA2_256, MhLength: -1}.Sum(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served[c.String()] = b
+			return c
+		}
+		add(leaf, cid.Raw)
+		for _, codec := range codecs {
+			add(below, codec)
+		}
+		root := add(block, codecs[codec%4])
+		now.Store(&served)
+		uri := "ipfs://" + root.String()
+		if path != "" {
+			uri += "/" + path
+		}
+		const limit = 1 << 20
+		doc, err := fetcher.Fetch(t.Context(), uri, limit)
+		switch kind(err) {
+		case "ok":
+			if len(doc.Bytes) > limit || doc.Source != ipfs.SourceCID {
+				t.Errorf("%d bytes, source %s", len(doc.Bytes), doc.Source)
+			}
+		case "none", "not found", "proven absent", "invalid", "large", "unavailable":
+		default:
+			t.Errorf("%q: %v", uri, err)
+		}
+	})
+}

@@ -1,0 +1,355 @@
+package ipfs_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ipfs/boxo/ipld/merkledag"
+	"github.com/ipfs/boxo/ipld/unixfs"
+	"github.com/ipfs/go-cid"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/multiformats/go-multihash"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+)
+
+// counted counts what a gateway got rid of.
+type counted struct {
+	net.Listener
+	bytes atomic.Int64
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(64 << 10) // a smaller one only makes the count more exact
+	}
+	return &countedConn{c, l}, err
+}
+
+type countedConn struct {
+	net.Conn
+	l *counted
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.l.bytes.Add(int64(n))
+	return n, err
+}
+
+// besieged is content on an honest gateway and on a hostile one.
+type besieged struct {
+	file, nested string            // URIs
+	content      map[string][]byte // by URI
+	bad, honest  string            // URLs
+	name         string            // URI of a name for the file
+	taken        *counted          // from the hostile one
+	inner        *guardtest.Tripwire
+}
+
+func besiege(t testing.TB, h hostile, inner *guardtest.Tripwire) besieged {
+	t.Helper()
+	honest := ipfstest.New()
+	content := map[string][]byte{"a/b.json": noise(40 << 10)}
+	b := besieged{inner: inner}
+	b.file = "ipfs://" + must[cid.Cid](t)(honest.AddFile(content["a/b.json"])).String()
+	b.nested = "ipfs://" + must[cid.Cid](t)(honest.AddDirectory(content)).String() + "/a/b.json"
+	b.content = map[string][]byte{b.file: content["a/b.json"], b.nested: content["a/b.json"]}
+	k := newKey(t, crypto.Ed25519)
+	honest.AddRecord(k.name.String(), k.record(t, strings.Replace(b.file, "ipfs://", "/ipfs/", 1), 1, time.Hour, time.Minute))
+	b.name = "ipns://" + k.name.String()
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		right := httptest.NewRecorder()
+		honest.Handler().ServeHTTP(right, r)
+		h.serve(w, r, right.Body.Bytes())
+	}))
+	b.taken = &counted{Listener: srv.Listener}
+	srv.Listener = b.taken
+	srv.Start()
+	t.Cleanup(srv.Close)
+	b.bad, b.honest = srv.URL, serve(t, honest.Handler())
+	return b
+}
+
+// TestHostileGateways asks hostile gateways that are alone: each fetch ends in its own error, in time, and took little memory and
+// traffic. It is not parallel, because it measures what the whole process allocates.
+func TestHostileGateways(t *testing.T) {
+	inner := guardtest.Listen(t, "127.0.0.1")
+	for _, h := range hostilities(t, inner.Addr.String()) {
+		t.Run(h.name, func(t *testing.T) {
+			b := besiege(t, h, inner)
+			cfg := ipfs.Config{Gateways: []string{b.bad}, Timeout: 4 * time.Second, TryTimeout: 3 * time.Second}
+			if h.slow {
+				cfg.TryTimeout = 250 * time.Millisecond
+			}
+			for uri, want := range map[string]string{b.file: h.file, b.nested: h.nested} {
+				f := newFetcher(t, cfg)
+				var before, after runtime.MemStats
+				taken, start := b.taken.bytes.Load(), time.Now()
+				runtime.ReadMemStats(&before)
+				doc, err := f.Fetch(t.Context(), uri, mib)
+				runtime.ReadMemStats(&after)
+				took, allocated := time.Since(start), int64(after.TotalAlloc-before.TotalAlloc)
+				f.Close()
+				if kind(err) != want {
+					t.Fatalf("%s: %s (%v), want %s", uri, kind(err), err, want)
+				}
+				switch {
+				case err == nil && !bytes.Equal(doc.Bytes, b.content[uri]):
+					t.Errorf("%s: %d wrong bytes", uri, len(doc.Bytes))
+				case err != nil && !strings.Contains(err.Error(), h.says):
+					t.Errorf("%s: %q does not say %q", uri, err, h.says)
+				case err != nil && !h.slow && strings.Contains(err.Error(), "deadline"):
+					t.Errorf("%s: only the deadline ended it: %v", uri, err)
+				}
+				if took > cfg.Timeout {
+					t.Errorf("%s: it took %s, %s are allowed", uri, took, cfg.Timeout)
+				}
+				if allocated > h.most*mib {
+					t.Errorf("%s: %d KiB were allocated, %d MiB are allowed", uri, allocated>>10, h.most)
+				}
+				// 2 MiB of a block, 3 MiB of a CAR, and what the kernel took before it heard that nobody reads on.
+				if got := b.taken.bytes.Load() - taken; got > 12*mib {
+					t.Errorf("%s: the gateway got rid of %d MiB", uri, got>>20)
+				}
+				var u *ipfs.UnavailableError
+				if strings.HasPrefix(h.name, "429") && (!errors.As(err, &u) || u.RetryAfter < 14*time.Second || u.RetryAfter > 17*time.Second) {
+					t.Errorf("%s: Retry-After: %v", uri, err)
+				}
+				t.Logf("%d ms, %d KiB allocated, %d KiB sent: %v", took.Milliseconds(), allocated>>10, (b.taken.bytes.Load()-taken)>>10, err)
+			}
+		})
+	}
+	if n := inner.Connections(); n != 0 {
+		t.Errorf("%d connections to where gateways redirected", n)
+	}
+}
+
+// TestHonestBesideHostile: a hostile gateway that is asked first costs nothing but time. Every fetch is a fetcher's first one, so
+// that nothing is cached and nobody is known to lie.
+func TestHonestBesideHostile(t *testing.T) {
+	t.Parallel()
+	inner := guardtest.Listen(t, "127.0.0.1")
+	t.Run("100 of 100", func(t *testing.T) {
+		for _, h := range hostilities(t, inner.Addr.String()) {
+			t.Run(h.name, func(t *testing.T) {
+				t.Parallel()
+				b := besiege(t, h, inner)
+				var next, good atomic.Int64
+				var workers sync.WaitGroup
+				for range 4 {
+					workers.Go(func() {
+						for next.Add(1) <= 100 {
+							f := newFetcher(t, ipfs.Config{Gateways: []string{b.bad, b.honest}, Hedge: 10 * time.Millisecond, CacheBytes: -1})
+							doc, err := f.Fetch(t.Context(), b.nested, mib)
+							f.Close()
+							switch {
+							case err != nil:
+								t.Error(err)
+							case !bytes.Equal(doc.Bytes, b.content[b.nested]) || doc.Source != ipfs.SourceCID:
+								t.Errorf("%d bytes, source %s", len(doc.Bytes), doc.Source)
+							default:
+								good.Add(1)
+							}
+						}
+					})
+				}
+				workers.Wait()
+				if good.Load() != 100 {
+					t.Errorf("%d of 100 fetches succeeded", good.Load())
+				}
+			})
+		}
+	})
+	if n := inner.Connections(); n != 0 {
+		t.Errorf("%d connections to where gateways redirected", n)
+	}
+}
+
+// TestHostileWeb asks web servers that do the same for a document of at most 1 MiB. What they send is not verified, so only what never ends or
+// cannot be read is refused. Not parallel: it measures memory.
+func TestHostileWeb(t *testing.T) {
+	inner := guardtest.Listen(t, "127.0.0.2")
+	want := map[string]string{
+		"half a body": "unavailable", "endless body": "large", "endless CAR of valid blocks": "large", "announced as huge": "large",
+		"right answer, then endless junk": "large", "status 500 with endless body": "unavailable", "404 with endless body": "not found",
+		"429 with Retry-After": "unavailable", "one byte each 200 ms": "unavailable", "headers one byte each 200 ms": "unavailable",
+		"silence": "unavailable", "gzip bomb that nobody asked for": "large", "1 MiB of headers": "unavailable", "endless headers": "unavailable",
+		"endless interim answers": "unavailable", "no HTTP": "unavailable", "redirect to this machine": "blocked",
+		"redirect to the metadata service": "blocked", "empty CAR with 200": "not found",
+	}
+	for _, h := range hostilities(t, inner.Addr.String()) {
+		if _, ok := want[h.name]; !ok {
+			continue // it is as good a document as any
+		}
+		t.Run(h.name, func(t *testing.T) {
+			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, []byte("{}")) }))
+			cfg := ipfs.Config{Timeout: 4 * time.Second}
+			if h.slow {
+				cfg.Timeout = 250 * time.Millisecond
+			}
+			f := newFetcher(t, cfg)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			_, err := f.Fetch(t.Context(), base+"/agent.json", mib)
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if kind(err) != want[h.name] {
+				t.Errorf("%s (%v), want %s", kind(err), err, want[h.name])
+			}
+			if took > cfg.Timeout+time.Second {
+				t.Errorf("it took %s, %s are allowed", took, cfg.Timeout)
+			}
+			if allocated := int64(after.TotalAlloc - before.TotalAlloc); allocated > 8*mib {
+				t.Errorf("%d KiB were allocated", allocated>>10)
+			}
+		})
+	}
+	if n := inner.Connections(); n != 0 {
+		t.Errorf("%d connections inward", n)
+	}
+}
+
+// TestHostileRecords asks the same gateways for the record of a name.
+func TestHostileRecords(t *testing.T) {
+	t.Parallel()
+	inner := guardtest.Listen(t, "127.0.0.1")
+	for _, h := range hostilities(t, inner.Addr.String()) {
+		t.Run(h.name, func(t *testing.T) {
+			b := besiege(t, h, inner)
+			cfg := ipfs.Config{Gateways: []string{b.bad}, Hedge: 10 * time.Millisecond}
+			if h.slow {
+				cfg.TryTimeout = 100 * time.Millisecond
+			}
+			if _, err := newFetcher(t, cfg).Fetch(t.Context(), b.name, mib); kind(err) != h.file {
+				t.Errorf("alone: %s (%v), want %s", kind(err), err, h.file)
+			}
+			cfg.Gateways = append(cfg.Gateways, b.honest)
+			doc, err := newFetcher(t, cfg).Fetch(t.Context(), b.name, mib)
+			if err != nil || !bytes.Equal(doc.Bytes, b.content[b.file]) || doc.Source != ipfs.SourceIPNS || doc.DNSLink {
+				t.Errorf("with an honest gateway: %d bytes, source %s, %v", len(doc.Bytes), doc.Source, err)
+			}
+		})
+	}
+	if n := inner.Connections(); n != 0 {
+		t.Errorf("%d connections to where gateways redirected", n)
+	}
+}
+
+// dagBomb adds nine blocks that fan out to 32^8 empty leaves.
+func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
+	t.Helper()
+	leaf := unixfs.NewFSNode(unixfs.TFile)
+	node := merkledag.NodeWithData(must[[]byte](t)(leaf.GetBytes()))
+	for range 8 {
+		if _, err := g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256); err != nil {
+			t.Fatal(err)
+		}
+		c := cid.NewCidV1(cid.DagProtobuf, node.Cid().Hash())
+		fs := unixfs.NewFSNode(unixfs.TFile)
+		parent := &merkledag.ProtoNode{}
+		for range 32 {
+			fs.AddBlockSize(0)
+			child := node.Copy().(*merkledag.ProtoNode)
+			child.SetCidBuilder(c.Prefix())
+			if err := parent.AddNodeLink("", child); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parent.SetData(must[[]byte](t)(fs.GetBytes()))
+		node = parent
+	}
+	return must[cid.Cid](t)(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256))
+}
+
+// TestDAGBomb: content that is what its CID says, and is made to keep its reader busy. No other gateway can help; the fetch must end, and
+// other fetches of the same fetcher must not suffer. Not parallel: it measures memory.
+func TestDAGBomb(t *testing.T) {
+	g := ipfstest.New()
+	bomb := "ipfs://" + dagBomb(t, g).String()
+	var others []string
+	for i := range 100 {
+		c := must[cid.Cid](t)(g.AddDirectory(map[string][]byte{"a/b.json": fmt.Appendf(nil, `{"n":%d}`, i)}))
+		others = append(others, "ipfs://"+c.String()+"/a/b.json")
+	}
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	_, err := f.Fetch(t.Context(), bomb, mib)
+	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	if kind(err) != "large" || !strings.Contains(err.Error(), "more than 4096 blocks") {
+		t.Errorf("%s (%v)", kind(err), err)
+	}
+	if took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 128*mib {
+		t.Errorf("%d MiB were allocated", allocated>>20)
+	}
+	t.Logf("%s, %d MiB allocated in sum", took, (after.TotalAlloc-before.TotalAlloc)>>20)
+
+	var all sync.WaitGroup
+	for i := range 4 { // different limits are different fetches
+		all.Go(func() {
+			if _, err := f.Fetch(t.Context(), bomb, mib+1+int64(i)); kind(err) != "large" {
+				t.Errorf("%s (%v)", kind(err), err)
+			}
+		})
+	}
+	for i, uri := range others {
+		doc, err := f.Fetch(t.Context(), uri, mib)
+		if err != nil || string(doc.Bytes) != fmt.Sprintf(`{"n":%d}`, i) {
+			t.Errorf("%s beside it: %q, %v", uri, doc.Bytes, err)
+		}
+	}
+	all.Wait()
+}
+
+// TestTokensStay: what a gateway URL carries for its own host goes to no other.
+func TestTokensStay(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	dir := must[cid.Cid](t)(g.AddDirectory(map[string][]byte{"a.json": []byte("{}")}))
+	var mu sync.Mutex
+	var seen []string
+	gw := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		seen = append(seen, fmt.Sprint(r.URL, r.Header))
+		mu.Unlock()
+		g.Handler().ServeHTTP(w, r)
+	}))
+	for _, uri := range []string{
+		"https://x.mypinata.invalid/ipfs/" + dir.String() + "/a.json?pinataGatewayToken=hunter2",
+		"https://ipfs.invalid:5001/api/v0/cat?arg=" + dir.String() + "/a.json&key=hunter2",
+		"https://" + dir.String() + ".ipfs.x.invalid/a.json?token=hunter2#hunter2",
+		"https://u:hunter2@x.invalid/ipfs/" + dir.String() + "/a.json",
+		"ipfs://" + dir.String() + "/a.json?token=hunter2",
+	} {
+		f := newFetcher(t, ipfs.Config{Gateways: []string{gw}})
+		doc, err := f.Fetch(t.Context(), uri, mib)
+		if err != nil || doc.Source != ipfs.SourceCID || strings.Contains(doc.URI+doc.From, "hunter2") {
+			t.Errorf("%s: %+v, %v", uri, doc, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) == 0 || strings.Contains(strings.Join(seen, ""), "hunter2") {
+		t.Errorf("the gateway was asked for %s", seen)
+	}
+}
