@@ -7,9 +7,9 @@
 --   otherwise  the status
 --
 -- Adding it writes the table anew, once, and nobody works on deliveries meanwhile (2.2 s for 200,000 rows of 1 KB on two cores);
--- workers take that for a Postgres that is away. A worker of the version before goes on beside it: Postgres computes place from
--- what it writes, and its statements, which know other indexes, are slow for agents with very many deliveries until it is
--- replaced. Each statement can be run again: a migration that was cut off goes on where it was.
+-- workers take that for a Postgres that is away. A worker of the version before goes on rightly beside it, since Postgres computes place
+-- from what it writes, but slowly: the indexes of its statements are gone, and each reads the whole table (0.1 s for 300,000 rows). With
+-- more than that, stop the old workers before; nothing is lost, deliveries wait. Each statement can be run again: a migration that was cut off goes on where it was.
 
 -- +goose NO TRANSACTION
 -- +goose Up
@@ -25,9 +25,9 @@ ALTER TABLE herald.deliveries ADD COLUMN IF NOT EXISTS place text GENERATED ALWA
 
 SET lock_timeout = 0; -- what follows blocks nobody while it waits
 
--- The agent's next ones to hand out, oldest first.
+-- The agent's next ones to hand out, oldest first. seq + 0, or a plan could walk deliveries_seq to find them.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_line; -- one that was cut off is there and invalid
-CREATE INDEX CONCURRENTLY deliveries_line ON herald.deliveries (chain_id, identity_registry, agent_id, seq) WHERE place = 'line';
+CREATE INDEX CONCURRENTLY deliveries_line ON herald.deliveries (chain_id, identity_registry, agent_id, (seq + 0)) WHERE place = 'line';
 -- What counts against the agent's hand-out of 8, and whose workers may be gone.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_out;
 CREATE INDEX CONCURRENTLY deliveries_out ON herald.deliveries (chain_id, identity_registry, agent_id) WHERE place = 'out';
@@ -64,20 +64,29 @@ DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_parked;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_told;
 
 -- +goose Down
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_backlog ON herald.deliveries (chain_id, identity_registry, agent_id, seq)
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_backlog;
+CREATE INDEX CONCURRENTLY deliveries_backlog ON herald.deliveries (chain_id, identity_registry, agent_id, seq)
     WHERE status = 'queued' AND handed_at IS NULL;
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_handed ON herald.deliveries (chain_id, identity_registry, agent_id)
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_handed;
+CREATE INDEX CONCURRENTLY deliveries_handed ON herald.deliveries (chain_id, identity_registry, agent_id)
     WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL;
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_handed_id ON herald.deliveries (id)
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_handed_id;
+CREATE INDEX CONCURRENTLY deliveries_handed_id ON herald.deliveries (id)
     WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL;
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting' AND handed_at IS NULL;
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_lease ON herald.deliveries (lease_until) WHERE status = 'running';
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_held ON herald.deliveries (reason, chain_id, seq) WHERE status = 'held';
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_parked ON herald.deliveries (chain_id, identity_registry, agent_id, status, reason)
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_due;
+CREATE INDEX CONCURRENTLY deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting' AND handed_at IS NULL;
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_lease;
+CREATE INDEX CONCURRENTLY deliveries_lease ON herald.deliveries (lease_until) WHERE status = 'running';
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_held;
+CREATE INDEX CONCURRENTLY deliveries_held ON herald.deliveries (reason, chain_id, seq) WHERE status = 'held';
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_parked;
+CREATE INDEX CONCURRENTLY deliveries_parked ON herald.deliveries (chain_id, identity_registry, agent_id, status, reason)
     WHERE status IN ('waiting', 'held');
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_told ON herald.deliveries (status, seq DESC)
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_told;
+CREATE INDEX CONCURRENTLY deliveries_told ON herald.deliveries (status, seq DESC)
     WHERE status IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled');
-CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_agent;
+CREATE INDEX CONCURRENTLY deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
 SET lock_timeout = '10s';
 ALTER TABLE herald.deliveries DROP COLUMN IF EXISTS place; -- and the indexes on it
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_task;

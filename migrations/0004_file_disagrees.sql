@@ -1,7 +1,8 @@
 -- What a feedback's file says otherwise than its event, by the names of its fields (DESIGN §7). The agent is told what the event says;
 -- this is for operators.
 --
--- Additive: a worker of the version before goes on working beside it, on the same rows, and leaves the column alone. A column that
+-- Additive: a worker of the version before goes on working beside it, on the same rows, and leaves the column
+-- alone, so a row may show what an attempt before said until this version has fetched the file again. A column that
 -- may be null and has no default is an entry in the catalogue: no row is written anew, and the lock is held for a moment. It is in no
 -- index, so that writing it costs none (0003). It can be run again: a migration that was cut off goes on where it was.
 

@@ -75,6 +75,9 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
 		return 0, "", &misuseError{fmt.Sprintf("%q is not CHAIN:AGENT, as in 8453:42", s)}
 	}
+	if agent = strings.TrimLeft(agent, "0"); agent == "" {
+		agent = "0"
+	}
 	return chainID, agent, nil
 }
 

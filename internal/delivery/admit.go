@@ -41,7 +41,7 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	}
 	pass, err := p.Limits.Enter(ctx, where(a.target), token)
 	if err != nil {
-		p.leaveShare(ctx, a)
+		p.leaveShare(ctx, a, limits.Neutral)
 		return notAdmitted(err, "")
 	}
 	a.place = pass
@@ -60,10 +60,11 @@ func notAdmitted(err error, why string) error {
 	return fmt.Errorf("take a place at the agent's origin: %w", err)
 }
 
-// depart gives the place back and tells how the endpoint did.
+// depart gives the place back and tells how the endpoint did. What an agent that nothing binds to the origin runs into there is its
+// own: it opens the breaker of its like, not that of the agents whose endpoint it is.
 func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
-	defer p.leaveShare(ctx, a)
 	if a.place == nil {
+		p.leaveShare(ctx, a, limits.Neutral)
 		return
 	}
 	result := limits.OK
@@ -75,13 +76,17 @@ func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 			result = limits.Neutral // it says nothing about whether the endpoint works
 		}
 	}
+	if a.share != nil {
+		p.leaveShare(ctx, a, result)
+		result = limits.Neutral
+	}
 	a.place.Leave(context.WithoutCancel(ctx), result)
 }
 
-// leaveShare gives the place among the unbound agents back. How it went is the origin's breaker's to know; this one has none.
-func (p *Pipeline) leaveShare(ctx context.Context, a *attempt) {
+// leaveShare gives the place among the unbound agents back.
+func (p *Pipeline) leaveShare(ctx context.Context, a *attempt, result limits.Result) {
 	if a.share != nil {
-		a.share.Leave(context.WithoutCancel(ctx), limits.Neutral)
+		a.share.Leave(context.WithoutCancel(ctx), result)
 		a.share = nil
 	}
 }

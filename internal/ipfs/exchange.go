@@ -24,8 +24,9 @@ import (
 // stop that.
 const maxVisits = 4096
 
-// parallelBlocks is how many blocks of one file are asked for at a time.
-const parallelBlocks = 4
+// parallelBlocks is how many blocks of one file are asked for at a time: so many of a gateway's places can a file hold whose blocks nobody
+// has.
+const parallelBlocks = 2
 
 // session is one fetch: its budgets, its blocks and its gateways. It is the
 // blockstore and the exchange of a boxo block service, because boxo takes any
@@ -286,13 +287,13 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 		todo = todo[1:]
 		running = append(running, g)
 		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, s.try)
-			defer cancel()
-			err := g.enter(ctx)
+			err := g.enter(ctx) // the wait for a place is not the gateway's
 			if err == nil {
+				ctx, cancel := context.WithTimeout(ctx, s.try)
 				err = question(ctx, g)
 				g.leave()
 				g.judge(ctx, err)
+				cancel()
 			}
 			answers <- answer{g, err}
 		})
@@ -375,7 +376,7 @@ func (v *verdicts) add(g *gateway, err error) {
 	if len(v.other) == 0 || wait < v.retry {
 		v.retry = wait
 	}
-	v.other = append(v.other, fmt.Errorf("gateway %s: %w", g.host(), err))
+	v.other = append(v.other, told(g, err))
 }
 
 func (v *verdicts) err() error {
@@ -391,6 +392,25 @@ func (v *verdicts) err() error {
 	}
 	return &UnavailableError{URI: v.shown, Err: errors.New("no IPFS gateway is configured; set IPFS_GATEWAYS")}
 }
+
+// told is a gateway's failure as it is kept: its words are a stranger's, and may be many.
+func told(g *gateway, err error) error {
+	text := shorten("gateway " + g.host() + ": " + err.Error())
+	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, kind) {
+			return &toldError{text, kind}
+		}
+	}
+	return errors.New(text)
+}
+
+type toldError struct {
+	text string
+	kind error
+}
+
+func (e *toldError) Error() string { return e.text }
+func (e *toldError) Unwrap() error { return e.kind }
 
 // decodable tells whether a block may be named by a link of ours: a hash
 // function that binds, and not an identity, whose bytes are in the link.

@@ -214,7 +214,8 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 	if ref.web != nil {
 		flight += " " + ref.web.String()
 	}
-	if ref.source != SourceCID {
+	anchored := ref.source == SourceCID || ref.source == SourceIPNS
+	if !anchored {
 		flight += "\x00" + v.ETag + "\x00" + v.LastModified
 	} else if err := f.failures.get(flight, start); err != nil {
 		return Document{}, err
@@ -230,8 +231,8 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		if err == nil && doc.Source == SourceCID {
 			f.cache.put(key, doc)
 		}
-		if ref.source == SourceCID && f.ctx.Err() == nil {
-			f.failures.note(flight, err, f.now())
+		if anchored && f.ctx.Err() == nil {
+			f.failures.note(flight, err, ref.source == SourceIPNS, f.now())
 		}
 		return doc, err
 	})
@@ -305,7 +306,14 @@ func (f *Fetcher) verified(ctx context.Context, ref *reference, limit int64) (Do
 	case known && int64(len(doc.Bytes)) > limit:
 		return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
 	case !known:
+		flight := strconv.FormatInt(limit, 10) + " " + target.key()
+		if err := f.failures.get(flight, f.now()); err != nil {
+			return Document{}, err
+		}
 		content, from, err := f.immutableFile(ctx, target, limit)
+		if ctx.Err() == nil {
+			f.failures.note(flight, err, false, f.now())
+		}
 		if err != nil {
 			return Document{}, err
 		}

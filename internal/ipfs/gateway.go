@@ -28,8 +28,9 @@ const (
 	demotion = time.Minute
 	// unwell is how many failures in a row make a gateway be asked last.
 	unwell = 3
-	// gatewayInflight is how many requests one gateway gets at a time.
-	gatewayInflight = 16
+	// gatewayInflight is how many requests one gateway gets at a time: what 32 deliveries with parallelBlocks each need, so that
+	// those whose content nobody has cannot hold all of them.
+	gatewayInflight = 64
 	// longestRetryAfter is the most that a gateway's Retry-After is believed.
 	longestRetryAfter = time.Hour
 )
@@ -60,10 +61,14 @@ func newGateway(base *url.URL, client *http.Client, now func() time.Time) *gatew
 func (g *gateway) enter(ctx context.Context) error {
 	select {
 	case g.places <- struct{}{}:
-		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for one of its %d places: %w", gatewayInflight, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
 	}
+	if wait := g.rest(); wait > 0 { // asked for while we waited
+		g.leave()
+		return &restingError{wait: wait}
+	}
+	return nil
 }
 
 func (g *gateway) leave() { <-g.places }
@@ -110,6 +115,8 @@ var (
 	errAbsent = errors.New("it does not have the content")
 	errLied   = errors.New("it sent bytes that do not match the CID")
 	errSpent  = errors.New("it sent more bytes than one fetch may take")
+	errLarge  = errors.New("which is larger than any that is taken")
+	errBusy   = fmt.Errorf("%d requests to it are under way already", gatewayInflight)
 )
 
 // statusError is an answer that is neither content nor "not here".
@@ -157,7 +164,12 @@ func (g *gateway) judge(ctx context.Context, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
-	if err != nil && !errors.Is(err, errAbsent) {
+	var status *statusError
+	switch {
+	case err == nil, errors.Is(err, errAbsent):
+	case errors.Is(err, errSpent), errors.Is(err, errLarge), errors.As(err, &status) && status.status == http.StatusGatewayTimeout:
+		return // the content's fault, or may be
+	default:
 		g.outrun()
 		return
 	}
@@ -199,7 +211,9 @@ func (g *gateway) request(ctx context.Context, namespace, path, format, query, a
 		retry := retryAfter(resp.Header, g.now())
 		if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 			g.mu.Lock()
-			g.resting = g.now().Add(retry)
+			if until := g.now().Add(retry); until.After(g.resting) {
+				g.resting = until
+			}
 			g.mu.Unlock()
 		}
 		err = &statusError{status: resp.StatusCode, retry: retry}
@@ -216,13 +230,12 @@ func (g *gateway) block(ctx context.Context, c cid.Cid, b *allowance) (blocks.Bl
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.ContentLength > maxBlock {
-		return nil, fmt.Errorf("it announced a block of %d bytes", resp.ContentLength)
+		return nil, fmt.Errorf("it announced a block of %d bytes, %w", resp.ContentLength, errLarge)
 	}
 	data, err := readCapped(b.meter(resp.Body), maxBlock)
 	switch {
 	case errors.Is(err, errOverCap):
-		g.demote()
-		return nil, fmt.Errorf("it sent a block of more than %d bytes", maxBlock)
+		return nil, fmt.Errorf("it sent a block of more than %d bytes, %w", maxBlock, errLarge)
 	case err != nil:
 		return nil, err
 	}

@@ -43,18 +43,19 @@ func (f *Fetcher) follow(ctx context.Context, ref *reference) (target *reference
 		if target.source == SourceCID {
 			break
 		}
-		found, ok := f.names.get(target.name, f.now())
+		name := canonical(target.name)
+		found, ok := f.names.get(name, f.now())
 		if !ok {
-			if found, err = f.lookUp(ctx, target); err != nil {
+			if found, err = f.lookUp(ctx, name, ref.shown); err != nil {
 				return nil, dnsLink, err
 			}
-			f.names.put(target.name, found, f.now())
 		}
-		dnsLink = dnsLink || !isKey(target.name)
+		dnsLink = dnsLink || !isKey(name)
 		next, err := immutable("", found.value, ref.shown)
 		if err != nil {
 			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content", Err: err}
 		}
+		f.names.put(name, found, f.now())
 		next.segments = append(next.segments, target.segments...)
 		if len(next.segments) > maxSegments {
 			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "its path is too deep"}
@@ -73,16 +74,24 @@ func isKey(name string) bool {
 	return err == nil
 }
 
-func (f *Fetcher) lookUp(ctx context.Context, ref *reference) (named, error) {
-	if isKey(ref.name) {
-		return f.record(ctx, ref)
+// canonical is one spelling of a name that has several.
+func canonical(name string) string {
+	if n, err := ipns.NameFromString(name); err == nil {
+		return n.String()
 	}
-	return f.dnsLink(ctx, ref)
+	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
-// record asks several gateways for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
+func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (named, error) {
+	if isKey(name) {
+		return f.record(ctx, name, shown)
+	}
+	return f.dnsLink(ctx, name, shown)
+}
+
+// record asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
 // sequence, which is never lower than one that was seen before: a gateway may hold back the newest, not forge one.
-func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
+func (f *Fetcher) record(ctx context.Context, name, shown string) (named, error) {
 	type answer struct {
 		g     *gateway
 		found named
@@ -90,26 +99,24 @@ func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
 	defer cancel()
-	verdicts := &verdicts{shown: ref.shown}
+	verdicts := &verdicts{shown: shown}
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	defer cancel() // before the wait above
-	answers := make(chan answer, recordGateways)
+	todo := ordered(f.gateways)
+	answers := make(chan answer, len(todo))
 	running := 0
-	for _, g := range ordered(f.gateways) {
-		if wait := g.rest(); wait > 0 {
-			verdicts.add(g, &restingError{wait: wait})
-			continue
-		}
-		if running == recordGateways {
-			break
-		}
+	start := func() {
+		g := todo[0]
+		todo = todo[1:]
 		running++
 		asked.Go(func() {
-			found, err := g.record(ctx, ref.name, f.now())
-			g.judge(ctx, err)
+			found, err := g.record(ctx, name, f.now())
 			answers <- answer{g, found, err}
 		})
+	}
+	for len(todo) > 0 && running < recordGateways {
+		start()
 	}
 	var best *named
 	// The others get a few times the hedge delay when one has answered, and once that when two have.
@@ -122,6 +129,9 @@ func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
 			running--
 			if a.err != nil {
 				verdicts.add(a.g, a.err)
+				if len(todo) > 0 {
+					start()
+				}
 				continue
 			}
 			if best == nil || a.found.sequence > best.sequence {
@@ -141,8 +151,8 @@ func (f *Fetcher) record(ctx context.Context, ref *reference) (named, error) {
 	switch {
 	case best == nil:
 		return named{}, verdicts.err()
-	case !f.names.newest(ref.name, best.sequence):
-		return named{}, &UnavailableError{URI: ref.shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
+	case !f.names.newest(name, best.sequence):
+		return named{}, &UnavailableError{URI: shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
 	}
 	return *best, nil
 }
@@ -168,8 +178,8 @@ func (g *gateway) record(ctx context.Context, name string, now time.Time) (named
 	}
 	var found named
 	found.value, found.sequence, found.ttl, err = parseRecord(name, b, now)
-	if err != nil && !errors.Is(err, ipns.ErrExpiredRecord) {
-		g.demote()
+	if errors.Is(err, ipns.ErrSignature) || errors.Is(err, ipns.ErrPublicKeyMismatch) {
+		g.demote() // whatever else is wrong with it may be its owner's doing
 	}
 	return found, err
 }
@@ -215,33 +225,33 @@ func parseRecord(name string, record []byte, now time.Time) (value string, seque
 }
 
 // dnsLink asks DNS what a domain stands for (https://dnslink.dev).
-func (f *Fetcher) dnsLink(ctx context.Context, ref *reference) (named, error) {
-	if !isDomain(ref.name) {
-		return named{}, &NoDocumentError{URI: ref.shown, Why: "its name is neither a key nor a domain"}
+func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (named, error) {
+	if !isDomain(name) {
+		return named{}, &NoDocumentError{URI: shown, Why: "its name is neither a key nor a domain"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
 	defer cancel()
-	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+ref.name)
+	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+name)
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return named{}, &NotFoundError{URI: ref.shown, Asked: []string{"DNS"}}
+		return named{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	}
 	if err != nil {
-		return named{}, &UnavailableError{URI: ref.shown, Err: fmt.Errorf("asking DNS: %w", err)}
+		return named{}, &UnavailableError{URI: shown, Err: fmt.Errorf("asking DNS: %w", err)}
 	}
 	var links []string
 	for _, text := range texts {
-		if link, ok := strings.CutPrefix(text, "dnslink="); ok && looksLikePath(link) && !slices.Contains(links, link) {
+		if link, ok := strings.CutPrefix(text, "dnslink="); ok && looksLikePath(link) && len(link) <= maxURI && !slices.Contains(links, link) {
 			links = append(links, link)
 		}
 	}
 	switch len(links) {
 	case 0:
-		return named{}, &NotFoundError{URI: ref.shown, Asked: []string{"DNS"}}
+		return named{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	case 1:
 		return named{value: links[0], ttl: dnsLinkTTL}, nil
 	}
-	return named{}, &UnavailableError{URI: ref.shown, Err: errors.New("the domain has more than one DNSLink")}
+	return named{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }
 
 // isDomain tells a DNS name of at least two labels.

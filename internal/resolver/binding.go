@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,6 +118,8 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verd
 		if v.binding == BindingUnknown {
 			v.err = unavailable(v.asked, list.err)
 		}
+	case list.source != ipfs.SourceHTTPS && list.source != ipfs.SourceHTTP:
+		v.binding, v.why = Unbound, "its address is one of content, which has no domain that could answer for it"
 	case list.source == ipfs.SourceHTTP && !isHTTP(endpoint):
 		v.binding, v.why = Unbound, "it is redirected to plain http, where anybody on the way could have written it"
 	case list.names.Names(a.ChainID, a.Registry, a.ID):
@@ -144,8 +147,12 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 		list.source, list.names.Registrations = doc.Source, reg.Registrations // nothing else of it counts
 	}
 	list.err = err
-	if refusedBy(err) == Unbound || err == nil {
-		r.domains.put(uri, list, r.cfg.Now())
+	list.until = r.cfg.Now().Add(domainTTL)
+	if err != nil && refusedBy(err) == BindingUnknown {
+		list.until = r.cfg.Now().Add(domainRest)
+	}
+	if r.ctx.Err() == nil {
+		r.domains.put(uri, list)
 	}
 	return list
 }
@@ -163,6 +170,8 @@ const (
 	// about: who registers a thousand agents at somebody else's server does not
 	// have it asked a thousand times.
 	domainTTL = time.Minute
+	// domainRest is the same for one that could not be asked.
+	domainRest = 15 * time.Second
 	// maxDomains bounds the lists remembered, each of bindingLimit at most.
 	maxDomains = 256
 )
@@ -180,13 +189,21 @@ func (d *domains) get(uri string, now time.Time) (domainList, bool) {
 	return list, ok && now.Before(list.until)
 }
 
-func (d *domains) put(uri string, list domainList, now time.Time) {
+func (d *domains) put(uri string, list domainList) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.byURI == nil || len(d.byURI) >= maxDomains {
+	if d.byURI == nil {
 		d.byURI = make(map[string]domainList)
 	}
-	list.until = now.Add(domainTTL)
+	if _, known := d.byURI[uri]; !known && len(d.byURI) >= maxDomains {
+		oldest := uri
+		for u, l := range d.byURI {
+			if oldest == uri || l.until.Before(d.byURI[oldest].until) {
+				oldest = u
+			}
+		}
+		delete(d.byURI, oldest)
+	}
 	d.byURI[uri] = list
 }
 
@@ -230,13 +247,21 @@ func unavailable(uri string, err error) error {
 	return &ipfs.UnavailableError{URI: uri, Err: err}
 }
 
-// originOf is scheme://host[:port] of an endpoint that refusal let through.
+// originOf is scheme://host[:port] of an endpoint that refusal let through, in
+// one spelling.
 func originOf(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return ""
 	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := u.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[u.Scheme] {
+		host += ":" + port
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: host}).String()
 }
 
 func isHTTP(endpoint string) bool {

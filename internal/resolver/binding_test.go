@@ -49,8 +49,11 @@ func TestBinding(t *testing.T) {
 		"answers 401":      {fails(&ipfs.UnavailableError{URI: "x", Status: 401, Err: errors.New("the server answered 401")}), resolver.Unbound, "401"},
 		"answers 429":      {fails(&ipfs.UnavailableError{URI: "x", Status: 429, Err: errors.New("the server answered 429")}), resolver.BindingUnknown, "429"},
 		"answers 500":      {fails(&ipfs.UnavailableError{URI: "x", Status: 500, Err: errors.New("the server answered 500")}), resolver.BindingUnknown, "500"},
-		"slow":             {fails(fmt.Errorf("fetching: %w", context.DeadlineExceeded)), resolver.BindingUnknown, "deadline"},
-		"something else":   {fails(errors.New("odd")), resolver.BindingUnknown, "odd"},
+		"of a CID": {func(context.Context) (ipfs.Document, error) {
+			return ipfs.Document{Bytes: []byte(named), Source: ipfs.SourceCID}, nil
+		}, resolver.Unbound, "no domain"},
+		"slow":           {fails(fmt.Errorf("fetching: %w", context.DeadlineExceeded)), resolver.BindingUnknown, "deadline"},
+		"something else": {fails(errors.New("odd")), resolver.BindingUnknown, "odd"},
 	} {
 		for policy, want := range map[string]map[string]string{
 			"off":     {resolver.BoundByDomain: "ok", resolver.Unbound: "ok", resolver.BindingUnknown: "ok"},
@@ -133,8 +136,19 @@ func TestDomainIsAskedOnce(t *testing.T) {
 			t.Errorf("%s, %v", got.Binding, err)
 		}
 	}
-	if asked := w.domains.take(); len(asked) != 2 {
-		t.Errorf("after a minute: asked %d times", len(asked))
+	if asked := w.domains.take(); len(asked) != 1 {
+		t.Errorf("after a minute, away: asked %d times", len(asked))
+	}
+	w.pass(15 * time.Second)
+	w.domains.set("https://a.example", lists("{"+naming(50)+"}"))
+	for i, host := range []string{"a.example", "A.example", "a.Example:443", "a.example."} {
+		w.chain.set(fmt.Sprint(50+i), data(document(strings.ReplaceAll(mcpAt, "a.example", host))))
+		if got, err := w.Resolve(t.Context(), agent(int64(50+i), 0)); err != nil || got.Bound() != (i == 0) {
+			t.Errorf("%s: %s, %v", host, got.Binding, err)
+		}
+	}
+	if asked := w.domains.take(); len(asked) != 1 {
+		t.Errorf("spelt otherwise: asked %q", asked)
 	}
 }
 
@@ -248,7 +262,7 @@ func TestBindingIsForgotten(t *testing.T) {
 	w.pass(6 * time.Minute)
 	binding(resolver.BoundByDomain, 1, "named, 6 min later")
 
-	// Under require, what is not bound is believed as shortly as any refusal, and what is not known not at all.
+	// Under require, what is not bound is believed as shortly as any refusal, and that a domain could not be asked a quarter of that.
 	w = newWorld(t, resolver.Config{Binding: "require"})
 	w.chain.set("7", data(document(mcpAt)))
 	for i, c := range []struct {
@@ -258,6 +272,9 @@ func TestBindingIsForgotten(t *testing.T) {
 		w.domains.set("https://a.example", c.domain)
 		if _, err := w.Resolve(t.Context(), agent(7, 0)); reason(err) != c.want {
 			t.Errorf("require, %d: %v", i, err)
+		}
+		if i == 0 {
+			w.pass(15 * time.Second)
 		}
 	}
 	w.pass(61 * time.Second)

@@ -110,7 +110,7 @@ type Target struct {
 
 // Resolver resolves agents. It is safe for concurrent use.
 type Resolver struct {
-	cfg   Config
+	cfg     Config
 	cache   *cache
 	domains domains
 

@@ -34,9 +34,11 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		if known.RPCURL.IsZero() {
 			continue
 		}
-		if c.chains[id], err = chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: log}); err != nil {
+		client, err := chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: log})
+		if err != nil {
 			return nil, err
 		}
+		c.chains[id] = client
 	}
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard, Logger: log}); err != nil {
 		return nil, err

@@ -169,6 +169,47 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// TestPlansOfAFlood: statistics that are older than a flood must not have another agent's statements walk through the line.
+func TestPlansOfAFlood(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	rows := func(from, to int, status string) {
+		exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, finished_at)
+			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, $3, CASE WHEN $3 = 'delivered' THEN now() END
+			  FROM generate_series($1::int, $2::int) n`, from, to, status)
+	}
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`
+	const dispatch = `8453, '0xaa', 7, 8, NULL, NULL`
+	check := func(when string) {
+		t.Helper()
+		for name, st := range map[string][2]string{"accept": {s.sql.accept, accept}, "dispatch": {s.sql.dispatch, dispatch}} {
+			plan, _ := explain(t, s, fmt.Sprint(name, len(when)), st[0], st[1])
+			for line := range strings.Lines(plan) {
+				var read int
+				if _, rest, ok := strings.Cut(line, "actual time="); ok {
+					if _, rest, ok = strings.Cut(rest, "rows="); ok {
+						_, _ = fmt.Sscan(strings.Fields(rest)[0], &read) // 0 when it cannot be read
+					}
+				}
+				if read > 100 || strings.Contains(line, "Rows Removed by Filter: ") && !strings.Contains(line, "Filter: 0") {
+					t.Errorf("%s, %s reads what is not its agent's:\n%s", when, name, plan)
+					break
+				}
+			}
+		}
+	}
+	rows(1, 5000, "delivered")
+	exec(t, s, `ANALYZE herald.deliveries`)
+	rows(5001, 5400, "queued") // too few to be analyzed
+	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+		SELECT md5('b' || n)::uuid, 'b' || n, 'NewFeedback', 8453, '0xaa', 7, n::text, n FROM generate_series(1, 10) n`)
+	check("a line that the statistics do not know")
+	rows(10001, 40000, "queued")
+	exec(t, s, `UPDATE herald.deliveries SET seq = DEFAULT WHERE agent_id = 7`)
+	exec(t, s, `ANALYZE herald.deliveries`)
+	check("a table that is mostly one agent's line")
+}
+
 // explain runs a statement as the pool does, with a generic plan, and takes it back.
 func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string) {
 	t.Helper()

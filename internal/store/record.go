@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while Postgres is
@@ -78,25 +79,38 @@ type Recorded struct {
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	var rec Recorded
-	err := o.check()
-	if err == nil {
-		a := c.Agent()
-		b := &pgx.Batch{}
-		b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
-		s.queueRecord(b, c, o, Past{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
-		res := s.pool.SendBatch(ctx, b)
-		defer res.Close()
-		if _, err = res.Exec(); err != nil {
-			err = fmt.Errorf("lock the agent: %w", err)
-		} else {
-			rec, err = readRecorded(res, c, o, c.Attempt)
-		}
+	rec, err := s.record(ctx, c, o)
+	if err != nil && c.week != "" && noSuchWeek(err) {
+		c.week = "" // through the partitioned table then
+		rec, err = s.record(ctx, c, o)
 	}
 	if err != nil {
 		return Recorded{}, fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
 	}
 	return rec, nil
+}
+
+func (s *Store) record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+	if err := o.check(); err != nil {
+		return Recorded{}, err
+	}
+	a := c.Agent()
+	b := &pgx.Batch{}
+	b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
+	s.queueRecord(b, c, o, Past{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
+	res := s.pool.SendBatch(ctx, b)
+	defer res.Close()
+	if _, err := res.Exec(); err != nil {
+		return Recorded{}, fmt.Errorf("lock the agent: %w", err)
+	}
+	return readRecorded(res, c, o, c.Attempt)
+}
+
+// noSuchWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be written.
+func noSuchWeek(err error) bool {
+	var pe *pgconn.PgError
+	const undefinedTable, insufficientPrivilege = "42P01", "42501"
+	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
 // Adopt records what an earlier attempt of the delivery is known to have led to, instead of making the one that c was given

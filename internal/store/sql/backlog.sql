@@ -7,7 +7,7 @@ WITH RECURSIVE line AS (
     (SELECT chain_id, identity_registry, agent_id
        FROM herald.deliveries
       WHERE place = 'line'
-      ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1)
+      ORDER BY chain_id, identity_registry, agent_id LIMIT 1)
     UNION ALL
     SELECT n.chain_id, n.identity_registry, n.agent_id
       FROM line l
@@ -16,7 +16,7 @@ WITH RECURSIVE line AS (
              FROM herald.deliveries
             WHERE place = 'line'
               AND (chain_id, identity_registry, agent_id) > (l.chain_id, l.identity_registry, l.agent_id)
-            ORDER BY chain_id, identity_registry, agent_id, seq LIMIT 1) n
+            ORDER BY chain_id, identity_registry, agent_id LIMIT 1) n
 )
 SELECT l.chain_id, l.identity_registry, l.agent_id::text
   FROM line l

@@ -12,7 +12,7 @@ WITH next AS (
       FROM herald.deliveries
      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line'
        AND ($5::uuid IS NULL OR EXISTS (SELECT FROM herald.deliveries WHERE id = $5 AND claim_no = $6 AND status <> 'running'))
-     ORDER BY seq
+     ORDER BY seq + 0 -- as the index deliveries_line has it: with seq, that of all deliveries looks as good
      LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM herald.deliveries -- mostly nothing stands in line, and nothing is counted then
                                       WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line')
                         THEN greatest($4::int - (SELECT count(*) FROM herald.deliveries
