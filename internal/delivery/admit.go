@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"strings"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Limits bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight, rate, breaker.
@@ -100,9 +99,5 @@ func where(e mcpcall.Endpoint) string {
 	if err != nil {
 		return ""
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	return u.Scheme + "://" + net.JoinHostPort(strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), port)
+	return netguard.Origin(u)
 }

@@ -276,12 +276,11 @@ func TestUnboundAgentsShare(t *testing.T) {
 func TestWhere(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"https://a.example/mcp":           "https://a.example:443",
-		"https://A.Example.:443/other?x":  "https://a.example:443",
-		"http://a.example":                "http://a.example:80",
+		"https://a.example/mcp":           "https://a.example",
+		"https://A.Example.:443/other?x":  "https://a.example",
+		"http://a.example":                "http://a.example",
 		"https://a.example:8443":          "https://a.example:8443",
-		"https://[2001:DB8::1]/":          "https://[2001:db8::1]:443",
-		"https://a.example:0443/":         "https://a.example:0443",
+		"https://[2001:DB8::1]/":          "https://[2001:db8::1]",
 		"https://a.example\x7f/not a URL": "",
 	} {
 		if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 const (
@@ -20,10 +22,10 @@ const (
 	maxFailures = 4096
 )
 
-// failures remembers which content could not be had, bounded in number.
+// failures remembers which content could not be had; what was used longest ago goes first.
 type failures struct {
 	mu    sync.Mutex
-	byKey map[[sha256.Size]byte]*failed // by the key's hash: keys are strangers', and long
+	byKey *lru.Cache[[sha256.Size]byte, *failed] // by the key's hash: keys are strangers', and long
 }
 
 type failed struct {
@@ -32,13 +34,16 @@ type failed struct {
 	wait  time.Duration // the last one, of a failure that may pass
 }
 
-func newFailures() *failures { return &failures{byKey: make(map[[sha256.Size]byte]*failed)} }
+func newFailures() (*failures, error) {
+	byKey, err := lru.New[[sha256.Size]byte, *failed](maxFailures)
+	return &failures{byKey: byKey}, err
+}
 
 // get returns the error of a failure that stands.
 func (f *failures) get(key string, now time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e := f.byKey[sha256.Sum256([]byte(key))]; e != nil && now.Before(e.until) {
+	if e, ok := f.byKey.Get(sha256.Sum256([]byte(key))); ok && now.Before(e.until) {
 		return e.err
 	}
 	return nil
@@ -54,16 +59,13 @@ func (f *failures) note(key string, err error, mutable bool, now time.Time) {
 	defer f.mu.Unlock()
 	id := sha256.Sum256([]byte(key))
 	if err == nil {
-		delete(f.byKey, id)
+		f.byKey.Remove(id)
 		return
 	}
-	e := f.byKey[id]
-	if e == nil {
-		if len(f.byKey) >= maxFailures {
-			f.shrink(now)
-		}
+	e, ok := f.byKey.Get(id)
+	if !ok {
 		e = &failed{}
-		f.byKey[id] = e
+		f.byKey.Add(id, e)
 	}
 	e.err = err
 	if isFinal(err) && !mutable {
@@ -75,18 +77,6 @@ func (f *failures) note(key string, err error, mutable bool, now time.Time) {
 	}
 	e.wait = min(max(2*e.wait, firstRefusal), lastRefusal)
 	e.until = now.Add(e.wait)
-}
-
-// shrink forgets what stands no more, or all when that is too little: it costs a request each, no more.
-func (f *failures) shrink(now time.Time) {
-	for id, e := range f.byKey {
-		if now.After(e.until) {
-			delete(f.byKey, id)
-		}
-	}
-	if len(f.byKey) > maxFailures/2 {
-		clear(f.byKey)
-	}
 }
 
 // isFinal: no server and no time can mend it.

@@ -133,6 +133,14 @@ func New(cfg Config) (*Fetcher, error) {
 	if cfg.LookupTXT == nil {
 		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
+	failures, err := newFailures()
+	if err != nil {
+		return nil, fmt.Errorf("ipfs: %w", err)
+	}
+	names, err := newNames()
+	if err != nil {
+		return nil, fmt.Errorf("ipfs: %w", err)
+	}
 	f := &Fetcher{
 		cfg:    cfg,
 		client: gatewayClient(cfg.TryTimeout),
@@ -140,8 +148,8 @@ func New(cfg Config) (*Fetcher, error) {
 			Header: min(5*time.Second, cfg.Timeout), Total: cfg.Timeout,
 		}, maxRedirects),
 		cache:    newCache(max(0, cfg.CacheBytes)),
-		failures: newFailures(),
-		names:    newNames(),
+		failures: failures,
+		names:    names,
 		log:      cfg.Logger,
 		now:      cfg.Now,
 	}

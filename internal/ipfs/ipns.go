@@ -1,7 +1,6 @@
 package ipfs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/ipfs/boxo/ipns"
 )
 
@@ -267,34 +267,32 @@ func isDomain(s string) bool {
 	return true
 }
 
-// names remembers what names stand for, and the highest sequence of each that was ever seen. It is bounded in number; what was
-// used longest ago goes first.
+// names remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago goes first.
 type names struct {
 	mu   sync.Mutex
-	byID map[string]*nameEntry
-	tick uint64
+	byID *lru.Cache[string, *nameEntry]
 }
 
 type nameEntry struct {
 	named
 	expires time.Time
 	highest uint64
-	used    uint64
 }
 
 const maxNames = 4096
 
-func newNames() *names { return &names{byID: make(map[string]*nameEntry)} }
+func newNames() (*names, error) {
+	byID, err := lru.New[string, *nameEntry](maxNames)
+	return &names{byID: byID}, err
+}
 
 func (n *names) get(name string, now time.Time) (named, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := n.byID[name]
-	if e == nil || !now.Before(e.expires) {
+	e, ok := n.byID.Get(name)
+	if !ok || !now.Before(e.expires) {
 		return named{}, false
 	}
-	n.tick++
-	e.used = n.tick
 	return e.named, true
 }
 
@@ -318,27 +316,10 @@ func (n *names) newest(name string, sequence uint64) bool {
 }
 
 func (n *names) entry(name string) *nameEntry {
-	n.tick++
-	e := n.byID[name]
-	if e == nil {
-		if len(n.byID) >= maxNames {
-			n.shrink()
-		}
+	e, ok := n.byID.Get(name)
+	if !ok {
 		e = &nameEntry{}
-		n.byID[name] = e
+		n.byID.Add(name, e)
 	}
-	e.used = n.tick
 	return e
-}
-
-// shrink forgets the quarter that was used longest ago.
-func (n *names) shrink() {
-	ids := make([]string, 0, len(n.byID))
-	for id := range n.byID {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(n.byID[a].used, n.byID[b].used) })
-	for _, id := range ids[:len(ids)/4] {
-		delete(n.byID, id)
-	}
 }

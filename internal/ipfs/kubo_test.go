@@ -1,6 +1,8 @@
 package ipfs_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -75,16 +77,13 @@ func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 	gws := [2]*ipfstest.Gateway{ipfstest.New(), ipfstest.New()}
 	gws[1].Share(gws[0])
 	for _, name := range c.CARs {
-		f, err := os.Open(filepath.Join("testdata", "kubo", filepath.Base(name)))
+		packed, err := gzip.NewReader(bytes.NewReader(kuboFixture(t, name)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The roots that a CAR names mean nothing: for a path Kubo's gateway names the file, or bafkqaaa when there is none.
-		if _, err := gws[0].AddCAR(f); err != nil {
+		if _, err := gws[0].AddCAR(packed); err != nil {
 			t.Errorf("%s: %v", name, err)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 	for _, r := range c.Records {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -134,7 +132,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verd
 // domainList brings the list of a domain, from memory when it was had less than
 // domainTTL ago.
 func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
-	if list, ok := r.domains.get(uri, r.cfg.Now()); ok {
+	if list, ok := r.domains.Get(uri); ok && r.cfg.Now().Before(list.until) {
 		return list
 	}
 	ctx, cancel := context.WithTimeout(ctx, bindingTimeout)
@@ -152,7 +150,7 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 		list.until = r.cfg.Now().Add(domainRest)
 	}
 	if r.ctx.Err() == nil {
-		r.domains.put(uri, list)
+		r.domains.Add(uri, list)
 	}
 	return list
 }
@@ -175,37 +173,6 @@ const (
 	// maxDomains bounds the lists remembered, each of bindingLimit at most.
 	maxDomains = 256
 )
-
-// domains remembers lists for a moment.
-type domains struct {
-	mu    sync.Mutex
-	byURI map[string]domainList
-}
-
-func (d *domains) get(uri string, now time.Time) (domainList, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list, ok := d.byURI[uri]
-	return list, ok && now.Before(list.until)
-}
-
-func (d *domains) put(uri string, list domainList) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.byURI == nil {
-		d.byURI = make(map[string]domainList)
-	}
-	if _, known := d.byURI[uri]; !known && len(d.byURI) >= maxDomains {
-		oldest := uri
-		for u, l := range d.byURI {
-			if oldest == uri || l.until.Before(d.byURI[oldest].until) {
-				oldest = u
-			}
-		}
-		delete(d.byURI, oldest)
-	}
-	d.byURI[uri] = list
-}
 
 // refusedBy tells a domain that says nothing of the agent from one that could
 // not be asked.
@@ -247,21 +214,13 @@ func unavailable(uri string, err error) error {
 	return &ipfs.UnavailableError{URI: uri, Err: err}
 }
 
-// originOf is scheme://host[:port] of an endpoint that refusal let through, in
-// one spelling.
+// originOf is the origin of an endpoint that refusal let through.
 func originOf(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return ""
 	}
-	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if port := u.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[u.Scheme] {
-		host += ":" + port
-	}
-	return (&url.URL{Scheme: u.Scheme, Host: host}).String()
+	return netguard.Origin(u)
 }
 
 func isHTTP(endpoint string) bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -112,7 +113,7 @@ type Target struct {
 type Resolver struct {
 	cfg     Config
 	cache   *cache
-	domains domains
+	domains *lru.Cache[string, domainList] // what domains say of their agents, for a moment
 
 	// Resolving runs on a context of the resolver's own: one caller's leaving
 	// does not take the result from the others.
@@ -165,7 +166,11 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries)}
+	lists, err := lru.New[string, domainList](maxDomains)
+	if err != nil {
+		return nil, fmt.Errorf("resolver: %w", err)
+	}
+	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries), domains: lists}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
