@@ -90,7 +90,28 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 		return common.Hash{}, fmt.Errorf("sending: %w", err)
 	}
 	n.pending[from.Address]++
-	return tx.Hash(), nil
+	return tx.Hash(), n.executable(ctx, from.Address, tx.Nonce())
+}
+
+// executable waits until the pool would put the sender's transactions up to nonce into a block. Sending only queues them, and a
+// block made before the pool has looked leaves them out until the next one.
+func (n *Net) executable(ctx context.Context, sender common.Address, nonce uint64) error {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for {
+		next, err := n.client.PendingNonceAt(ctx, sender)
+		if err != nil {
+			return fmt.Errorf("looking for it in the pool: %w", err)
+		}
+		if next > nonce {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for it to be in the pool: %w", ctx.Err())
+		case <-ticker.C:
+		}
+	}
 }
 
 // Receipt returns the receipt of a mined transaction; ctx bounds the wait for it.
