@@ -26,23 +26,28 @@ type Answer struct {
 }
 
 // readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its end or that
-// the result must be treated as invalid: *InputRequiredError and, for an unknown resultType, *BadAnswerError.
-func readAnswer(raw json.RawMessage) (Answer, error) {
+// the result must be treated as invalid: *InputRequiredError and, for an unknown resultType, *BadAnswerError. mask, which may be nil, is for
+// the text before it is cut, so that no half of a credential is left at its end.
+func readAnswer(raw json.RawMessage, mask *strings.Replacer) (Answer, error) {
 	a := Answer{Raw: raw}
-	var r map[string]json.RawMessage
-	if json.Unmarshal(raw, &r) != nil || r == nil {
+	var r struct {
+		Content           json.RawMessage `json:"content"`
+		StructuredContent json.RawMessage `json:"structuredContent"`
+		IsError           json.RawMessage `json:"isError"`
+		ResultType        json.RawMessage `json:"resultType"`
+		InputRequests     json.RawMessage `json:"inputRequests"`
+	}
+	if firstByte(raw) != '{' || json.Unmarshal(raw, &r) != nil {
 		a.Unreadable = true
 		return a, nil
 	}
 
-	if is, ok := r["isError"]; ok {
-		if json.Unmarshal(is, &a.IsError) != nil {
-			a.Unreadable = true
-		}
+	if r.IsError != nil && json.Unmarshal(r.IsError, &a.IsError) != nil {
+		a.Unreadable = true
 	}
-	if resultType, ok := r["resultType"]; ok {
+	if r.ResultType != nil {
 		var t string
-		if json.Unmarshal(resultType, &t) != nil {
+		if json.Unmarshal(r.ResultType, &t) != nil {
 			t = "?"
 		}
 		switch t {
@@ -51,7 +56,7 @@ func readAnswer(raw json.RawMessage) (Answer, error) {
 			a.Unreadable = true
 		case "input_required":
 			var requests map[string]json.RawMessage
-			_ = json.Unmarshal(r["inputRequests"], &requests)
+			_ = json.Unmarshal(r.InputRequests, &requests)
 			return a, &InputRequiredError{Later: len(requests) == 0}
 		default:
 			return a, &BadAnswerError{Why: "its resultType is unknown"}
@@ -59,46 +64,69 @@ func readAnswer(raw json.RawMessage) (Answer, error) {
 	}
 
 	var text strings.Builder
-	var blocks []json.RawMessage
-	if json.Unmarshal(r["content"], &blocks) != nil || len(blocks) == 0 && r["content"] == nil {
-		a.Unreadable = true
-	}
-	for _, block := range blocks {
-		var b struct {
-			Type string  `json:"type"`
-			Text *string `json:"text"`
-		}
-		err := json.Unmarshal(block, &b)
+	blocks, ok := readBlocks(r.Content)
+	a.Unreadable = a.Unreadable || !ok
+	for _, b := range blocks {
 		switch {
-		case err == nil && b.Type == "text" && b.Text != nil:
+		case b.Type == "text" && b.Text != nil:
 			if text.Len() > 0 {
 				text.WriteByte('\n')
 			}
 			if text.Len() < maxAnswerText {
 				text.WriteString(*b.Text)
 			}
-		case err == nil && (b.Type == "image" || b.Type == "audio" || b.Type == "resource" || b.Type == "resource_link"):
+		case b.Type == "image" || b.Type == "audio" || b.Type == "resource" || b.Type == "resource_link":
 		default:
 			a.Unreadable = true
 		}
 	}
-	if structured := r["structuredContent"]; text.Len() == 0 && len(structured) > 0 {
+	if text.Len() == 0 && len(r.StructuredContent) > 0 {
 		var compact bytes.Buffer
-		if json.Compact(&compact, structured) == nil {
-			text.Write(compact.Bytes()[:min(compact.Len(), maxAnswerText)])
+		if json.Compact(&compact, r.StructuredContent) == nil {
+			text.Write(compact.Bytes())
 		}
 	}
 	t := text.String()
+	if mask != nil {
+		t = mask.Replace(t)
+	}
 	a.Text = cleanString(strings.ToValidUTF8(t[:min(len(t), maxAnswerText)], "\uFFFD"))
 	return a, nil
 }
 
-// redact masks credentials that the agent sent back. r may be nil.
+// block is one block of content, as far as it is looked at.
+type block struct {
+	Type string  `json:"type"`
+	Text *string `json:"text"`
+}
+
+// readBlocks reads content; false when there is none or it is no list. A block that is no such thing has no type.
+func readBlocks(content json.RawMessage) ([]block, bool) {
+	if firstByte(content) != '[' {
+		return nil, false
+	}
+	var blocks []block
+	if json.Unmarshal(content, &blocks) == nil {
+		return blocks, true
+	}
+	var each []json.RawMessage
+	if json.Unmarshal(content, &each) != nil {
+		return nil, false
+	}
+	blocks = make([]block, len(each))
+	for i, raw := range each {
+		if json.Unmarshal(raw, &blocks[i]) != nil {
+			blocks[i] = block{}
+		}
+	}
+	return blocks, true
+}
+
+// redact masks credentials that the agent sent back in Raw. r may be nil.
 func (a *Answer) redact(r *strings.Replacer) {
 	if r == nil {
 		return
 	}
-	a.Text = r.Replace(a.Text)
 	raw := string(a.Raw)
 	clean := r.Replace(raw)
 	if clean == raw {

@@ -39,7 +39,7 @@ func TestReadAnswer(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a, err := readAnswer(json.RawMessage(tt.raw))
+			a, err := readAnswer(json.RawMessage(tt.raw), nil)
 			if tt.err != nil {
 				if !errors.As(err, tt.err) {
 					t.Fatalf("err = %v", err)
@@ -59,7 +59,7 @@ func TestReadAnswer(t *testing.T) {
 func TestAnswerRedacts(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp?key=querysecret", Env: []string{"TOKEN=envsecret1"}}
-	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`))
+	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`), ep.redactor())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +69,24 @@ func TestAnswerRedacts(t *testing.T) {
 	}
 }
 
+// A credential that would be cut in two at the end of the text is masked before.
+func TestAnswerRedactsBeforeItCuts(t *testing.T) {
+	t.Parallel()
+	ep := Endpoint{Transport: TransportStdio, Env: []string{"TOKEN=envsecret1"}}
+	filler := strings.Repeat("x", maxAnswerText-5)
+	for _, raw := range []string{`{"content":[{"type":"text","text":"` + filler + `envsec\u0072et1"}]}`, `{"content":[],"structuredContent":"` + filler[1:] + `envsecret1"}`} {
+		a, err := readAnswer(json.RawMessage(raw), ep.redactor())
+		if err != nil || len(a.Text) > maxAnswerText || strings.Contains(a.Text, "e") {
+			t.Errorf("%d bytes, ends in %q, %v", len(a.Text), a.Text[len(a.Text)-12:], err)
+		}
+	}
+}
+
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"content":[{"type":"text","text":"ok"}],"isError":false,"structuredContent":{"a":[1]},"resultType":"complete"}`))
 	f.Add([]byte(`{"resultType":"input_required","inputRequests":{"a":{"method":"x"}}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		a, err := readAnswer(raw)
+		a, err := readAnswer(raw, nil)
 		if err != nil {
 			return
 		}

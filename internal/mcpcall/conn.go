@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -28,8 +29,12 @@ const overrun = 250 * time.Millisecond
 // conn is one initialised client. It is never initialised again.
 type conn struct {
 	client   *client.Client
-	proc     *process // nil for HTTP
+	kind     string // the transport; sse for an http endpoint that turned out to be one
+	tap      *tap
+	proc     *process // of stdio, else nil
+	stream   *sse     // of sse, else nil
 	cfg      *Config
+	spawn    func(func(context.Context)) // a goroutine of the pool's
 	log      *slog.Logger
 	redact   *strings.Replacer // nil: nothing to mask
 	modern   bool
@@ -37,12 +42,20 @@ type conn struct {
 	server   ServerInfo
 	opened   time.Time
 
-	bad atomic.Bool
+	bad     atomic.Bool
+	suspect atomic.Bool  // a request that was written brought nothing in its time, and none since brought anything
+	answers atomic.Int64 // see heard
 
 	// Guarded by Pool.mu.
 	inflight int
+	uses     int // how often it was acquired
 	retired  bool
 	drained  chan struct{} // closed when retired and not in use
+	checking bool
+	checked  time.Time // when it was last asked for a sign of life
+	silentAt int64     // one more than heard() when it last gave none, 0 if it never failed to
+
+	noPing bool // it answers other things than ping; of the check that runs
 
 	listing chan struct{} // held while tools are listed
 	stale   atomic.Bool   // the agent said that its tools changed
@@ -50,7 +63,9 @@ type conn struct {
 	tools   *ToolSet // nil before the first list
 }
 
-func (c *conn) broken() bool { return c.bad.Load() || c.proc != nil && c.proc.ended() }
+func (c *conn) broken() bool {
+	return c.bad.Load() || c.proc != nil && c.proc.ended() || c.stream != nil && c.stream.ended()
+}
 
 // close ends the session or the process. It takes seconds with an agent that does not cooperate, less when ctx ends.
 func (c *conn) close(ctx context.Context) {
@@ -93,40 +108,88 @@ func (c *conn) watchdog(ctx context.Context) (stop func()) {
 
 // call calls a tool.
 func (c *conn) call(ctx context.Context, req Request) (Answer, error) {
-	args := []byte(`{}`)
-	if req.Arguments != nil {
-		var err error
-		if args, err = json.Marshal(req.Arguments); err != nil {
-			return Answer{}, &CallError{Stage: StageCall, Err: fmt.Errorf("the arguments cannot be written as JSON: %w", err)}
-		}
-	}
-	if len(args) > c.cfg.MaxRequestBytes {
-		return Answer{}, &CallError{Stage: StageCall, Err: fmt.Errorf("the arguments are %d bytes long, more than the %d that are sent", len(args), c.cfg.MaxRequestBytes)}
-	}
 	var request mcp.CallToolRequest
 	request.Params.Name = req.Tool
-	request.Params.Arguments = json.RawMessage(args)
+	request.Params.Arguments = json.RawMessage(`{}`)
+	if req.Arguments != nil {
+		request.Params.Arguments = req.Arguments // mcp-go writes them as JSON
+		if atMost(req.Arguments) > c.cfg.MaxRequestBytes {
+			args, err := json.Marshal(req.Arguments)
+			if err != nil {
+				return Answer{}, &CallError{Stage: StageCall, Err: fmt.Errorf("the arguments cannot be written as JSON: %w", err)}
+			}
+			if len(args) > c.cfg.MaxRequestBytes {
+				return Answer{}, &CallError{Stage: StageCall, Err: &RequestTooLargeError{Size: len(args), Limit: c.cfg.MaxRequestBytes}}
+			}
+			request.Params.Arguments = json.RawMessage(args)
+		}
+	}
 	if len(req.Meta) > 0 {
 		request.Params.Meta = &mcp.Meta{AdditionalFields: maps.Clone(req.Meta)}
 	}
 
 	s, err := c.send(ctx, request)
-	if s.rpc != nil && s.rpc.Code == mcp.HEADER_MISMATCH && c.modern && c.proc == nil {
-		// The agent wants arguments mirrored into headers; mcp-go does so for tools it has listed.
+	if s.rpc != nil && s.rpc.Code == mcp.HEADER_MISMATCH && c.mirrors() {
+		// The agent wants arguments mirrored into headers; mcp-go does so for tools it has listed, as they were then.
+		c.stale.Store(true)
 		if _, listErr := c.list(ctx, true); listErr == nil {
 			s, err = c.send(ctx, request)
+		}
+	}
+	if c.modern && err == nil {
+		if r, ok := decline(s.result); ok {
+			s, err = c.send(context.WithValue(ctx, replyKey{}, r), request)
+			s.written = true // the agent has looked at the first
 		}
 	}
 	if err != nil || s.result == nil {
 		return Answer{}, c.failure(StageCall, ctx, s, err)
 	}
-	answer, err := readAnswer(s.result)
+	answer, err := readAnswer(s.result, c.redact)
 	answer.Protocol = c.protocol
 	answer.redact(c.redact)
 	if err != nil {
 		return answer, &CallError{Stage: StageCall, Written: true, Err: err}
 	}
 	return answer, nil
+}
+
+// atMost is a length that v as JSON does not exceed; math.MaxInt when that would take writing it.
+func atMost(v any) int {
+	const escaped = 6 // bytes that one byte of a string becomes at worst
+	switch v := v.(type) {
+	case nil, bool:
+		return 5
+	case string:
+		return 2 + escaped*len(v)
+	case json.Number:
+		return 1 + len(v)
+	case json.RawMessage:
+		return 4 + escaped*len(v) // HTML characters are escaped in it too
+	case int, int64, uint64:
+		return 20
+	case map[string]any:
+		n := 2
+		for name, value := range v {
+			part := atMost(value)
+			if part == math.MaxInt {
+				return part
+			}
+			n += 4 + escaped*len(name) + part
+		}
+		return n
+	case []any:
+		n := 2
+		for _, value := range v {
+			part := atMost(value)
+			if part == math.MaxInt {
+				return part
+			}
+			n += 1 + part
+		}
+		return n
+	}
+	return math.MaxInt
 }
 
 func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (seen, error) {
@@ -137,8 +200,16 @@ func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (seen, err
 		return err
 	})
 	stop()
-	return j.seen(), err
+	s := j.seen()
+	c.note(ctx, s)
+	if ctx.Err() != nil && s.written && s.result == nil && s.rpc == nil && !s.refused() {
+		c.abandon(s.id, ctx.Err())
+	}
+	return s, err
 }
+
+// mirrors: arguments that a tool's schema marks with x-mcp-header are sent as headers too.
+func (c *conn) mirrors() bool { return c.modern && c.kind == TransportHTTP }
 
 // list returns the tools; one listing at a time, the others wait for it.
 func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
@@ -209,29 +280,23 @@ func (c *conn) copyTools() ToolSet {
 func (c *conn) page(ctx context.Context, cursor string) (toolPage, error) {
 	ctx, j := withJournal(ctx)
 	stop := c.watchdog(ctx)
-	var result *mcp.ListToolsResult
 	err := safely(func() error {
 		var request mcp.ListToolsRequest
 		request.Params.Cursor = mcp.Cursor(cursor)
-		var err error
-		result, err = c.client.ListToolsByPage(ctx, request)
+		_, err := c.client.ListToolsByPage(ctx, request)
 		return err
 	})
 	stop()
 	s := j.seen()
+	c.note(ctx, s)
 	if s.result == nil {
 		return toolPage{}, c.failure(StageList, ctx, s, err)
 	}
-	page, readErr := readTools(s.result)
+	page, readErr := readTools(s.result, c.mirrors())
 	if readErr != nil {
 		return toolPage{}, &CallError{Stage: StageList, Err: readErr}
 	}
-	if err == nil && result != nil && c.modern && c.proc == nil {
-		// mcp-go leaves out tools whose x-mcp-header annotations are invalid; over HTTP they must not be called.
-		page.tools = slices.DeleteFunc(page.tools, func(t Tool) bool {
-			return !slices.ContainsFunc(result.Tools, func(m mcp.Tool) bool { return m.Name == t.Name })
-		})
-	}
+	page.redact(c.redact)
 	return page, nil
 }
 
@@ -247,6 +312,7 @@ func (c *conn) masked(s string) string {
 func (c *conn) failure(stage string, ctx context.Context, s seen, err error) error {
 	e := &CallError{Stage: stage, Written: stage == StageCall && s.written}
 	again := false
+	var last error // what a second attempt ends with, nil: with e
 	if s.rpc != nil {
 		e.Code = s.rpc.Code
 	}
@@ -254,6 +320,9 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 	case s.refused():
 		e.RetryAfter = s.retryAfter
 		if again = s.session && sessionGone(s); again {
+			if s.status == http.StatusBadRequest && s.rpc == nil { // of a session just made it is about the request
+				last = &CallError{Stage: stage, Status: s.status, RetryAfter: s.retryAfter, Written: e.Written, Err: errors.New(c.refusal(s))}
+			}
 			e.Written = false // it was not looked at
 			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.refusal(s), cause: ErrSessionGone}
 		} else {
@@ -265,16 +334,22 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 		e.Err = fmt.Errorf("the agent answered with error %d: %s", s.rpc.Code, excerpt(c.masked(s.rpc.Message), 300))
 	case s.tooLarge != nil:
 		e.Err = s.tooLarge
-	case errors.Is(err, transport.ErrSessionTerminated): // told to an earlier call of the same client
+	case errors.Is(err, transport.ErrSessionTerminated) && !s.written && s.status == 0: // told to an earlier call of the same client
 		e.Err = ErrSessionGone
 		again = true
+	case errors.Is(err, transport.ErrSessionTerminated): // told to the GET that was to resume the stream of an answer
+		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
 		e.Err = ctx.Err()
 	case c.proc != nil && c.proc.reader.tooLong():
 		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.proc != nil && (errors.Is(err, transport.ErrTransportClosed) || c.proc.stdin.failed() || c.proc.ended()):
-		e.Err = errors.New(c.masked(c.proc.obituary()))
+		e.Err = errors.New(c.proc.obituary(c.masked))
+		again = !s.written
+		c.bad.Store(true)
+	case c.stream != nil && c.stream.ready && c.stream.ended():
+		e.Err = c.cut(c.stream.reason())
 		again = !s.written
 		c.bad.Store(true)
 	case errors.Is(err, errEra), errors.Is(err, errWrongID):
@@ -291,9 +366,26 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 		c.bad.Store(true)
 	}
 	if again && stage != StageOpen && ctx.Err() == nil {
-		return errAgain{e}
+		if last == nil {
+			last = e
+		}
+		return errAgain{e, last}
 	}
 	return e
+}
+
+// cut words why an event stream is over.
+func (c *conn) cut(why error) error {
+	var large *TooLargeError
+	var bad *BadAnswerError
+	if errors.As(why, &large) || errors.As(why, &bad) {
+		return why
+	}
+	text := "the agent ended its event stream"
+	if inner := withoutURL(why); !errors.Is(inner, io.EOF) {
+		text = "the agent's event stream broke off: " + excerpt(c.masked(inner.Error()), 200)
+	}
+	return &described{text: text, cause: why}
 }
 
 // cause words an error of mcp-go or of the network.
@@ -302,8 +394,12 @@ func (c *conn) cause(s seen, err error) error {
 		return &BadAnswerError{Why: "it holds no result"}
 	}
 	var bad *BadAnswerError
-	if errors.As(err, &bad) {
+	var large *TooLargeError
+	switch {
+	case errors.As(err, &bad):
 		return bad
+	case errors.As(err, &large):
+		return large
 	}
 	inner := withoutURL(err)
 	var op net.Error
@@ -317,7 +413,7 @@ func (c *conn) cause(s seen, err error) error {
 func (c *conn) refusal(s seen) string {
 	text := fmt.Sprintf("the agent answered HTTP %d", s.status)
 	if s.blocked != nil {
-		return text + ", a redirect, which is not followed: " + s.blocked.Error()
+		return text + ", a redirect, which is not followed: " + c.masked(s.blocked.Error())
 	}
 	if s.status >= 300 && s.status < 400 {
 		return text + ", a redirect, which is not followed; let the agent register its final address"

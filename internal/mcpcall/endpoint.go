@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -16,18 +17,21 @@ import (
 
 // The transports that Endpoint.Transport may name.
 const (
-	TransportHTTP  = "http" // streamable HTTP, https included
-	TransportStdio = "stdio"
+	TransportHTTP      = "http" // streamable HTTP, https included; an agent that only speaks the older HTTP+SSE is found out
+	TransportSSE       = "sse"  // HTTP+SSE of revision 2024-11-05
+	TransportStdio     = "stdio"
+	TransportInProcess = "in-process" // Config.InProcess
 )
 
-// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint aside, share one client.
+// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint and Secrets aside, share one client.
 type Endpoint struct {
 	Transport string
-	// URL of the agent's MCP endpoint, for http.
+	// URL of the agent's MCP endpoint, for http; of its event stream, for sse.
 	URL string
 	// Headers are secrets; they are sent to the origin of URL and nowhere else.
 	Headers map[string]secret.Secret
-	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands.
+	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands, unless the endpoint is Listed.
+	// For in-process, Command is the server's name in Config.InProcess.
 	Command string
 	Args    []string
 	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the operator's.
@@ -36,6 +40,12 @@ type Endpoint struct {
 	// ProtocolHint is the newest protocol revision the agent is said to speak ("2025-11-25"), or what Answer.Protocol told last
 	// time. It only decides what is tried first; empty means 2025-11-25.
 	ProtocolHint string
+	// Listed: the operator named this endpoint himself. Its command needs no entry in Config.StdioCommands, and its URL may be plain
+	// http, on any port, and in a private network. Nothing that a stranger or an enqueuer wrote may set it.
+	Listed bool
+	// Secrets are texts within the other fields that are secret, as a token in an argument is: masked wherever the agent echoes them. Not
+	// part of what makes a client.
+	Secrets []secret.Secret
 }
 
 // refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency key).
@@ -47,36 +57,52 @@ var refusedHeaders = map[string]bool{
 }
 
 // check refuses an endpoint of which no client can be made, whatever its address.
-func (e Endpoint) check(commands [][]string) error {
+func (e Endpoint) check(cfg *Config) error {
 	refused := func(format string, args ...any) error {
 		return &TransportRefusedError{Transport: e.Transport, Why: fmt.Sprintf(format, args...)}
 	}
 	switch e.Transport {
-	case TransportHTTP:
+	case TransportHTTP, TransportSSE:
 		u, err := url.Parse(e.URL)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			return refused("its address is no http or https URL")
 		}
 		for name, value := range e.Headers {
-			if !headerName(name) || strings.ContainsFunc(value.Reveal(), headerControl) {
-				return refused("header %q is not a valid HTTP header", excerpt(name, 60))
+			if err := CheckHeader(name); err != nil {
+				return refused("%v", err)
 			}
-			if refusedHeaders[http.CanonicalHeaderKey(name)] {
-				return refused("header %q belongs to the protocol and cannot be set", excerpt(name, 60))
+			if strings.ContainsFunc(value.Reveal(), headerControl) {
+				return refused("header %q has a value that is not valid in HTTP", excerpt(name, 60))
 			}
 		}
 	case TransportStdio:
 		argv := append([]string{e.Command}, e.Args...)
-		if e.Command == "" || !slices.ContainsFunc(commands, func(c []string) bool { return slices.Equal(c, argv) }) {
+		if e.Command == "" {
+			return refused("it names no command")
+		}
+		if !e.Listed && !slices.ContainsFunc(cfg.StdioCommands, func(c []string) bool { return slices.Equal(c, argv) }) {
 			return refused("the command is not one that the operator listed; to run it, add exactly it and its arguments to HERALD_STDIO_COMMANDS")
 		}
 		if len(e.Headers) > 0 {
 			return refused("a command takes no headers")
 		}
-	case "sse":
-		return refused("this version does not call agents over HTTP+SSE; let the agent register a streamable HTTP endpoint")
+	case TransportInProcess:
+		if cfg.InProcess[e.Command] == nil {
+			return refused("no such server is part of this process")
+		}
 	default:
-		return refused("only http and stdio are called")
+		return refused("only http, sse and stdio are called")
+	}
+	return nil
+}
+
+// CheckHeader refuses the name of a header that Endpoint.Headers may not have: its error is a sentence.
+func CheckHeader(name string) error {
+	if !headerName(name) {
+		return fmt.Errorf("header %q is not a valid HTTP header", excerpt(name, 60))
+	}
+	if refusedHeaders[http.CanonicalHeaderKey(name)] {
+		return fmt.Errorf("header %q belongs to the protocol and cannot be set", excerpt(name, 60))
 	}
 	return nil
 }
@@ -106,6 +132,7 @@ func (e Endpoint) key() [sha256.Size]byte {
 		}
 	}
 	add(e.Transport)
+	add(strconv.FormatBool(e.Listed))
 	add(e.URL)
 	add(e.Command)
 	add(e.Dir)
@@ -119,8 +146,8 @@ func (e Endpoint) key() [sha256.Size]byte {
 }
 
 // redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Values under eight bytes stay: they are no
-// secrets, and masking them would garble ordinary text.
-func (e Endpoint) redactor() *strings.Replacer {
+// secrets, and masking them would garble ordinary text. more is masked too.
+func (e Endpoint) redactor(more ...string) *strings.Replacer {
 	var pairs []string
 	add := func(s string) {
 		if len(s) < 8 {
@@ -145,8 +172,14 @@ func (e Endpoint) redactor() *strings.Replacer {
 			add(v)
 		}
 	}
+	for _, s := range e.Secrets {
+		add(s.Reveal())
+	}
 	if u, err := url.Parse(e.URL); err == nil {
 		add(u.RawQuery)
+	}
+	for _, s := range more {
+		add(s)
 	}
 	if pairs == nil {
 		return nil

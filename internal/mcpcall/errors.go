@@ -36,7 +36,7 @@ var (
 //	!Written                    nothing of the call was sent or looked at, also with Timeout
 //	Written                     anything else: it may have run
 //
-// errors.As finds *TooLargeError, *BadAnswerError, *InputRequiredError and what the dial guard refused (netguard.BlockedError).
+// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and what the dial guard refused (netguard.BlockedError).
 type CallError struct {
 	Stage      string
 	Status     int           // the HTTP status when it was not 2xx, else 0
@@ -89,6 +89,15 @@ type TooLargeError struct {
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the agent's answer is longer than %d %s", e.Limit, e.Unit)
+}
+
+// RequestTooLargeError: the arguments are longer than Config.MaxRequestBytes. Nothing was sent, and nothing will be.
+type RequestTooLargeError struct {
+	Size, Limit int // bytes of JSON
+}
+
+func (e *RequestTooLargeError) Error() string {
+	return fmt.Sprintf("the arguments are %d bytes long, more than the %d that are sent", e.Size, e.Limit)
 }
 
 // BadAnswerError: the agent answered with something that is no MCP answer to the request.

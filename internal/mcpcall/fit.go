@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -35,22 +34,22 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	if err := schema.prepare(t.InputSchema); err != nil {
 		return nil, err
 	}
-	f := fitter{root: schema.doc, steps: maxFitSteps}
-	out, ok := f.value(schema.doc, args).(map[string]any)
-	if !ok {
-		return nil, &SchemaError{Problem: "arguments are not an object"}
-	}
+	f := fitter{steps: maxFitSteps}
+	out := f.fields(args, func(name string) plan { return schema.plan(&f, name) })
 	if schema.compiled == nil {
 		return out, nil
 	}
-	instance, err := decoded(out, "")
-	if err != nil {
-		return nil, err
+	values := out
+	if !plain(out) {
+		instance, err := decoded(out, "")
+		if err != nil {
+			return nil, err
+		}
+		values = instance.(map[string]any)
 	}
-	values := instance.(map[string]any)
-	err = schema.validate(values)
+	err := schema.validate(values)
 	var invalid *jsonschema.ValidationError
-	if errors.As(err, &invalid) && f.dropEmpty(schema.doc, invalid, out, values) {
+	if errors.As(err, &invalid) && f.dropEmpty(schema.compiled, invalid, out, values) {
 		err = schema.validate(values)
 	}
 	if err == nil {
@@ -66,33 +65,72 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 // maxFitSteps bounds how much of a schema one Fit looks at before it stops adapting and leaves the rest to the validation.
 const maxFitSteps = 20_000
 
-// value adapts v to the schema. A nil schema says nothing.
-func (f *fitter) value(schema, v any) any {
+// plan is what a schema says about one property of an object.
+type plan struct {
+	forbidden bool               // no object with it satisfies the schema
+	required  bool               // it has to be there
+	schema    *jsonschema.Schema // of its value; nil says nothing
+	types     types              // that its value may have
+}
+
+// plan asks schema about its property name.
+func (f *fitter) plan(schema *jsonschema.Schema, name string) plan {
+	if f.forbidden(schema, name, 0) {
+		return plan{forbidden: true}
+	}
+	sub := f.property(schema, name)
+	return plan{required: f.requires(schema, name, 0), schema: sub, types: f.types(sub, 0)}
+}
+
+// fields adapts the values of an object as the plans of its properties say.
+func (f *fitter) fields(v map[string]any, of func(name string) plan) map[string]any {
+	out := make(map[string]any, len(v))
+	for name, value := range v {
+		p := of(name)
+		if p.forbidden {
+			continue
+		}
+		if value == nil && p.types&typeNull == 0 {
+			if !p.required {
+				continue
+			}
+			if p.types&typeString != 0 {
+				value = "" // how the chain writes "none"
+			}
+		}
+		if value = f.value(p.schema, p.types, value); value != dropped {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// value adapts v to the schema, which lets through the types t. A nil schema says nothing.
+func (f *fitter) value(schema *jsonschema.Schema, t types, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		return f.object(schema, v)
+		return f.fields(v, func(name string) plan { return f.plan(schema, name) })
 	case []any:
-		out := make([]any, len(v))
 		item := f.items(schema)
+		of := f.types(item, 0)
+		out := make([]any, len(v))
 		for i, e := range v {
-			if out[i] = f.value(item, e); out[i] == dropped {
+			if out[i] = f.value(item, of, e); out[i] == dropped {
 				out[i] = nil
 			}
 		}
 		return out
 	case job.Decimal:
-		return decimalFor(v, f.types(schema, 0))
+		return decimalFor(v, t)
 	case string:
-		t := f.types(schema, 0)
 		if t&typeString == 0 && t&typeNumber != 0 && plainNumber(v) && (t&typeFraction != 0 || !strings.ContainsAny(v, ".eE")) {
 			return json.Number(v)
 		}
 	case json.Number:
-		if t := f.types(schema, 0); t&typeNumber == 0 && t&typeString != 0 {
+		if t&typeNumber == 0 && t&typeString != 0 {
 			return v.String()
 		}
 	case json.RawMessage:
-		t := f.types(schema, 0)
 		if first := firstByte(v); t == typeString || t == typeString|typeNull {
 			if first == '"' || first == 'n' && t&typeNull != 0 {
 				return v
@@ -108,41 +146,15 @@ type droppedValue struct{}
 
 var dropped any = droppedValue{}
 
-func (f *fitter) object(schema any, v map[string]any) map[string]any {
-	out := make(map[string]any, len(v))
-	required := f.required(schema, 0)
-	for name, value := range v {
-		if f.forbidden(schema, name, 0) {
-			continue
-		}
-		sub := f.property(schema, name)
-		if value == nil {
-			if t := f.types(sub, 0); t&typeNull == 0 {
-				if !slices.Contains(required, name) {
-					continue
-				}
-				if t&typeString != 0 {
-					value = "" // how the chain writes "none"
-				}
-			}
-		}
-		if value = f.value(sub, value); value != dropped {
-			out[name] = value
-		}
-	}
-	return out
-}
-
 // dropEmpty removes from out and values the optional empty strings that the schema refused, and reports whether there were any.
-func (f *fitter) dropEmpty(schema any, invalid *jsonschema.ValidationError, out, values map[string]any) bool {
-	required := f.required(schema, 0)
+func (f *fitter) dropEmpty(schema *jsonschema.Schema, invalid *jsonschema.ValidationError, out, values map[string]any) bool {
 	any := false
 	for _, leaf := range leaves(invalid, nil) {
 		if len(leaf.InstanceLocation) != 1 {
 			continue
 		}
 		name := leaf.InstanceLocation[0]
-		if values[name] == "" && !slices.Contains(required, name) {
+		if values[name] == "" && !f.requires(schema, name, 0) {
 			delete(out, name)
 			delete(values, name)
 			any = true
@@ -205,6 +217,24 @@ func firstByte(raw json.RawMessage) byte {
 		return trimmed[0]
 	}
 	return 0
+}
+
+// plain: the validator knows v as it is, see decoded.
+func plain(v any) bool {
+	switch v := v.(type) {
+	case nil, bool, string:
+		return true
+	case json.Number:
+		return !hugeNumber(string(v))
+	case map[string]any:
+		for _, e := range v {
+			if !plain(e) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 // decoded returns v as the validator knows it: nothing but the types of encoding/json, raw JSON decoded, and numbers that exact

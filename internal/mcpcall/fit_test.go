@@ -174,7 +174,7 @@ func TestFitEndsOnHostileSchemas(t *testing.T) {
 
 func TestFitSharedSchema(t *testing.T) {
 	t.Parallel()
-	page, err := readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"properties":{"value":{"type":"number"}}}}]}`))
+	page, err := readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"properties":{"value":{"type":"number"}}}}]}`), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package mcpcall
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -58,6 +59,24 @@ func TestSecretHeaders(t *testing.T) {
 		if missing {
 			t.Errorf("%s came without the header", method)
 		}
+	}
+
+	echo := &agent{
+		tools: `{"tools":[{"name":"very-secret-key"},{"name":"x","inputSchema":{"type":"object","required":["very-secret-key"]}}]}`,
+		on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if method == "initialize" {
+				reply(w, id, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"very-secret-key","version":"very-secret-key"}}`)
+			}
+			return method == "initialize"
+		}}
+	p = newPool(t)
+	ep.URL = serve(t, echo).URL
+	set, err := p.Tools(within(t, 5*time.Second), ep, true)
+	if err != nil || len(set.Tools) != 1 || strings.Contains(fmt.Sprintf("%+v %s", set, set.Tools[0].InputSchema), "very-secret") {
+		t.Errorf("echoed: %+v, %v", set, err)
+	}
+	if _, err := Fit(set.Tools[0], map[string]any{}); err == nil || strings.Contains(err.Error(), "very-secret") {
+		t.Errorf("echoed: %v", err)
 	}
 
 	for _, name := range []string{"Mcp-Session-Id", "host", "a b", ""} {

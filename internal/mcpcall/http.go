@@ -1,8 +1,12 @@
 package mcpcall
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -10,6 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -38,6 +45,7 @@ type roundTripper struct {
 	guard   *netguard.Guard
 	limit   int64 // bytes of an answer, streams and resumed streams of one request together
 	now     func() time.Time
+	life    context.Context // of the pool; a goodbye does not outlive it
 }
 
 var errOtherOrigin = errors.New("a request to another origin than the endpoint's was refused")
@@ -52,7 +60,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := exchangeOf(req.Context())
 	first := false
 	ctx := req.Context()
-	if x != nil && req.Method == http.MethodPost {
+	if x != nil { // its first HTTP request is the one that counts
 		x.mu.Lock()
 		first = !x.started
 		x.started = true
@@ -62,9 +70,16 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if first {
 		ctx = httptrace.WithClientTrace(ctx, x.trace())
 	}
-	req = req.Clone(ctx) // a RoundTripper must not change its request
-	for name, values := range rt.headers {
-		req.Header[name] = values
+	if req.Method == http.MethodDelete { // a goodbye, whose answer nobody reads
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, noticeWait)
+		defer cancel()
+		defer context.AfterFunc(rt.life, cancel)()
+	}
+	req = req.WithContext(ctx) // a RoundTripper must not change its request
+	if len(rt.headers) > 0 {
+		req.Header = req.Header.Clone()
+		maps.Copy(req.Header, rt.headers)
 	}
 
 	res, err := rt.base.RoundTrip(req)
@@ -85,8 +100,15 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		x.status = res.StatusCode
 		x.mu.Unlock()
 	}
+	if first && x.stream { // counted where it is read
+		return res, nil
+	}
 	mediaType, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	res.Body = &limitedBody{body: res.Body, limit: rt.limit, x: x, events: mediaType == "text/event-stream"}
+	body := &limitedBody{body: res.Body, limit: rt.limit, x: x}
+	if mediaType == "text/event-stream" {
+		body.events = &eventScan{one: x != nil && !x.id.IsNil()}
+	}
+	res.Body = body
 	return res, nil
 }
 
@@ -145,15 +167,14 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return max(0, min(at.Sub(now), maxRetryAfter))
 }
 
-// limitedBody counts the bytes that mcp-go reads and stops with *TooLargeError.
+// limitedBody counts the bytes that mcp-go reads and stops with *TooLargeError. Of the events that answer a request it lets through
+// none beyond the response.
 type limitedBody struct {
 	body   io.ReadCloser
 	limit  int64
-	x      *exchange // nil for requests nobody waits for
-	alone  int64     // bytes read when x is nil
-	events bool
-	lines  int // of the current event
-	blank  bool
+	x      *exchange  // nil for requests nobody waits for
+	alone  int64      // bytes read when x is nil
+	events *eventScan // nil when the body is no event stream
 	err    error
 }
 
@@ -162,15 +183,26 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.body.Read(p)
+	if b.events != nil && b.events.over { // to its end, so that the connection can be used again; mcp-go closes what does not end
+		for err == nil && b.count(int64(n)) <= b.limit {
+			n, err = b.body.Read(p)
+		}
+		b.err = io.EOF
+		return 0, b.err
+	}
 	read := b.count(int64(n))
 	var tooLarge *TooLargeError
 	switch {
 	case read > b.limit:
 		tooLarge = &TooLargeError{Limit: b.limit, Unit: "bytes"}
-	case b.events && !b.fewLines(p[:n]):
-		tooLarge = &TooLargeError{Limit: maxEventLines, Unit: "lines in one event"}
-	default:
+	case b.events == nil:
 		return n, err
+	default:
+		var ok bool
+		if n, ok = b.events.scan(p[:n]); ok {
+			return n, err
+		}
+		tooLarge = &TooLargeError{Limit: maxEventLines, Unit: "lines in one event"}
 	}
 	if b.x != nil {
 		b.x.markTooLarge(tooLarge)
@@ -192,24 +224,62 @@ func (b *limitedBody) count(n int64) int64 {
 	return b.x.read
 }
 
-// fewLines counts lines up to the empty one that ends an event.
-func (b *limitedBody) fewLines(p []byte) bool {
-	for _, c := range p {
-		switch c {
-		case '\n':
-			if b.blank {
-				b.lines = 0
-			} else {
-				b.lines++
-			}
-			b.blank = true
-		case '\r':
-		default:
-			b.blank = false
+// eventScan looks at an event stream on its way to mcp-go, as mcp-go reads it.
+type eventScan struct {
+	one   bool   // the stream answers a request: it is over with the response
+	over  bool   // which has come
+	line  []byte // the current one, as far as it came
+	lines int    // of the current event
+	data  []byte // of the current event
+}
+
+// scan returns how much of p belongs to what mcp-go is to see, and whether the current event has few lines. mcp-go hands a response to
+// the one who waits for it, keeps a second, and with a third stops for ever: each would leave a goroutine behind.
+func (s *eventScan) scan(p []byte) (n int, ok bool) {
+	for n < len(p) && !s.over {
+		end := bytes.IndexByte(p[n:], '\n')
+		if end < 0 {
+			s.line = append(s.line, p[n:]...)
+			return len(p), true
 		}
-		if b.lines > maxEventLines {
-			return false
+		s.line = append(s.line, p[n:n+end]...)
+		n += end + 1
+		line := bytes.TrimRight(s.line, "\r")
+		s.line = s.line[:0]
+		if len(line) == 0 {
+			s.over = s.one && isResponse(s.data)
+			s.lines, s.data = 0, s.data[:0]
+			continue
+		}
+		if s.lines++; s.lines > maxEventLines {
+			return n, false
+		}
+		if value, ok := bytes.CutPrefix(line, []byte("data:")); ok && s.one {
+			s.data = append(append(s.data, '\n'), value...)
 		}
 	}
-	return true
+	return n, true
+}
+
+// isResponse: mcp-go takes an event's data for the response to a request, be it the right one or not.
+func isResponse(data []byte) bool {
+	var m struct {
+		JSONRPC string                   `json:"jsonrpc"`
+		ID      mcp.RequestId            `json:"id"`
+		Error   *mcp.JSONRPCErrorDetails `json:"error"`
+		Method  json.RawMessage          `json:"method"`
+	}
+	if json.Unmarshal(data, &m) != nil || m.ID.IsNil() {
+		return false
+	}
+	if m.Method == nil {
+		return true
+	}
+	var request transport.JSONRPCRequest
+	var raw map[string]json.RawMessage
+	if json.Unmarshal(data, &request) != nil || json.Unmarshal(data, &raw) != nil {
+		return true
+	}
+	_, asks := raw["method"] // in that spelling
+	return !asks
 }

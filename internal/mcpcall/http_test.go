@@ -26,6 +26,10 @@ const feedbackTool = "agent.receiveFeedback"
 
 // realServer is an agent made with mcp-go: the tool answers what it was given.
 func realServer(opts ...server.StreamableHTTPOption) *httptest.Server {
+	return httptest.NewServer(server.NewStreamableHTTPServer(realTools(), opts...))
+}
+
+func realTools() *server.MCPServer {
 	s := server.NewMCPServer("test-agent", "1.2.3", server.WithToolCapabilities(true))
 	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}},"x-kept":true}`)),
 		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -34,7 +38,7 @@ func realServer(opts ...server.StreamableHTTPOption) *httptest.Server {
 	s.AddTool(mcp.NewToolWithRawSchema("fails", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return mcp.NewToolResultError("not today"), nil
 	})
-	return httptest.NewServer(server.NewStreamableHTTPServer(s, opts...))
+	return s
 }
 
 func TestRealServerOverHTTP(t *testing.T) {
@@ -452,7 +456,8 @@ func TestRequestTooLarge(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.MaxRequestBytes = 100 })
 	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 200)}})
 	var e *CallError
-	if !errors.As(err, &e) || e.Written {
+	var large *RequestTooLargeError
+	if !errors.As(err, &e) || e.Written || !errors.As(err, &large) || large.Limit != 100 || large.Size < 200 {
 		t.Errorf("got %v", err)
 	}
 }

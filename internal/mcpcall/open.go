@@ -2,11 +2,13 @@ package mcpcall
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
@@ -20,6 +22,9 @@ const (
 	modernVersion = mcp.ProtocolVersion20260728
 	legacyVersion = mcp.ProtocolVersion20251125
 )
+
+// shortestSession: shorter values in an event stream's address are taken for ordinary words. Bytes.
+const shortestSession = 16
 
 // Backoff of commands that do not stay alive.
 const (
@@ -41,18 +46,24 @@ func (s *slot) lived(d time.Duration, now time.Time) {
 	s.failures++
 }
 
-// open makes the slot's client, for all who wait on o.
-func (p *Pool) open(ep Endpoint, s *slot, o *opening) {
-	defer p.wg.Done()
+// briefly is a context for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
+func (p *Pool) briefly() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.OpenTimeout)
-	defer cancel()
-	go func() { // a closing pool does not wait for handshakes
+	go func() {
 		select {
 		case <-p.closing:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
+	return ctx, cancel
+}
+
+// open makes the slot's client, for all who wait on o.
+func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
+	defer p.wg.Done()
+	ctx, cancel := p.briefly()
+	defer cancel()
 
 	p.mu.Lock()
 	modern := mcp.IsModernProtocol(ep.ProtocolHint)
@@ -69,9 +80,11 @@ func (p *Pool) open(ep Endpoint, s *slot, o *opening) {
 	s.opening = nil
 	o.err = err
 	switch {
-	case p.closed:
-		o.err = &CallError{Stage: StageOpen, Err: ErrClosed}
-		if err == nil {
+	case p.closed || p.slots[key] != s:
+		if o.dropped = !p.closed; p.closed {
+			o.err = &CallError{Stage: StageOpen, Err: ErrClosed}
+		}
+		if err == nil { // closed or dropped meanwhile; who waited for a dropped one opens another
 			s.conn = c
 			p.retire(s)
 		}
@@ -88,32 +101,69 @@ func (p *Pool) open(ep Endpoint, s *slot, o *opening) {
 	close(o.done)
 }
 
-// place names the endpoint in a log: an origin or a command, nothing that could be secret.
+// place names the endpoint in a log: an origin or a command, with what of them is secret masked.
 func (e Endpoint) place() string {
-	if e.Transport == TransportStdio {
-		return e.Command
+	where := e.Command
+	if e.Transport == TransportHTTP || e.Transport == TransportSSE {
+		u, err := url.Parse(e.URL)
+		if err != nil {
+			return e.Transport
+		}
+		where = origin(u)
 	}
-	u, err := url.Parse(e.URL)
-	if err != nil {
-		return e.Transport
+	if r := e.redactor(); r != nil {
+		where = r.Replace(where)
 	}
-	return origin(u)
+	return where
 }
 
-// connect tries the expected era and, when the agent's behaviour says that it speaks the other one, that, once.
+// connect tries the expected era and, when the agent's behaviour says so, the other one, and then the transport from before both, each
+// once. The first error says most about an agent that speaks none of them.
 func (p *Pool) connect(ctx context.Context, ep Endpoint, modern bool) (*conn, error) {
-	c, s, err := p.handshake(ctx, ep, modern)
+	if ep.Transport == TransportSSE {
+		c, _, err := p.handshake(ctx, ep, false, 0)
+		return c, err
+	}
+	c, s, err := p.handshake(ctx, ep, modern, 0)
+	if err != nil && modern && ctx.Err() == nil && wantsModern(s) {
+		c, s, err = p.handshake(ctx, ep, true, 0)
+	}
 	if err == nil {
 		return c, nil
 	}
-	if ctx.Err() != nil || !otherEra(modern, ep.Transport, s, err) {
-		return nil, err
+	if ctx.Err() == nil && otherEra(modern, ep.Transport, s, err) {
+		other, otherSeen, second := p.handshake(ctx, ep, !modern, 0)
+		if second == nil {
+			return other, nil
+		}
+		if modern {
+			s = otherSeen // of initialize
+		}
 	}
-	c, _, second := p.handshake(ctx, ep, !modern)
-	if second != nil {
-		return nil, err // the first says more about an agent that speaks neither
+	if ep.Transport == TransportHTTP && ctx.Err() == nil && olderTransport(s) {
+		ep.Transport = TransportSSE
+		if older, _, third := p.handshake(ctx, ep, false, p.cfg.ProbeTimeout); third == nil {
+			return older, nil
+		}
 	}
-	return c, nil
+	return nil, err
+}
+
+// wantsModern: the agent refuses the revision and names the very same one as supported, as a server does that begins to speak it.
+func wantsModern(s seen) bool {
+	if s.rpc == nil || s.rpc.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
+		return false
+	}
+	data, _ := s.rpc.Data.(map[string]any)
+	return slices.Contains(list(data["supported"]), any(modernVersion))
+}
+
+// olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but HTTP+SSE.
+func olderTransport(s seen) bool {
+	if s.method != string(mcp.MethodInitialize) || s.rpc != nil {
+		return false
+	}
+	return s.status == http.StatusBadRequest || s.status == http.StatusNotFound || s.status == http.StatusMethodNotAllowed
 }
 
 // otherEra reads a failed handshake.
@@ -149,55 +199,26 @@ func otherEra(modern bool, kind string, s seen, err error) bool {
 	return s.status != 0 || s.written
 }
 
-// handshake makes a client of one era. On failure it returns what was seen, and leaves nothing behind but what the pool waits for.
-func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool) (*conn, seen, error) {
+// handshake makes a client of one era. On failure it returns what was seen, and leaves nothing behind but what the pool waits for. An
+// event stream has streamWait to open, 0: as long as ctx lasts.
+func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWait time.Duration) (*conn, seen, error) {
 	c := &conn{
+		kind:    ep.Transport,
 		modern:  modern,
 		redact:  ep.redactor(),
 		cfg:     &p.cfg,
+		spawn:   p.background,
 		drained: make(chan struct{}),
 		listing: make(chan struct{}, 1),
 		opened:  p.cfg.Clock(),
 		log:     p.cfg.Logger.With("endpoint", ep.place()),
 	}
-	t := &tap{modern: modern, onNote: c.notified}
-	var inner transport.Interface = t
-	switch ep.Transport {
-	case TransportHTTP:
-		u, err := url.Parse(ep.URL)
-		if err == nil {
-			err = p.cfg.Guard.CheckURL(u)
-		}
-		if err != nil {
-			return nil, seen{}, &CallError{Stage: StageOpen, Err: withoutURL(err)}
-		}
-		u.Fragment, u.RawFragment = "", ""
-		rt := &roundTripper{base: p.base, origin: origin(u), headers: http.Header{}, guard: p.cfg.Guard, limit: p.cfg.MaxAnswerBytes, now: p.cfg.Clock}
-		for name, value := range ep.Headers {
-			rt.headers.Set(name, value.Reveal())
-		}
-		t.inner, err = transport.NewStreamableHTTP(u.String(),
-			transport.WithHTTPBasicClient(&http.Client{
-				Transport:     rt,
-				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			}),
-			transport.WithHTTPLogger(slog.New(slog.DiscardHandler)), // it logs what agents send
-		)
-		if err != nil {
-			return nil, seen{}, &CallError{Stage: StageOpen, Err: &described{text: "its address cannot be used", cause: withoutURL(err)}}
-		}
-		inner = httpTap{t}
-	case TransportStdio:
-		proc, err := startProcess(append([]string{ep.Command}, ep.Args...), append(p.cfg.StdioEnv[:len(p.cfg.StdioEnv):len(p.cfg.StdioEnv)], ep.Env...),
-			ep.Dir, p.cfg.MaxAnswerBytes)
-		if err != nil {
-			return nil, seen{}, &CallError{Stage: StageOpen, Err: err}
-		}
-		c.proc = proc
-		t.inner = transport.NewIO(proc.stdout, proc.stdin, nil)
-		t.track = proc.stdin.track
+	c.tap = &tap{modern: modern, onNote: c.notified}
+	inner, err := p.attach(ep, c)
+	if err != nil {
+		return nil, seen{}, &CallError{Stage: StageOpen, Err: &described{text: c.masked(err.Error()), cause: err}}
 	}
-	answerRequests(t.inner, p.cfg.Clock)
+	answerRequests(c.tap.inner, p.cfg.Clock)
 
 	version := legacyVersion
 	if modern {
@@ -207,7 +228,14 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool) (*conn, 
 		client.WithMaxInputRoundTrips(1))
 	ctx, j := withJournal(ctx)
 	stop := c.watchdog(ctx)
-	err := safely(func() error {
+	err = safely(func() error {
+		if c.stream != nil {
+			x := &exchange{method: http.MethodGet, stream: true}
+			j.note(x)
+			if err := c.stream.openWithin(context.WithValue(ctx, exchangeKey{}, x), streamWait); err != nil {
+				return err
+			}
+		}
 		if err := c.client.Start(p.ctx); err != nil {
 			return err
 		}
@@ -218,11 +246,12 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool) (*conn, 
 		if err != nil {
 			return err
 		}
-		c.server = ServerInfo{Name: excerpt(result.ServerInfo.Name, 200), Version: excerpt(result.ServerInfo.Version, 100)}
+		c.server = ServerInfo{Name: excerpt(c.masked(result.ServerInfo.Name), 200), Version: excerpt(c.masked(result.ServerInfo.Version), 100)}
 		c.protocol = c.client.ProtocolVersion()
 		return nil
 	})
 	stop()
+	c.redact = ep.redactor(c.sessionTexts()...)
 	if err != nil {
 		s := j.seen()
 		failure := c.failure(StageOpen, ctx, s, err)
@@ -234,6 +263,81 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool) (*conn, 
 		return nil, s, failure
 	}
 	return c, seen{}, nil
+}
+
+// sessionTexts are what the agent gave out to know this session by: whoever has them can speak in our place.
+func (c *conn) sessionTexts() []string {
+	texts := []string{c.tap.GetSessionId()}
+	if c.stream == nil || c.stream.post == "" {
+		return texts
+	}
+	u, err := url.Parse(c.stream.post)
+	if err != nil {
+		return texts
+	}
+	texts = append(texts, u.RawQuery)
+	for _, values := range u.Query() {
+		for _, v := range values {
+			if len(v) >= shortestSession {
+				texts = append(texts, v)
+			}
+		}
+	}
+	return texts
+}
+
+// attach makes c's transport and returns what mcp-go's client is to see of it.
+func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
+	t := c.tap
+	switch ep.Transport {
+	case TransportStdio:
+		proc, err := startProcess(append([]string{ep.Command}, ep.Args...), append(p.cfg.StdioEnv[:len(p.cfg.StdioEnv):len(p.cfg.StdioEnv)], ep.Env...),
+			ep.Dir, p.cfg.MaxAnswerBytes)
+		if err != nil {
+			return nil, err
+		}
+		c.proc = proc
+		t.inner = transport.NewIO(proc.stdout, proc.stdin, nil)
+		t.track = proc.stdin.track
+		return t, nil
+	case TransportInProcess:
+		t.inner = newInProcess(p.ctx, p.cfg.InProcess[ep.Command], p.cfg.MaxAnswerBytes)
+		return t, nil
+	}
+	guard, base := p.cfg.Guard, p.base
+	if ep.Listed {
+		guard, base = p.listedGuard, p.listedBase
+	}
+	u, err := url.Parse(ep.URL)
+	if err == nil {
+		err = guard.CheckURL(u)
+	}
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	u.Fragment, u.RawFragment = "", ""
+	rt := &roundTripper{base: base, origin: origin(u), headers: http.Header{}, guard: guard, limit: p.cfg.MaxAnswerBytes, now: p.cfg.Clock,
+		life: p.ctx}
+	for name, value := range ep.Headers {
+		rt.headers.Set(name, value.Reveal())
+	}
+	web := &http.Client{
+		Transport:     rt,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if ep.Transport == TransportSSE {
+		c.stream = newSSE(p.ctx, u, web, p.cfg.MaxAnswerBytes, p.cfg.Clock)
+		t.inner = c.stream
+		return httpTap{t}, nil
+	}
+	t.inner, err = transport.NewStreamableHTTP(u.String(),
+		transport.WithHTTPBasicClient(web),
+		transport.WithHTTPLogger(slog.New(slog.DiscardHandler)), // it logs what agents send
+	)
+	if err != nil {
+		return nil, &described{text: "its address cannot be used", cause: withoutURL(err)}
+	}
+	return httpTap{t}, nil
 }
 
 // safely turns a panic over a stranger's answer into an error.

@@ -4,109 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
-	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
-
-// Config of a Pool. Zero values take the defaults.
-type Config struct {
-	// Guard dials every HTTP endpoint. Required.
-	Guard *netguard.Guard
-	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, or a line of a command's output. What is longer is
-	// a *TooLargeError. Default 1 MiB.
-	MaxAnswerBytes int64
-	// MaxRequestBytes bounds the arguments of one call. Default 8 MiB.
-	MaxRequestBytes int
-	// OpenTimeout bounds connecting and the handshake together. Default 10 s.
-	OpenTimeout time.Duration
-	// ProbeTimeout bounds the wait for server/discover, which agents of older revisions may ignore. Default 2 s, at most half of
-	// OpenTimeout, so that there is time for the older handshake.
-	ProbeTimeout time.Duration
-	// CallTimeout bounds a Tools or Call whose context has no deadline. Default 30 s.
-	CallTimeout time.Duration
-	// IdleTimeout is how long an unused client is kept. Default 5 min.
-	IdleTimeout time.Duration
-	// ToolsTTL is how long a tool list is believed. Default 10 min.
-	ToolsTTL time.Duration
-	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool that does not
-	// exist does not become a stream of listings. Default 1 s.
-	RelistAfter time.Duration
-	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. It
-	// bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
-	MaxClients int
-	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake. Default 16.
-	IdlePerHost int
-	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default none.
-	StdioCommands [][]string
-	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
-	StdioEnv []string
-	// ClientVersion is what agents are told beside the name "herald". Default "dev".
-	ClientVersion string
-	// Logger, default discards. Clock, default time.Now, decides about idleness and age; deadlines are the contexts'.
-	Logger *slog.Logger
-	Clock  func() time.Time
-}
-
-func (c Config) withDefaults() (Config, error) {
-	if c.Guard == nil {
-		return c, errors.New("mcpcall: Config.Guard is required")
-	}
-	for name, d := range map[string]*time.Duration{"OpenTimeout": &c.OpenTimeout, "ProbeTimeout": &c.ProbeTimeout, "CallTimeout": &c.CallTimeout,
-		"IdleTimeout": &c.IdleTimeout, "ToolsTTL": &c.ToolsTTL, "RelistAfter": &c.RelistAfter} {
-		if *d < 0 {
-			return c, fmt.Errorf("mcpcall: Config.%s is negative", name)
-		}
-	}
-	if c.MaxAnswerBytes < 0 || c.MaxRequestBytes < 0 || c.MaxClients < 0 || c.IdlePerHost < 0 {
-		return c, errors.New("mcpcall: a bound in Config is negative")
-	}
-	for _, argv := range c.StdioCommands {
-		if len(argv) == 0 || argv[0] == "" {
-			return c, errors.New("mcpcall: Config.StdioCommands has an empty command")
-		}
-	}
-	setDefault(&c.MaxAnswerBytes, 1<<20)
-	setDefault(&c.MaxRequestBytes, 8<<20)
-	setDefault(&c.OpenTimeout, 10*time.Second)
-	setDefault(&c.ProbeTimeout, 2*time.Second)
-	c.ProbeTimeout = min(c.ProbeTimeout, c.OpenTimeout/2)
-	setDefault(&c.CallTimeout, 30*time.Second)
-	setDefault(&c.IdleTimeout, 5*time.Minute)
-	setDefault(&c.ToolsTTL, 10*time.Minute)
-	setDefault(&c.RelistAfter, time.Second)
-	setDefault(&c.MaxClients, 1024)
-	setDefault(&c.IdlePerHost, 16)
-	setDefault(&c.ClientVersion, "dev")
-	if c.StdioEnv == nil {
-		for _, name := range []string{"PATH", "HOME", "LANG"} {
-			if v, ok := os.LookupEnv(name); ok {
-				c.StdioEnv = append(c.StdioEnv, name+"="+v)
-			}
-		}
-	}
-	c.StdioEnv = slices.Clone(c.StdioEnv)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Clock == nil {
-		c.Clock = time.Now
-	}
-	return c, nil
-}
-
-func setDefault[T comparable](v *T, value T) {
-	var zero T
-	if *v == zero {
-		*v = value
-	}
-}
 
 // Request is one tool call.
 type Request struct {
@@ -120,6 +23,10 @@ type Pool struct {
 	cfg  Config
 	base *http.Transport
 
+	// For endpoints that the operator listed.
+	listedGuard *netguard.Guard
+	listedBase  *http.Transport
+
 	ctx    context.Context // ends when clients must be given up at once
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // every goroutine of the pool
@@ -128,6 +35,7 @@ type Pool struct {
 	closed  bool
 	closing chan struct{} // closed with closed
 	slots   map[[sha256.Size]byte]*slot
+	checks  int // health checks that run
 }
 
 // slot is the place of one endpoint's client. Its fields are guarded by Pool.mu.
@@ -143,8 +51,9 @@ type slot struct {
 
 // opening is one attempt that all who need the client wait for.
 type opening struct {
-	done chan struct{}
-	err  error // set before done is closed
+	done    chan struct{}
+	err     error // this and dropped are set before done is closed
+	dropped bool  // the endpoint was dropped meanwhile; there is no client, and that is not the agent's doing
 }
 
 // NewPool checks cfg and starts the pool.
@@ -154,14 +63,18 @@ func NewPool(cfg Config) (*Pool, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	// Agents think before they answer; the call's deadline bounds that.
+	limits := netguard.Limits{Header: -1, IdlePerHost: cfg.IdlePerHost, IdleConns: cfg.MaxClients}
+	configured := cfg.Guard.Configured()
 	p := &Pool{
-		cfg: cfg,
-		// Agents think before they answer; the call's deadline bounds that.
-		base:    cfg.Guard.Transport(netguard.Limits{Header: -1, IdlePerHost: cfg.IdlePerHost, IdleConns: cfg.MaxClients}),
-		ctx:     ctx,
-		cancel:  cancel,
-		closing: make(chan struct{}),
-		slots:   map[[sha256.Size]byte]*slot{},
+		cfg:         cfg,
+		base:        cfg.Guard.Transport(limits),
+		listedGuard: configured,
+		listedBase:  configured.Transport(limits),
+		ctx:         ctx,
+		cancel:      cancel,
+		closing:     make(chan struct{}),
+		slots:       map[[sha256.Size]byte]*slot{},
 	}
 	p.wg.Add(1)
 	go p.sweeper()
@@ -196,7 +109,34 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.cancel()
 	<-gone
 	p.base.CloseIdleConnections()
+	p.listedBase.CloseIdleConnections()
 	return err
+}
+
+// Drop takes ep's client out of use: calls in flight end with it, and the next call opens another. For endpoints that are configured
+// no more, or differently.
+func (p *Pool) Drop(ep Endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := ep.key()
+	if s, ok := p.slots[key]; ok {
+		p.retire(s)
+		delete(p.slots, key)
+	}
+}
+
+// background runs f as one of the pool's goroutines, with a context that ends when the pool cuts off. A closing pool begins nothing.
+func (p *Pool) background(f func(ctx context.Context)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		f(p.ctx)
+	}()
 }
 
 // Tools returns what the agent offers, from memory when it is recent enough. fresh asks the agent anew unless its last word is
@@ -224,15 +164,15 @@ func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, erro
 }
 
 // errAgain wraps an error after which the request may be sent once more with a new client.
-type errAgain struct{ error }
+type errAgain struct {
+	error
+	last error // what it means when the second attempt ends with it
+}
 
 func (e errAgain) Unwrap() error { return e.error }
 
 // use runs do with a client for ep, a second time with a new one when do says so.
 func (p *Pool) use(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
-	if err := ep.check(p.cfg.StdioCommands); err != nil {
-		return err
-	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.cfg.CallTimeout)
@@ -251,32 +191,33 @@ func (p *Pool) use(ctx context.Context, ep Endpoint, do func(context.Context, *c
 			return err
 		}
 		if attempt > 0 {
-			return again.error
+			return again.last
 		}
 	}
 }
 
 // acquire returns a ready client and counts its use; release ends that.
 func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
-	for range 3 {
+	for tries := 0; tries < 3; tries++ {
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
+			if err := ep.check(&p.cfg); err != nil { // what is refused is refused by a closed pool too
+				return nil, err
+			}
 			return nil, &CallError{Stage: StageOpen, Err: ErrClosed}
 		}
 		now := p.cfg.Clock()
-		s, err := p.slot(key)
+		s, err := p.slot(ep, key)
 		if err != nil {
 			p.mu.Unlock()
-			return nil, &CallError{Stage: StageOpen, Err: err}
+			return nil, err
 		}
 		s.lastUsed = now
-		if s.conn != nil && s.conn.broken() {
-			s.lived(now.Sub(s.conn.opened), now)
-			p.retire(s)
-		}
+		p.tidy(s, now)
 		if c := s.conn; c != nil {
 			c.inflight++
+			c.uses++
 			p.mu.Unlock()
 			return c, nil
 		}
@@ -297,7 +238,7 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 		if s.opening == nil {
 			s.opening = &opening{done: make(chan struct{})}
 			p.wg.Add(1)
-			go p.open(ep, s, s.opening)
+			go p.open(ep, key, s, s.opening)
 		}
 		o := s.opening
 		p.mu.Unlock()
@@ -307,6 +248,9 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 			if o.err != nil {
 				return nil, o.err
 			}
+			if o.dropped {
+				tries--
+			}
 		case <-ctx.Done():
 			return nil, contextError(StageOpen, ctx.Err())
 		}
@@ -314,10 +258,13 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 	return nil, &CallError{Stage: StageOpen, Err: errors.New("the agent drops every connection as soon as it is made")}
 }
 
-// slot returns key's slot, making room for it when there is none.
-func (p *Pool) slot(key [sha256.Size]byte) (*slot, error) {
+// slot returns key's slot, making room for it when there is none. Whatever has a slot was checked.
+func (p *Pool) slot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	if s, ok := p.slots[key]; ok {
 		return s, nil
+	}
+	if err := ep.check(&p.cfg); err != nil {
+		return nil, err
 	}
 	if len(p.slots) >= p.cfg.MaxClients {
 		var oldest [sha256.Size]byte
@@ -328,7 +275,7 @@ func (p *Pool) slot(key [sha256.Size]byte) (*slot, error) {
 			}
 		}
 		if victim == nil {
-			return nil, ErrBusy
+			return nil, &CallError{Stage: StageOpen, Err: ErrBusy}
 		}
 		p.retire(victim)
 		delete(p.slots, oldest)
@@ -361,25 +308,38 @@ func (p *Pool) retire(s *slot) {
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
-		if !c.broken() || c.proc == nil { // a dead command's callers only wait for being told
-			select {
-			case <-c.drained:
-			case <-p.ctx.Done():
-			}
+		var exited chan struct{}
+		if c.proc != nil {
+			exited = c.proc.exited
+		}
+		select {
+		case <-c.drained:
+		case <-exited: // a dead command's callers only wait for being told
+		case <-p.ctx.Done():
 		}
 		c.close(p.ctx)
 	}()
 }
 
-// sweeper closes clients that were idle for long.
+// tidy retires the slot's client if it is broken, or a process that is too old. p.mu is held.
+func (p *Pool) tidy(s *slot, now time.Time) {
+	if c := s.conn; c != nil && (c.broken() || c.proc != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
+		s.lived(now.Sub(c.opened), now)
+		p.retire(s)
+	}
+}
+
+// sweeper closes clients that were idle for long, and has a look at the others.
 func (p *Pool) sweeper() {
 	defer p.wg.Done()
-	ticker := time.NewTicker(min(max(p.cfg.IdleTimeout/4, 10*time.Millisecond), 30*time.Second))
+	often := min(p.cfg.IdleTimeout/4, p.cfg.PingAfter/2)
+	ticker := time.NewTicker(min(max(often, 10*time.Millisecond), 30*time.Second))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			p.sweep()
+			p.checkIdle()
 		case <-p.closing:
 			return
 		}
@@ -391,10 +351,7 @@ func (p *Pool) sweep() {
 	defer p.mu.Unlock()
 	now := p.cfg.Clock()
 	for key, s := range p.slots {
-		if s.conn != nil && s.conn.broken() {
-			s.lived(now.Sub(s.conn.opened), now)
-			p.retire(s)
-		}
+		p.tidy(s, now)
 		if s.opening != nil || s.conn != nil && s.conn.inflight > 0 || now.Sub(s.lastUsed) < p.cfg.IdleTimeout {
 			continue
 		}

@@ -17,10 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mark3labs/mcp-go/client"
-	"github.com/mark3labs/mcp-go/client/transport"
-	"github.com/mark3labs/mcp-go/mcp"
-
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -32,7 +28,9 @@ func TestConfig(t *testing.T) {
 	guard := newPool(t).cfg.Guard
 	for name, cfg := range map[string]Config{
 		"negative time":  {Guard: guard, CallTimeout: -1},
+		"negative age":   {Guard: guard, MaxAge: -1},
 		"negative bound": {Guard: guard, MaxClients: -1},
+		"no server":      {Guard: guard, InProcess: map[string]Server{"x": nil}},
 		"empty command":  {Guard: guard, StdioCommands: [][]string{{}}},
 	} {
 		if _, err := NewPool(cfg); err == nil {
@@ -298,70 +296,5 @@ func TestExampleAgent(t *testing.T) {
 	}
 	if err := web.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
-	}
-}
-
-func BenchmarkCall(b *testing.B) {
-	srv := realServer()
-	defer srv.Close()
-	p := newPool(b)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := context.Background()
-	set, err := p.Tools(ctx, ep, false)
-	if err != nil {
-		b.Fatal(err)
-	}
-	tool, _ := Find(set.Tools, feedbackTool, nil)
-	b.SetParallelism(8)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			args, err := Fit(tool, map[string]any{"value": "9977", "score": decimal(9977, 2), "tag1": "uptime", "feedbackIndex": json.Number("3")})
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			if _, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": 1}}); err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-}
-
-// BenchmarkBare is mcp-go's client alone, to see what this package adds.
-func BenchmarkBare(b *testing.B) {
-	srv := realServer()
-	defer srv.Close()
-	base := newPool(b).base
-	tr := must(transport.NewStreamableHTTP(srv.URL, transport.WithHTTPBasicClient(&http.Client{Transport: base})))
-	c := client.NewClient(tr, client.WithProtocolVersion(legacyVersion))
-	ctx := context.Background()
-	if err := c.Start(ctx); err != nil {
-		b.Fatal(err)
-	}
-	var request mcp.CallToolRequest
-	request.Params.Name = feedbackTool
-	request.Params.Arguments = map[string]any{"value": "9977", "score": 99.77, "tag1": "uptime", "feedbackIndex": 3}
-	request.Params.Meta = &mcp.Meta{AdditionalFields: map[string]any{"io.agentherald/delivery": 1}}
-	must(c.Initialize(ctx, mcp.InitializeRequest{}))
-	b.SetParallelism(8)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if _, err := c.CallTool(ctx, request); err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-	_ = c.Close()
-}
-
-func BenchmarkFit(b *testing.B) {
-	page := must(readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"},"score":{"type":"number"}},"additionalProperties":false}}]}`)))
-	args := map[string]any{"value": "9977", "score": decimal(9977, 2), "tag1": "uptime", "feedbackIndex": json.Number("3"), "deliveryId": "d", "agentId": "42"}
-	for b.Loop() {
-		if _, err := Fit(page.tools[0], args); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

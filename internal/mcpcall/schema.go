@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,12 +32,40 @@ type inputSchema struct {
 	tooLarge bool
 
 	once     sync.Once
-	doc      any // decoded, numbers as json.Number; nil when the tool has no schema
-	compiled *jsonschema.Schema
+	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
 	err      error
 
 	mu     sync.Mutex
 	budget budget
+
+	plansMu sync.RWMutex
+	plans   map[string]plan // what the schema says about its properties, as far as it was asked
+}
+
+// maxPlans bounds the properties that are remembered. A job's arguments have 25 names; a template can make up more.
+const maxPlans = 64
+
+// plan is what the schema says about an argument. To find out means to walk through the schema, so it is done once for each name.
+func (s *inputSchema) plan(f *fitter, name string) plan {
+	s.plansMu.RLock()
+	p, known := s.plans[name]
+	s.plansMu.RUnlock()
+	if known {
+		return p
+	}
+	p = f.plan(s.compiled, name)
+	if f.steps <= 0 {
+		return p // the walk was cut short: next time, with other arguments, it may not be
+	}
+	s.plansMu.Lock()
+	defer s.plansMu.Unlock()
+	if s.plans == nil {
+		s.plans = map[string]plan{}
+	}
+	if len(s.plans) < maxPlans {
+		s.plans[name] = p
+	}
+	return p
 }
 
 // prepare compiles raw once. A nil error with a nil compiled schema means that anything fits.
@@ -86,7 +113,7 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
-	c.UseRegexpEngine(compilePattern)
+	c.UseRegexpEngine((&patterns{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}).compile)
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return "it cannot be compiled"
 	}
@@ -97,7 +124,7 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	if !s.budget.attach(compiled, map[*jsonschema.Schema]bool{}) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
-	s.doc, s.compiled = doc, compiled
+	s.compiled = compiled
 	return ""
 }
 
@@ -149,23 +176,63 @@ func (b *budget) start() {
 	b.deadline = time.Now().Add(maxValidation)
 }
 
-// spend is called as the "format" of every subschema, which the validator looks at before it goes into a value. It stops by
-// panicking, the only way out of the validator; validate recovers.
-func (b *budget) spend(v any) error {
+// charge stops the validation by panicking when the budget is spent, the only way out of the validator; validate recovers.
+func (b *budget) charge(n int) {
 	before := b.left >> 8
-	b.left--
-	switch v := v.(type) {
-	case string:
-		b.left -= len(v) >> 6
-	case []any:
-		b.left -= len(v) >> 3
-	case map[string]any:
-		b.left -= len(v) >> 3
-	}
+	b.left -= n
 	if b.left < 0 || b.left>>8 != before && time.Now().After(b.deadline) {
 		panic(errBudget)
 	}
-	return nil
+}
+
+// spend returns what is called as the "format" of s, which the validator looks at before it goes into a value.
+func (b *budget) spend(s *jsonschema.Schema) func(v any) error {
+	w := weigh(s)
+	return func(v any) error {
+		n := 1 + w.once
+		switch v := v.(type) {
+		case string:
+			n += len(v) >> 6
+		case []any:
+			n += len(v)>>3 + len(v)*w.each
+		case map[string]any:
+			n += len(v)>>3 + len(v)*w.each + w.names
+		}
+		b.charge(n)
+		return nil
+	}
+}
+
+// weight is what an evaluation of a schema costs beyond a step.
+type weight struct {
+	names      int // that it requires: an error remembers each that is missing
+	once, each int // enums right inside it, which the validator goes through before their format: for the value, for each of its parts
+}
+
+func weigh(s *jsonschema.Schema) weight {
+	w := weight{names: len(s.Required)}
+	for _, names := range s.DependentRequired {
+		w.names += len(names)
+	}
+	for _, d := range s.Dependencies {
+		if names, ok := d.([]string); ok {
+			w.names += len(names)
+		}
+	}
+	once, each := subschemas(s)
+	w.once, w.each = enums(once), enums(each)
+	return w
+}
+
+// enums is what it costs to go through the enums of schemas.
+func enums(of []*jsonschema.Schema) int {
+	n := 0
+	for _, s := range of {
+		if s != nil && s.Enum != nil {
+			n += len(s.Enum.Values)
+		}
+	}
+	return n >> 4
 }
 
 // attach puts the budget into every schema reachable from s, in place of its format: formats are annotations here, the agent knows
@@ -178,61 +245,54 @@ func (b *budget) attach(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) 
 	if s.DynamicRef != nil || s.RecursiveRef != nil {
 		return false
 	}
-	s.Format = &jsonschema.Format{Name: "budget", Validate: b.spend}
-
-	next := []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020,
-		s.UnevaluatedItems, s.ContentSchema}
-	next = append(next, s.AllOf...)
-	next = append(next, s.AnyOf...)
-	next = append(next, s.OneOf...)
-	next = append(next, s.PrefixItems...)
-	for _, p := range s.Properties {
-		next = append(next, p)
-	}
-	for _, p := range s.PatternProperties {
-		next = append(next, p)
-	}
-	for _, p := range s.DependentSchemas {
-		next = append(next, p)
-	}
-	several := []any{s.AdditionalProperties, s.Items, s.AdditionalItems}
-	for _, d := range s.Dependencies {
-		several = append(several, d)
-	}
-	for _, v := range several {
-		switch v := v.(type) {
-		case *jsonschema.Schema:
-			next = append(next, v)
-		case []*jsonschema.Schema:
-			next = append(next, v...)
-		}
-	}
-	for _, n := range next {
-		if !b.attach(n, seen) {
+	s.Format = &jsonschema.Format{Name: "budget", Validate: b.spend(s)}
+	takeBounds(s)
+	once, each := subschemas(s)
+	for _, sub := range append(once, each...) {
+		if !b.attach(sub, seen) {
 			return false
 		}
 	}
 	return true
 }
 
+// subschemas returns the schemas right inside s, some of them nil: those that apply to a value or to one part of it, and those that
+// apply to each of its parts.
+func subschemas(s *jsonschema.Schema) (once, each []*jsonschema.Schema) {
+	once = []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.ContentSchema}
+	each = []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020, s.UnevaluatedItems}
+	for _, list := range [][]*jsonschema.Schema{s.AllOf, s.AnyOf, s.OneOf, s.PrefixItems} {
+		once = append(once, list...)
+	}
+	for _, p := range s.Properties {
+		once = append(once, p)
+	}
+	for _, p := range s.DependentSchemas {
+		once = append(once, p)
+	}
+	for _, d := range s.Dependencies {
+		if p, ok := d.(*jsonschema.Schema); ok {
+			once = append(once, p)
+		}
+	}
+	for _, p := range s.PatternProperties {
+		each = append(each, p)
+	}
+	for _, v := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
+		switch v := v.(type) {
+		case *jsonschema.Schema:
+			each = append(each, v)
+		case []*jsonschema.Schema: // items one by one
+			once = append(once, v...)
+		}
+	}
+	return once, each
+}
+
 // noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch anything.
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) { return nil, errors.New("other documents are not loaded") }
-
-// anything stands for a pattern that Go's engine does not know (look-ahead, back-references): the agent checks it itself.
-type anything string
-
-func (a anything) String() string        { return string(a) }
-func (anything) MatchString(string) bool { return true }
-
-func compilePattern(pattern string) (jsonschema.Regexp, error) {
-	re, err := regexp.Compile(pattern)
-	if err != nil {
-		return anything(pattern), nil
-	}
-	return re, nil
-}
 
 func knownDialect(url string) bool {
 	url = strings.TrimSuffix(url, "#")

@@ -2,10 +2,11 @@ package mcpcall
 
 import (
 	"encoding/json"
-	"regexp"
+	"iter"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 // types is a set of JSON types; a number that is no integer is a type of its own.
@@ -27,108 +28,87 @@ const (
 var typeNames = map[string]types{"null": typeNull, "boolean": typeBool, "integer": typeInteger, "number": typeNumber,
 	"string": typeString, "array": typeArray, "object": typeObject}
 
-// fitter looks at a decoded schema. It under-reads what it does not understand: then nothing is adapted and validation decides.
+// fitter looks at a compiled schema: references are resolved there, and each part is read as the revision of JSON Schema says in which
+// it is written. The fitter under-reads what it does not understand or has no steps left for: then nothing is adapted and validation
+// decides.
 type fitter struct {
-	root  any
 	steps int
 }
 
-func (f *fitter) step() bool {
-	f.steps--
+// spend takes n steps and reports whether there are more.
+func (f *fitter) spend(n int) bool {
+	f.steps -= n
 	return f.steps > 0
 }
 
-// local follows a reference inside the schema.
-func (f *fitter) local(ref string) any {
-	pointer, ok := strings.CutPrefix(ref, "#")
-	if !ok || pointer != "" && pointer[0] != '/' {
-		return nil
-	}
-	at := f.root
-	for _, token := range strings.Split(pointer, "/")[1:] {
-		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
-		switch v := at.(type) {
-		case map[string]any:
-			at = v[token]
-		case []any:
-			i, err := strconv.Atoi(token)
-			if err != nil || i < 0 || i >= len(v) {
-				return nil
-			}
-			at = v[i]
-		default:
-			return nil
-		}
-	}
-	return at
+// enter is asked before a schema is looked at.
+func (f *fitter) enter(s *jsonschema.Schema, depth int) bool {
+	return s != nil && depth <= maxFitDepth && f.spend(1)
 }
 
 const maxFitDepth = 16 // of references and combinators inside each other
 
-// together returns the schemas that apply to the same value as node besides node itself: the target of $ref, the members of allOf.
-func (f *fitter) together(node map[string]any) []any {
-	var out []any
-	if ref, ok := node["$ref"].(string); ok {
-		if target := f.local(ref); target != nil {
-			out = append(out, target)
+// together yields the schemas that apply to the same value as s besides s itself: the target of $ref, the members of allOf.
+func together(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
+	return func(yield func(*jsonschema.Schema) bool) {
+		if s.Ref != nil && !yield(s.Ref) {
+			return
+		}
+		for _, part := range s.AllOf {
+			if !yield(part) {
+				return
+			}
 		}
 	}
-	return append(out, list(node["allOf"])...)
 }
 
-// alternatives returns the groups of which one member applies.
-func alternatives(node map[string]any) [][]any {
-	var out [][]any
-	for _, keyword := range []string{"anyOf", "oneOf"} {
-		if group := list(node[keyword]); len(group) > 0 {
-			out = append(out, group)
+// alternatives yields the groups of which one member applies.
+func alternatives(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
+	return func(yield func([]*jsonschema.Schema) bool) {
+		if len(s.AnyOf) > 0 && !yield(s.AnyOf) {
+			return
+		}
+		if len(s.OneOf) > 0 {
+			yield(s.OneOf)
 		}
 	}
-	return out
 }
 
-func list(v any) []any {
-	l, _ := v.([]any)
-	return l
-}
+// never: s is the schema false.
+func never(s *jsonschema.Schema) bool { return s != nil && s.Bool != nil && !*s.Bool }
 
-// types returns the types that schema lets through.
-func (f *fitter) types(schema any, depth int) types {
-	if b, ok := schema.(bool); ok && !b {
+// types returns the types that s lets through.
+func (f *fitter) types(s *jsonschema.Schema, depth int) types {
+	if never(s) {
 		return 0
 	}
-	node, ok := schema.(map[string]any)
-	if !ok || depth > maxFitDepth || !f.step() {
+	if !f.enter(s, depth) {
 		return typeAny
 	}
 	t := typeAny
-	switch named := node["type"].(type) {
-	case string:
-		t = typeNames[named]
-	case []any:
+	if s.Types != nil {
 		t = 0
-		for _, n := range named {
-			s, _ := n.(string)
-			t |= typeNames[s]
+		for _, name := range s.Types.ToStrings() {
+			t |= typeNames[name]
 		}
 	}
-	if c, ok := node["const"]; ok {
-		t &= typeOf(c)
+	if s.Const != nil {
+		t &= typeOf(*s.Const)
 	}
-	if enum := list(node["enum"]); len(enum) > 0 {
+	if s.Enum != nil && f.spend(len(s.Enum.Values)) {
 		var of types
-		for _, v := range enum {
+		for _, v := range s.Enum.Values {
 			of |= typeOf(v)
 		}
 		t &= of
 	}
-	for _, s := range f.together(node) {
-		t &= f.types(s, depth+1)
+	for part := range together(s) {
+		t &= f.types(part, depth+1)
 	}
-	for _, group := range alternatives(node) {
+	for group := range alternatives(s) {
 		var of types
-		for _, s := range group {
-			of |= f.types(s, depth+1)
+		for _, member := range group {
+			of |= f.types(member, depth+1)
 		}
 		t &= of
 	}
@@ -156,183 +136,198 @@ func typeOf(v any) types {
 	return typeAny
 }
 
-// property returns one schema that says what schema says about its property name; nil when that is nothing.
-func (f *fitter) property(schema any, name string) any {
-	all := f.properties(schema, name, 0)
-	switch len(all) {
+// here returns what properties and patternProperties of s itself say about name; too much when no steps are left.
+func (f *fitter) here(s *jsonschema.Schema, name string) []*jsonschema.Schema {
+	var out []*jsonschema.Schema
+	if p, ok := s.Properties[name]; ok {
+		out = append(out, p)
+	}
+	for re, p := range s.PatternProperties {
+		if f.matches(re, name) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// matches answers yes for what it cannot or may not find out, as the validator does.
+func (f *fitter) matches(re jsonschema.Regexp, name string) bool {
+	p, ok := re.(*pattern)
+	return !ok || p.re == nil || !f.spend(p.cost(name)) || p.re.MatchString(name)
+}
+
+// property returns one schema that says what s says about its property name; nil when that is nothing.
+func (f *fitter) property(s *jsonschema.Schema, name string) *jsonschema.Schema {
+	return all(f.properties(s, name, 0))
+}
+
+// all is one schema in place of several.
+func all(of []*jsonschema.Schema) *jsonschema.Schema {
+	switch len(of) {
 	case 0:
 		return nil
 	case 1:
-		return all[0]
+		return of[0]
 	}
-	return map[string]any{"allOf": all}
+	return &jsonschema.Schema{AllOf: of}
 }
 
-func (f *fitter) properties(schema any, name string, depth int) []any {
-	node, ok := schema.(map[string]any)
-	if !ok || depth > maxFitDepth || !f.step() {
+func (f *fitter) properties(s *jsonschema.Schema, name string, depth int) []*jsonschema.Schema {
+	if !f.enter(s, depth) {
 		return nil
 	}
-	var out []any
-	declared := false
-	if properties, ok := node["properties"].(map[string]any); ok {
-		if s, ok := properties[name]; ok {
-			out, declared = append(out, s), true
-		}
+	out := f.here(s, name)
+	if f.steps <= 0 {
+		return nil
 	}
-	if patterns, ok := node["patternProperties"].(map[string]any); ok {
-		for pattern, s := range patterns {
-			if matches(pattern, name) {
-				out, declared = append(out, s), true
-			}
-		}
-	}
-	if additional, ok := node["additionalProperties"].(map[string]any); ok && !declared {
+	if additional, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && len(out) == 0 {
 		out = append(out, additional)
 	}
-	for _, s := range f.together(node) {
-		out = append(out, f.properties(s, name, depth+1)...)
+	for part := range together(s) {
+		out = append(out, f.properties(part, name, depth+1)...)
 	}
-	for _, group := range alternatives(node) {
-		var members []any
-		for _, s := range group {
-			of := f.properties(s, name, depth+1)
-			if len(of) == 0 {
+	for group := range alternatives(s) {
+		var members []*jsonschema.Schema
+		for _, member := range group {
+			of := all(f.properties(member, name, depth+1))
+			if of == nil {
 				members = nil // one alternative says nothing, so the group says nothing
 				break
 			}
-			members = append(members, map[string]any{"allOf": of})
+			members = append(members, of)
 		}
 		if members != nil {
-			out = append(out, map[string]any{"anyOf": members})
+			out = append(out, &jsonschema.Schema{AnyOf: members})
 		}
 	}
 	return out
 }
 
 // items returns the schema of an array's elements, when there is one for all.
-func (f *fitter) items(schema any) any {
-	for range maxFitDepth {
-		node, ok := schema.(map[string]any)
-		if !ok {
+func (f *fitter) items(s *jsonschema.Schema) *jsonschema.Schema {
+	for depth := 0; f.enter(s, depth); depth++ {
+		switch items := s.Items.(type) {
+		case *jsonschema.Schema:
+			return items
+		case []*jsonschema.Schema:
 			return nil
 		}
-		if items, ok := node["items"]; ok {
-			if _, tuple := items.([]any); tuple || node["prefixItems"] != nil {
+		if s.Items2020 != nil || len(s.PrefixItems) > 0 {
+			if len(s.PrefixItems) > 0 {
 				return nil
 			}
-			return items
+			return s.Items2020
 		}
-		more := f.together(node)
-		if len(more) != 1 {
-			return nil
+		var only *jsonschema.Schema
+		for part := range together(s) {
+			if only != nil {
+				return nil
+			}
+			only = part
 		}
-		schema = more[0]
+		s = only
 	}
 	return nil
 }
 
-// required returns the names that schema requires in every case.
-func (f *fitter) required(schema any, depth int) []string {
-	node, ok := schema.(map[string]any)
-	if !ok || depth > maxFitDepth || !f.step() {
-		return nil
-	}
-	var out []string
-	for _, name := range list(node["required"]) {
-		if s, ok := name.(string); ok {
-			out = append(out, s)
-		}
-	}
-	for _, s := range f.together(node) {
-		out = append(out, f.required(s, depth+1)...)
-	}
-	return out
-}
-
-// forbidden reports whether no object with a property name can satisfy schema.
-func (f *fitter) forbidden(schema any, name string, depth int) bool {
-	if b, ok := schema.(bool); ok {
-		return !b
-	}
-	node, ok := schema.(map[string]any)
-	if !ok || depth > maxFitDepth || !f.step() {
+// requires reports whether s requires a property name in every case.
+func (f *fitter) requires(s *jsonschema.Schema, name string, depth int) bool {
+	if !f.enter(s, depth) {
 		return false
 	}
-	here := f.here(node, name)
-	for _, s := range here {
-		if b, ok := s.(bool); ok && !b {
-			return true
-		}
-	}
-	if b, ok := node["additionalProperties"].(bool); ok && !b && len(here) == 0 {
+	if f.spend(len(s.Required)) && slices.Contains(s.Required, name) {
 		return true
 	}
-	if b, ok := node["unevaluatedProperties"].(bool); ok && !b && !f.evaluated(node, name, depth) {
-		return true
-	}
-	if names, ok := node["propertyNames"].(map[string]any); ok {
-		if enum := list(names["enum"]); len(enum) > 0 && !slices.ContainsFunc(enum, func(v any) bool { return v == name }) {
-			return true
-		}
-	}
-	for _, s := range f.together(node) {
-		if f.forbidden(s, name, depth+1) {
-			return true
-		}
-	}
-	for _, group := range alternatives(node) {
-		if !slices.ContainsFunc(group, func(s any) bool { return !f.forbidden(s, name, depth+1) }) {
+	for part := range together(s) {
+		if f.requires(part, name, depth+1) {
 			return true
 		}
 	}
 	return false
 }
 
-// here returns what properties and patternProperties of node itself say about name.
-func (f *fitter) here(node map[string]any, name string) []any {
-	var out []any
-	if properties, ok := node["properties"].(map[string]any); ok {
-		if s, ok := properties[name]; ok {
-			out = append(out, s)
-		}
+// forbidden reports whether no object with a property name can satisfy s.
+func (f *fitter) forbidden(s *jsonschema.Schema, name string, depth int) bool {
+	if never(s) {
+		return true
 	}
-	if patterns, ok := node["patternProperties"].(map[string]any); ok {
-		for pattern, s := range patterns {
-			if matches(pattern, name) {
-				out = append(out, s)
-			}
-		}
-	}
-	return out
-}
-
-// evaluated reports whether any part of schema that may apply says something about name, which unevaluatedProperties asks.
-func (f *fitter) evaluated(schema any, name string, depth int) bool {
-	node, ok := schema.(map[string]any)
-	if !ok || depth > maxFitDepth || !f.step() {
+	if !f.enter(s, depth) {
 		return false
 	}
-	if len(f.here(node, name)) > 0 {
+	here := f.here(s, name)
+	if f.steps <= 0 {
+		return false
+	}
+	if slices.ContainsFunc(here, never) {
 		return true
 	}
-	if _, ok := node["additionalProperties"]; ok {
+	if open, ok := s.AdditionalProperties.(bool); ok && !open && len(here) == 0 {
 		return true
 	}
-	parts := f.together(node)
-	for _, group := range alternatives(node) {
-		parts = append(parts, group...)
+	if never(s.UnevaluatedProperties) && !f.evaluated(s, name, depth) {
+		return true
 	}
-	parts = append(parts, node["if"], node["then"], node["else"])
-	if dependent, ok := node["dependentSchemas"].(map[string]any); ok {
-		for _, s := range dependent {
-			parts = append(parts, s)
+	if s.PropertyNames != nil && s.PropertyNames.Enum != nil {
+		names := s.PropertyNames.Enum.Values
+		if f.spend(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name }) {
+			return true
 		}
 	}
-	return slices.ContainsFunc(parts, func(s any) bool { return f.evaluated(s, name, depth+1) })
+	for part := range together(s) {
+		if f.forbidden(part, name, depth+1) {
+			return true
+		}
+	}
+	for group := range alternatives(s) {
+		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool { return !f.forbidden(member, name, depth+1) }) {
+			return true
+		}
+	}
+	return false
 }
 
-func matches(pattern, name string) bool {
-	re, err := regexp.Compile(pattern)
-	return err != nil || re.MatchString(name)
+// evaluated reports whether unevaluatedProperties of s may have nothing to say about name: any part of s that may apply says something
+// about it, or it could not be found out.
+func (f *fitter) evaluated(s *jsonschema.Schema, name string, depth int) bool {
+	if s.AdditionalProperties != nil || len(f.here(s, name)) > 0 {
+		return true
+	}
+	inside := func(part *jsonschema.Schema) bool {
+		switch {
+		case part == nil:
+			return false
+		case !f.enter(part, depth+1):
+			return true
+		}
+		return part.UnevaluatedProperties != nil || f.evaluated(part, name, depth+1)
+	}
+	for part := range together(s) {
+		if inside(part) {
+			return true
+		}
+	}
+	for group := range alternatives(s) {
+		if slices.ContainsFunc(group, inside) {
+			return true
+		}
+	}
+	if inside(s.If) || inside(s.Then) || inside(s.Else) {
+		return true
+	}
+	for _, part := range s.DependentSchemas {
+		if inside(part) {
+			return true
+		}
+	}
+	for _, d := range s.Dependencies {
+		if part, ok := d.(*jsonschema.Schema); ok && inside(part) {
+			return true
+		}
+	}
+	return false
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
 }

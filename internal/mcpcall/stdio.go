@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -47,8 +48,25 @@ type process struct {
 // startError: the command did not even start.
 type startError struct{ err error }
 
-func (e *startError) Error() string { return "the agent's command does not start: " + e.err.Error() }
+func (e *startError) Error() string {
+	return "the agent's command does not start: " + withoutPath(e.err)
+}
 func (e *startError) Unwrap() error { return e.err }
+
+// withoutPath words an error without the path of the command or of its folder, which may have been filled in with a secret.
+func withoutPath(err error) string {
+	var path *fs.PathError
+	var lookup *exec.Error
+	switch {
+	case errors.As(err, &path) && path.Op == "chdir":
+		return "its working directory: " + path.Err.Error()
+	case errors.As(err, &path):
+		return path.Err.Error()
+	case errors.As(err, &lookup):
+		return lookup.Err.Error()
+	}
+	return err.Error()
+}
 
 // startProcess starts argv with exactly env. The caller owns the process until stop has returned.
 func startProcess(argv, env []string, dir string, maxLine int64) (*process, error) {
@@ -198,8 +216,8 @@ func (p *process) stderrTail() string {
 	return string(p.tail)
 }
 
-// obituary says how the command ended, with its last line.
-func (p *process) obituary() string {
+// obituary says how the command ended, with its last line, which masked is given whole: half a secret is not found.
+func (p *process) obituary(masked func(string) string) string {
 	text := "the agent's command no longer answers"
 	t := time.NewTimer(drainWait) // its exit is noticed a moment after its pipes
 	defer t.Stop()
@@ -212,7 +230,7 @@ func (p *process) obituary() string {
 		}
 	case <-t.C:
 	}
-	last := strings.TrimSpace(p.stderrTail())
+	last := strings.TrimSpace(masked(p.stderrTail()))
 	if i := strings.LastIndexByte(last, '\n'); i >= 0 {
 		last = last[i+1:]
 	}
@@ -299,6 +317,7 @@ type lineReader struct {
 	limit  int64
 	broken func()
 	long   atomic.Bool
+	bytes  atomic.Int64 // that came
 
 	line int64 // bytes since the last line feed
 }
@@ -309,6 +328,7 @@ func (r *lineReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := r.pipe.Read(p)
+	r.bytes.Add(int64(n))
 	if i := bytes.LastIndexByte(p[:n], '\n'); i >= 0 {
 		r.line = int64(n - i - 1)
 	} else {

@@ -53,6 +53,46 @@ func child(mode string) int {
 			return 1
 		}
 		return byHand(in, first)
+	case "mute": // passes over what it does not know
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return 0
+			}
+			if !strings.Contains(line, "server/discover") {
+				answerLine(line)
+			}
+		}
+	case "simple", "busy": // knows numbers as ids, and no ping; busy says nothing more once it is called
+		in := bufio.NewReader(os.Stdin)
+		for called := false; ; {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return 0
+			}
+			var req struct{ ID *int32 }
+			if json.Unmarshal([]byte(line), &req) != nil {
+				return 1
+			}
+			called = called || name == "busy" && strings.Contains(line, "tools/call")
+			if !called && !strings.Contains(line, `"ping"`) {
+				answerLine(line)
+			}
+		}
+	case "later": // takes its time for a call, and leaves at once when its input ends
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			switch {
+			case err != nil:
+				return 0
+			case strings.Contains(line, "tools/call"):
+				time.AfterFunc(500*time.Millisecond, func() { answerLine(line) })
+			default:
+				answerLine(line)
+			}
+		}
 	case "deaf": // stops reading after the handshake
 		in := bufio.NewReaderSize(os.Stdin, 16)
 		for range 2 { // initialize, initialized
@@ -89,6 +129,14 @@ func child(mode string) int {
 		return mcp.NewToolResultText(strings.Join(os.Environ(), "\n")), nil
 	})
 	s.AddTool(mcp.NewToolWithRawSchema("pid", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
+	})
+	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}}}`)),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return mcp.NewToolResultJSON(r.Params.Arguments)
+		})
+	s.AddTool(mcp.NewToolWithRawSchema("slow", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		<-time.After(500 * time.Millisecond)
 		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
 	})
 	s.AddTool(mcp.NewToolWithRawSchema("die", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -147,13 +195,28 @@ func started(t *testing.T, dir string) []int {
 }
 
 func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return syscall.Kill(pid, 0) == nil && !errors.Is(err, os.ErrNotExist)
+	switch processState(pid) {
+	case "":
+		return false
+	case "?":
+		return syscall.Kill(pid, 0) == nil
+	case "Z": // one that waits for init of the container to reap it has ended
+		return false
 	}
-	// A zombie that waits for init of the container to reap it has ended.
-	after := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
-	return !strings.HasPrefix(strings.TrimSpace(after), "Z")
+	return true
+}
+
+// processState is the letter that the kernel has for it: T stopped, Z zombie, "" no such process, "?" unknown.
+func processState(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return ""
+	case err != nil:
+		return "?"
+	}
+	after := strings.TrimSpace(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return after[:min(1, len(after))]
 }
 
 func noneLeft(t *testing.T, dir string, want int) {
@@ -185,7 +248,7 @@ func TestRealServerOverStdio(t *testing.T) {
 			ep.ProtocolHint = hint
 			ctx := within(t, 20*time.Second)
 			set, err := p.Tools(ctx, ep, false)
-			if err != nil || len(set.Tools) != 4 || set.Server.Name != "child" {
+			if err != nil || len(set.Tools) != 6 || set.Server.Name != "child" {
 				t.Fatalf("%+v, %v", set, err)
 			}
 			first, err := p.Call(ctx, ep, Request{Tool: "pid"})
@@ -222,7 +285,8 @@ func TestStdioRefusesWhatIsNotListed(t *testing.T) {
 		{Transport: TransportStdio, Command: "/bin/echo", Args: []string{"a b", ""}},
 		{Transport: TransportStdio, Command: os.Args[0]},
 		{Transport: "ws", URL: "ws://127.0.0.1/"},
-		{Transport: "sse", URL: "http://127.0.0.1/"},
+		{Transport: "sse", URL: "ftp://127.0.0.1/"},
+		{Transport: TransportInProcess, Command: "none"},
 		{Transport: ""},
 		{Transport: TransportHTTP, URL: "ftp://127.0.0.1/"},
 		{Transport: TransportHTTP, URL: "/mcp"},

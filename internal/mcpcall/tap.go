@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +17,8 @@ import (
 // request was given up, hence the lock.
 type exchange struct {
 	method string
+	id     mcp.RequestId // of the request, nil for a notification
+	stream bool          // the answer is an event stream that does not end
 
 	mu         sync.Mutex
 	started    bool // the HTTP request is on its way; later ones of the same context are not this request
@@ -38,6 +41,19 @@ func (x *exchange) markWritten() {
 	x.mu.Unlock()
 }
 
+func (x *exchange) markSession() {
+	x.mu.Lock()
+	x.session = true
+	x.mu.Unlock()
+}
+
+// markAnswered: the answer came, and not in the HTTP answer, whose status says nothing any more.
+func (x *exchange) markAnswered() {
+	x.mu.Lock()
+	x.status, x.body, x.blocked, x.retryAfter = http.StatusOK, nil, nil, 0
+	x.mu.Unlock()
+}
+
 func (x *exchange) markTooLarge(err *TooLargeError) {
 	x.mu.Lock()
 	if x.tooLarge == nil {
@@ -49,6 +65,7 @@ func (x *exchange) markTooLarge(err *TooLargeError) {
 // seen is a copy of an exchange's facts, taken once it is over.
 type seen struct {
 	method     string
+	id         mcp.RequestId
 	written    bool
 	status     int
 	retryAfter time.Duration
@@ -63,7 +80,7 @@ type seen struct {
 func (x *exchange) seen() seen {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return seen{x.method, x.written, x.status, x.retryAfter, x.body, x.blocked, x.session, x.tooLarge, x.result, x.rpc}
+	return seen{x.method, x.id, x.written, x.status, x.retryAfter, x.body, x.blocked, x.session, x.tooLarge, x.result, x.rpc}
 }
 
 func (s seen) refused() bool { return s.status != 0 && (s.status < 200 || s.status > 299) }
@@ -119,6 +136,7 @@ type tap struct {
 }
 
 // httpTap adds what mcp-go asks HTTP transports for; by having it a transport says that it is one.
+// HTTP+SSE is one of them here, so that mcp-go leaves cancelling to us: see conn.abandon.
 type httpTap struct{ *tap }
 
 func (t httpTap) SetProtocolVersion(version string) {
@@ -154,12 +172,15 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	if t.modern && request.Method == string(mcp.MethodInitialize) {
 		return nil, errEra
 	}
-	x := &exchange{method: request.Method}
+	x := &exchange{method: request.Method, id: request.ID}
 	if j, ok := ctx.Value(journalKey{}).(*journal); ok {
 		j.note(x)
 	}
 	if t.track != nil {
 		defer t.track(request.ID.String(), x)()
+	}
+	if t.modern && request.Method == string(mcp.MethodToolsCall) {
+		request.Params = withReply(ctx, request.Params)
 	}
 	response, err := t.inner.SendRequest(context.WithValue(ctx, exchangeKey{}, x), request)
 
@@ -196,6 +217,10 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	case string(mcp.MethodToolsCall):
 		// mcp-go's reading of a result is not used; an empty one keeps it from refusing or repeating the call.
 		return transport.NewJSONRPCResultResponse(request.ID, json.RawMessage(`{"content":[]}`)), nil
+	case string(mcp.MethodToolsList):
+		if t.modern {
+			response.Result = forLibrary(response.Result) // a copy: ours is in x
+		}
 	case string(mcp.MethodServerDiscover):
 		var discovered struct {
 			SupportedVersions []string `json:"supportedVersions"`
@@ -207,7 +232,7 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	return response, nil
 }
 
-// bidirectional is implemented by both of mcp-go's transports that are used here.
+// bidirectional is implemented by the transports over which an agent can ask.
 type bidirectional interface {
 	SetRequestHandler(handler transport.RequestHandler)
 }

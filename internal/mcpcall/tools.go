@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
 )
 
 // Bounds of a tool list. An honest agent is far below them.
@@ -51,10 +53,11 @@ func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
 	return Tool{}, false
 }
 
-// Aliases returns the other spellings under which a tool "agent.X" is known: agent_X, X and agent/X. Other names have none.
+// Aliases returns the other spellings under which a tool "agent.receiveX" is known: agent_receiveX, receiveX and agent/receiveX. Other
+// names have none: what an operator calls agent.delete is not to become delete.
 func Aliases(name string) []string {
 	short, ok := strings.CutPrefix(name, "agent.")
-	if !ok || short == "" {
+	if !ok || !strings.HasPrefix(short, "receive") || short == "receive" {
 		return nil
 	}
 	return []string{"agent_" + short, short, "agent/" + short}
@@ -67,8 +70,9 @@ type toolPage struct {
 	cut    bool
 }
 
-// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others.
-func readTools(raw json.RawMessage) (toolPage, error) {
+// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others. With mirrored, so
+// is one whose x-mcp-header annotations are invalid: revision 2026-07-28 says that it must not be called over HTTP.
+func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	var result struct {
 		Tools      []json.RawMessage `json:"tools"`
 		NextCursor json.RawMessage   `json:"nextCursor"`
@@ -89,12 +93,56 @@ func readTools(raw json.RawMessage) (toolPage, error) {
 		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || cleanString(t.Name) != t.Name {
 			continue
 		}
+		if mirrored && badMirror(entry) {
+			continue
+		}
 		if string(t.InputSchema) == "null" {
 			t.InputSchema = nil
 		}
 		page.tools = append(page.tools, Tool{Name: t.Name, InputSchema: t.InputSchema, schema: &inputSchema{}})
 	}
 	return page, nil
+}
+
+// redact leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas, which are quoted where
+// arguments do not fit. r may be nil.
+func (p *toolPage) redact(r *strings.Replacer) {
+	if r == nil {
+		return
+	}
+	p.tools = slices.DeleteFunc(p.tools, func(t Tool) bool { return r.Replace(t.Name) != t.Name })
+	for i, t := range p.tools {
+		raw := string(t.InputSchema)
+		if clean := r.Replace(raw); clean != raw {
+			p.tools[i].InputSchema = json.RawMessage(clean) // if that is no JSON any more, Fit says so
+		}
+	}
+}
+
+// badMirror: mcp-go can read the tool, and finds its x-mcp-header annotations invalid.
+func badMirror(entry json.RawMessage) bool {
+	var t mcp.Tool
+	return json.Unmarshal(entry, &t) == nil && mcp.ValidateParamHeaderAnnotations(&t) != nil
+}
+
+// forLibrary is a tools/list result without the tools that mcp-go cannot read, over which it would give up the whole list, or would
+// write to the process's log.
+func forLibrary(raw json.RawMessage) json.RawMessage {
+	var result struct {
+		Tools []json.RawMessage `json:"tools"`
+	}
+	if json.Unmarshal(raw, &result) != nil {
+		return raw
+	}
+	kept := slices.DeleteFunc(result.Tools, func(entry json.RawMessage) bool {
+		var t mcp.Tool
+		return json.Unmarshal(entry, &t) != nil || mcp.ValidateParamHeaderAnnotations(&t) != nil
+	})
+	out, err := json.Marshal(map[string]any{"tools": kept})
+	if err != nil {
+		return raw
+	}
+	return out
 }
 
 // toolList gathers pages within the bounds.

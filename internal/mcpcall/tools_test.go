@@ -3,6 +3,7 @@ package mcpcall
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 )
@@ -10,7 +11,7 @@ import (
 func TestReadTools(t *testing.T) {
 	t.Parallel()
 	page, err := readTools(json.RawMessage(`{"tools":[{"name":"a","inputSchema":{"type":"object","anyOf":[{}],"x-own":1}},7,{"name":""},
-		{"name":"b\u0000"},{"inputSchema":{}},{"name":"c"},{"name":"d","inputSchema":null}],"nextCursor":"n"}`))
+		{"name":"b\u0000"},{"inputSchema":{}},{"name":"c"},{"name":"d","inputSchema":null}],"nextCursor":"n"}`), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +22,7 @@ func TestReadTools(t *testing.T) {
 		t.Errorf("schema not as sent: %s", got)
 	}
 	for _, bad := range []string{`null1`, `[]`, `{"tools":7}`} {
-		if _, err := readTools(json.RawMessage(bad)); err == nil {
+		if _, err := readTools(json.RawMessage(bad), false); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
 	}
@@ -33,7 +34,7 @@ func TestToolListBounds(t *testing.T) {
 	big := strings.Repeat(" ", maxSchemaBytes-2)
 	for i := 0; ; i++ {
 		raw := fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{%s}}],"nextCursor":"x"}`, i, big)
-		page, err := readTools(json.RawMessage(raw))
+		page, err := readTools(json.RawMessage(raw), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestToolListBounds(t *testing.T) {
 		t.Errorf("kept %d tools, %d bytes, cut %v", len(l.tools), l.bytes, l.cut)
 	}
 
-	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"` + strings.Repeat("x", maxSchemaBytes) + `"}}]}`))
+	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"`+strings.Repeat("x", maxSchemaBytes)+`"}}]}`), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +67,23 @@ func TestFindAndAliases(t *testing.T) {
 	if _, ok := Find(tools, "agent.receiveResponse", Aliases("agent.receiveResponse")); ok {
 		t.Error("found a tool that is not there")
 	}
-	if Aliases("other") != nil || Aliases("agent.") != nil {
-		t.Error("a foreign name has aliases")
+	for _, foreign := range []string{"other", "agent.", "agent.delete", "agent.receive", "receiveFeedback"} {
+		if Aliases(foreign) != nil {
+			t.Errorf("%s has aliases", foreign)
+		}
+	}
+}
+
+func TestAtMost(t *testing.T) {
+	t.Parallel()
+	for _, v := range []any{nil, true, false, "", "<&>\u2028\x00\xff", json.Number("-1.5e3"), json.Number(""), -1 << 63, int64(-1 << 63), uint64(1<<64 - 1),
+		json.RawMessage(`{"a":"<>"}`), json.RawMessage(nil), []any{}, []any{1, "x", []any{nil}}, map[string]any{}, map[string]any{"<": map[string]any{"\x01": []any{"&", false}}}} {
+		if got, want := atMost(v), len(must(json.Marshal(v))); got < want {
+			t.Errorf("%#v: %d, and it is %d bytes long", v, got, want)
+		}
+	}
+	if got := atMost(map[string]any{"a": []any{struct{}{}}}); got != math.MaxInt {
+		t.Errorf("of an unknown type: %d", got)
 	}
 }
 
@@ -75,7 +91,7 @@ func FuzzTools(f *testing.F) {
 	f.Add([]byte(`{"tools":[{"name":"a","inputSchema":{"type":"object","properties":{"value":{"type":"number"}},"additionalProperties":false}}],"nextCursor":"n"}`))
 	f.Add([]byte(`{"tools":[{"name":"a","inputSchema":{"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"}]}}}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		page, err := readTools(raw)
+		page, err := readTools(raw, false)
 		if err != nil {
 			return
 		}

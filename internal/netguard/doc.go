@@ -13,7 +13,10 @@
 //     bounded. HTTP/1.1 only: its limits are the ones that are tested.
 //   - Redirects are off, or at most a few, and each hop passes the same checks.
 //
-// What lives elsewhere: addresses that the operator configured (RPC nodes,
+// Agents that the operator listed himself are dialled by Guard.Configured, which
+// lets private networks through that are not denied, and keeps the bounds.
+//
+// What lives elsewhere: other addresses that the operator configured (RPC nodes,
 // gateways, Redis) are dialled by their own packages and never through here;
 // limits on bodies belong to whoever reads them.
 package netguard

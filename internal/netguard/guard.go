@@ -25,7 +25,7 @@ type Config struct {
 	AllowNetworks []netip.Prefix
 
 	// DenyNetworks are refused although they are public: the operator's own
-	// public addresses. AllowNetworks wins over it. Metadata services in public
+	// public addresses; or private, for Configured. AllowNetworks wins over it. Metadata services in public
 	// ranges are refused without being listed.
 	DenyNetworks []netip.Prefix
 
@@ -48,12 +48,27 @@ type Config struct {
 // that no special-purpose registry names them: Azure's wire server.
 var metadataPrefixes = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32")}
 
+// privatePrefixes are the networks that Configured adds: loopback, RFC 1918, RFC 6598, RFC 4193.
+var privatePrefixes = []netip.Prefix{
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
+}
+
+// privateMetadata are metadata services inside privatePrefixes: Alibaba's, AWS's and Google's over IPv6.
+var privateMetadata = []netip.Addr{
+	netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
+}
+
 // Guard checks and dials strangers' addresses. It is safe for concurrent use.
 type Guard struct {
 	guardian  *ssrf.Guardian
 	allow     []netip.Prefix
+	named     []netip.Prefix // of allow: those of the configuration, which win over deny
+	deny      []netip.Prefix
+	never     []netip.Addr // refused although a prefix of allow holds them
 	allowHTTP bool
-	ports     []uint16
+	ports     []uint16 // nil: any
 	roots     *x509.CertPool
 	resolver  *net.Resolver
 }
@@ -73,18 +88,36 @@ func New(cfg Config) (*Guard, error) {
 	if g.allow, err = prefixes("allowed", cfg.AllowNetworks); err != nil {
 		return nil, err
 	}
-	deny, err := prefixes("denied", cfg.DenyNetworks)
-	if err != nil {
+	if g.deny, err = prefixes("denied", cfg.DenyNetworks); err != nil {
 		return nil, err
 	}
+	g.named = g.allow
+	g.build()
+	return g, nil
+}
+
+// Configured returns a guard for addresses that the operator wrote himself, in a file that no stranger reaches: private networks and
+// loopback, plain http and every port are allowed too. Everything else holds: metadata services and DenyNetworks stay out of reach.
+func (g *Guard) Configured() *Guard {
+	c := *g
+	c.allowHTTP, c.ports = true, nil
+	c.allow = append(slices.Clone(g.allow), privatePrefixes...)
+	c.never = slices.DeleteFunc(slices.Clone(privateMetadata), func(a netip.Addr) bool {
+		return contain(g.named, a)
+	})
+	c.build()
+	return &c
+}
+
+// build makes the library's guardian of the networks.
+func (g *Guard) build() {
 	allow4, allow6 := byFamily(g.allow)
-	deny4, deny6 := byFamily(append(deny, metadataPrefixes...))
+	deny4, deny6 := byFamily(append(slices.Clone(g.deny), metadataPrefixes...))
 	g.guardian = ssrf.New(
 		ssrf.WithAnyPort(), // the port rule has an exception, see check
 		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),
 		ssrf.WithDeniedV4Prefixes(deny4...), ssrf.WithDeniedV6Prefixes(deny6...),
 	)
-	return g, nil
 }
 
 func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
@@ -99,6 +132,10 @@ func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
 		out = append(out, p.Masked())
 	}
 	return out, nil
+}
+
+func contain(networks []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 func byFamily(in []netip.Prefix) (v4, v6 []netip.Prefix) {
@@ -165,13 +202,19 @@ func (g *Guard) check(scheme, host string, ap netip.AddrPort) error {
 	if addr.Zone() != "" {
 		return blocked("it is an address with a zone")
 	}
+	if slices.Contains(g.never, addr) {
+		return blocked("it is a cloud's metadata service")
+	}
+	if contain(g.deny, addr) && !contain(g.named, addr) { // the library asks allow first, and Configured adds to it
+		return blocked("its network is denied")
+	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
 		return blocked("it is not a public address; list its network in HERALD_ALLOW_NETWORKS if it is meant")
 	}
-	if slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+	if contain(g.allow, addr) {
 		return nil
 	}
-	if !slices.Contains(g.ports, ap.Port()) {
+	if g.ports != nil && !slices.Contains(g.ports, ap.Port()) {
 		return blocked(fmt.Sprintf("port %d is not among the allowed ports %d", ap.Port(), g.ports))
 	}
 	if scheme == "http" && !g.allowHTTP {

@@ -326,3 +326,83 @@ func TestNewRefusesBadNetworks(t *testing.T) {
 		t.Errorf("denied network: %v", err)
 	}
 }
+
+// An agent that the operator listed may be anywhere but at a metadata service.
+func TestConfigured(t *testing.T) {
+	t.Parallel()
+	strict := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("1.2.3.0/24")}})
+	for target, want := range map[string]bool{
+		"http://127.0.0.1:3000/":    true,
+		"http://[::1]:3000/":        true,
+		"http://10.1.2.3/":          true,
+		"https://172.16.0.1:9/":     true,
+		"http://192.168.1.1:8080/":  true,
+		"http://100.64.0.9/":        true,
+		"http://[fd12::1]/":         true,
+		"http://1.1.1.1:3000/":      true,
+		"http://name.internal/":     true,
+		"http://169.254.169.254/":   false,
+		"http://[fe80::1]/":         false,
+		"http://100.100.100.200/":   false,
+		"http://[fd00:ec2::254]/":   false,
+		"http://[fd20:ce::254]/":    false,
+		"http://168.63.129.16/":     false,
+		"http://0.0.0.0/":           false,
+		"http://224.0.0.1/":         false,
+		"http://1.2.3.4/":           false,
+		"ftp://10.0.0.1/":           false,
+		"http://user:pw@10.0.0.1/":  false,
+		"http://[::ffff:10.0.0.1]/": true,
+	} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := strict.Configured().CheckURL(u); (err == nil) != want {
+			t.Errorf("%s: %v", target, err)
+		}
+		if err := strict.CheckURL(u); err == nil {
+			t.Errorf("%s passes the guard for strangers' addresses", target)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	if _, err := get(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL); err != nil {
+		t.Errorf("dialled: %v", err)
+	}
+	meta := mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("100.100.100.200/32")}})
+	if err := meta.Configured().CheckURL(&url.URL{Scheme: "http", Host: "100.100.100.200"}); err != nil {
+		t.Errorf("allowed by name: %v", err)
+	}
+}
+
+// What the operator denied stays denied for the agents that he listed, unless he allowed it himself.
+func TestConfiguredDenies(t *testing.T) {
+	t.Parallel()
+	g := mustGuard(t, netguard.Config{
+		DenyNetworks:  []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd12::/16")},
+		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")},
+	}).Configured()
+	for target, want := range map[string]bool{
+		"http://10.2.0.1/": true, "http://10.1.2.3/": true, "http://10.1.3.3/": false, "http://[::ffff:10.1.3.3]/": false,
+		"http://127.0.0.1:3000/": false, "http://[fd12::1]/": false, "http://[fd13::1]/": true,
+	} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.CheckURL(u); (err == nil) != want {
+			t.Errorf("%s: %v", target, err)
+		}
+		// Configured twice is as Configured once.
+		if err := g.Configured().CheckURL(u); (err == nil) != want {
+			t.Errorf("%s, twice: %v", target, err)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	var b *netguard.BlockedError
+	if _, err := get(t, &http.Client{Transport: g.Transport(netguard.Limits{})}, srv.URL); !errors.As(err, &b) {
+		t.Errorf("dialled: %v", err)
+	}
+}

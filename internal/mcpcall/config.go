@@ -1,0 +1,122 @@
+package mcpcall
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// Config of a Pool. Zero values take the defaults.
+type Config struct {
+	// Guard dials every HTTP endpoint. Required.
+	Guard *netguard.Guard
+	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or a line of a
+	// command's output. What is longer is a *TooLargeError. Default 1 MiB.
+	MaxAnswerBytes int64
+	// MaxRequestBytes bounds the arguments of one call; more is a *RequestTooLargeError. Default 8 MiB.
+	MaxRequestBytes int
+	// OpenTimeout bounds connecting and the handshake together. Default 10 s.
+	OpenTimeout time.Duration
+	// ProbeTimeout bounds the wait for server/discover, which agents of older revisions may ignore. Default 2 s, at most half of
+	// OpenTimeout, so that there is time for the older handshake.
+	ProbeTimeout time.Duration
+	// CallTimeout bounds a Tools or Call whose context has no deadline. Default 30 s.
+	CallTimeout time.Duration
+	// IdleTimeout is how long an unused client is kept. Default 5 min.
+	IdleTimeout time.Duration
+	// ToolsTTL is how long a tool list is believed. Default 10 min.
+	ToolsTTL time.Duration
+	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool that does not
+	// exist does not become a stream of listings. Default 1 s.
+	RelistAfter time.Duration
+	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. It
+	// bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
+	MaxClients int
+	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake. Default 16.
+	IdlePerHost int
+	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default none.
+	StdioCommands [][]string
+	// MaxAge is how old a command's process becomes before it is replaced: calls in flight end with the old one, the next go to a new one.
+	// Default 24 h.
+	MaxAge time.Duration
+	// PingAfter is how long a client with something to lose (a process, an event stream, a session) is left alone before it is asked
+	// whether it is still there, and replaced if not. Default 1 min.
+	PingAfter time.Duration
+	// InProcess are servers that are part of this process, by the name that Endpoint.Command gives. Default none.
+	InProcess map[string]Server
+	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
+	StdioEnv []string
+	// ClientVersion is what agents are told beside the name "herald". Default "dev".
+	ClientVersion string
+	// Logger, default discards. Clock, default time.Now, decides about idleness and age; deadlines are the contexts'.
+	Logger *slog.Logger
+	Clock  func() time.Time
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Guard == nil {
+		return c, errors.New("mcpcall: Config.Guard is required")
+	}
+	for name, d := range map[string]*time.Duration{"OpenTimeout": &c.OpenTimeout, "ProbeTimeout": &c.ProbeTimeout, "CallTimeout": &c.CallTimeout,
+		"IdleTimeout": &c.IdleTimeout, "ToolsTTL": &c.ToolsTTL, "RelistAfter": &c.RelistAfter, "MaxAge": &c.MaxAge, "PingAfter": &c.PingAfter} {
+		if *d < 0 {
+			return c, fmt.Errorf("mcpcall: Config.%s is negative", name)
+		}
+	}
+	if c.MaxAnswerBytes < 0 || c.MaxRequestBytes < 0 || c.MaxClients < 0 || c.IdlePerHost < 0 {
+		return c, errors.New("mcpcall: a bound in Config is negative")
+	}
+	for _, argv := range c.StdioCommands {
+		if len(argv) == 0 || argv[0] == "" {
+			return c, errors.New("mcpcall: Config.StdioCommands has an empty command")
+		}
+	}
+	for name, server := range c.InProcess {
+		if name == "" || server == nil {
+			return c, errors.New("mcpcall: Config.InProcess has a server without name, or none")
+		}
+	}
+	c.InProcess = maps.Clone(c.InProcess)
+	setDefault(&c.MaxAnswerBytes, 1<<20)
+	setDefault(&c.MaxRequestBytes, 8<<20)
+	setDefault(&c.OpenTimeout, 10*time.Second)
+	setDefault(&c.ProbeTimeout, 2*time.Second)
+	c.ProbeTimeout = min(c.ProbeTimeout, c.OpenTimeout/2)
+	setDefault(&c.CallTimeout, 30*time.Second)
+	setDefault(&c.IdleTimeout, 5*time.Minute)
+	setDefault(&c.ToolsTTL, 10*time.Minute)
+	setDefault(&c.RelistAfter, time.Second)
+	setDefault(&c.MaxAge, 24*time.Hour)
+	setDefault(&c.PingAfter, time.Minute)
+	setDefault(&c.MaxClients, 1024)
+	setDefault(&c.IdlePerHost, 16)
+	setDefault(&c.ClientVersion, "dev")
+	if c.StdioEnv == nil {
+		for _, name := range []string{"PATH", "HOME", "LANG"} {
+			if v, ok := os.LookupEnv(name); ok {
+				c.StdioEnv = append(c.StdioEnv, name+"="+v)
+			}
+		}
+	}
+	c.StdioEnv = slices.Clone(c.StdioEnv)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, value T) {
+	var zero T
+	if *v == zero {
+		*v = value
+	}
+}

@@ -1,0 +1,152 @@
+// Command conformance is the client that the Model Context Protocol's conformance suite tests: internal/mcpcall, used as a delivery
+// uses it. `make conformance` runs it (scripts/conformance); the suite starts it once for each of its scenarios as
+//
+//	conformance URL
+//
+// with the scenario's name, its context and the revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and _PROTOCOL_VERSION, records what is
+// sent to URL, and judges that and the exit code.
+//
+// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them. There is no code here for
+// one scenario, but for the arguments that its tools are called with.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+const (
+	runTime   = 25 * time.Second // the suite gives up after 30
+	closeTime = 5 * time.Second
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), runTime)
+	defer cancel()
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "conformance: the one argument is the URL of a scenario's server")
+		os.Exit(2)
+	}
+	if err := run(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"), os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+// run meets one server. Tools whose schema refuses the arguments are left alone, as a delivery would leave them: the suite judges.
+func run(ctx context.Context, url, revision, about string) (err error) {
+	wanted, err := wantedCalls(about)
+	if err != nil {
+		return err
+	}
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}})
+	if err != nil {
+		return err
+	}
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guard})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		err = errors.Join(err, pool.Close(ctx))
+	}()
+	ep := mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision}
+	set, err := pool.Tools(ctx, ep, false)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d tools over %s\n", len(set.Tools), set.Protocol)
+	var errs []error
+	for _, tool := range set.Tools {
+		args, ok := wanted[tool.Name]
+		if !ok {
+			args = arguments(tool, set.Tools)
+		}
+		errs = append(errs, call(ctx, pool, ep, tool, args))
+	}
+	return errors.Join(errs...)
+}
+
+func call(ctx context.Context, pool *mcpcall.Pool, ep mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
+	fitted, err := mcpcall.Fit(tool, args)
+	if err != nil {
+		fmt.Printf("%s is not called: %v\n", tool.Name, err)
+		return nil
+	}
+	answer, err := pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
+	if err != nil {
+		return fmt.Errorf("%s: %w", tool.Name, err)
+	}
+	fmt.Printf("%s answered %q (error: %t)\n", tool.Name, answer.Text, answer.IsError)
+	return nil
+}
+
+// wantedCalls reads a scenario's context, which may say with what its tools are to be called.
+func wantedCalls(about string) (map[string]map[string]any, error) {
+	if about == "" {
+		return nil, nil
+	}
+	var c struct {
+		ToolCalls []struct {
+			Name      string                     `json:"name"`
+			Arguments map[string]json.RawMessage `json:"arguments"`
+		} `json:"toolCalls"`
+	}
+	if err := json.Unmarshal([]byte(about), &c); err != nil {
+		return nil, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
+	}
+	calls := map[string]map[string]any{}
+	for _, t := range c.ToolCalls {
+		args := map[string]any{}
+		for name, raw := range t.Arguments {
+			args[name] = raw
+			if string(raw) == "null" {
+				args[name] = nil
+			}
+		}
+		calls[t.Name] = args
+	}
+	return calls, nil
+}
+
+// arguments are what a tool is called with of which the scenario says nothing: something for each argument that its schema requires.
+func arguments(tool mcpcall.Tool, all []mcpcall.Tool) map[string]any {
+	if tool.Name == "json_schema_echo" { // takes the other tool's schema as it was received
+		if other, ok := mcpcall.Find(all, "json_schema_2020_12_tool", nil); ok {
+			return map[string]any{"schema": other.InputSchema}
+		}
+	}
+	var schema struct {
+		Required   []string `json:"required"`
+		Properties map[string]struct {
+			Type string `json:"type"`
+		} `json:"properties"`
+	}
+	_ = json.Unmarshal(tool.InputSchema, &schema) // one that is written otherwise gets no arguments, and refuses that or does not
+	args := map[string]any{}
+	for _, name := range schema.Required {
+		switch schema.Properties[name].Type {
+		case "number", "integer":
+			args[name] = json.Number("5")
+		case "boolean":
+			args[name] = true
+		case "object":
+			args[name] = map[string]any{}
+		case "array":
+			args[name] = []any{}
+		default:
+			args[name] = "text"
+		}
+	}
+	return args
+}

@@ -1,0 +1,89 @@
+package mcpcall
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// maxEventName bounds the name of an event; those that mean something are short.
+const maxEventName = 64
+
+// event is one server-sent event. id and retry are not kept: HTTP+SSE cannot be resumed.
+type event struct {
+	name string // "" when it has none, which means "message"
+	data []byte
+	size int64 // bytes that it took, comments included
+}
+
+// eventReader reads an event stream whose author is a stranger. Lines end with LF or CRLF; a lone CR, which the format allows too, is
+// taken for text, as no JSON has one.
+type eventReader struct {
+	in    *bufio.Reader
+	limit int64               // bytes of one event, comments included
+	spend func(n int64) error // asked for every piece that comes; its error ends the stream
+}
+
+func newEventReader(in io.Reader, limit int64, spend func(n int64) error) *eventReader {
+	return &eventReader{in: bufio.NewReaderSize(in, 4096), limit: limit, spend: spend}
+}
+
+// next returns the next event that has data. An event that the stream's end cuts off is none.
+func (r *eventReader) next() (event, error) {
+	var e event
+	var size int64
+	some := false // a data line came
+	for {
+		line, n, err := r.line(r.limit - size)
+		if err != nil {
+			return event{}, err
+		}
+		if size += n; len(line) == 0 {
+			if some {
+				e.size = size
+				return e, nil
+			}
+			e, size = event{}, 0
+			continue
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "event":
+			e.name = string(value[:min(len(value), maxEventName)])
+		case "data":
+			if some {
+				e.data = append(e.data, '\n')
+			}
+			e.data, some = append(e.data, value...), true
+		}
+	}
+}
+
+// line returns a line without its end, valid until the next read, and how many bytes it took.
+func (r *eventReader) line(room int64) (line []byte, n int64, err error) {
+	var long []byte // a line that does not fit into the buffer
+	for {
+		piece, err := r.in.ReadSlice('\n')
+		n += int64(len(piece))
+		if len(piece) > 0 {
+			if err := r.spend(int64(len(piece))); err != nil {
+				return nil, n, err
+			}
+		}
+		if n > room {
+			return nil, n, &TooLargeError{Limit: r.limit, Unit: "bytes in one event"}
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			long = append(long, piece...)
+			continue
+		case err != nil:
+			return nil, n, err
+		case long != nil:
+			piece = append(long, piece...)
+		}
+		return bytes.TrimSuffix(piece[:len(piece)-1], []byte("\r")), n, nil
+	}
+}

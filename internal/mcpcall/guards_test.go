@@ -1,0 +1,454 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// What a misbehaving agent did to mcp-go (reference mcp-client.md §2a, row by row) and the test that shows it does nothing here.
+//
+//	307/308 to another host                        TestRedirectsLeadNowhere, TestSecretHeaders
+//	200 MiB JSON answer                            TestHugeAnswer, TestMisbehavingAgents/endless_JSON, …/endless_event
+//	stdio line without end                         TestStdioMisbehaving/endless
+//	stdio child stops reading                      TestStdioMisbehaving/deaf, TestDeafCommandHoldsNobodyUp
+//	stdio launched through sh -c                   TestShellLeavesNoOrphan, TestStdioMisbehaving/forks
+//	stdio child ignores EOF and SIGTERM            TestStdioMisbehaving/stubborn
+//	stdio child dies during a call                 TestStdioDeathAndRestart; its zombie: TestCycles/stdio
+//	stdio Start(ctx)                               TestCommandOutlivesItsFirstCall
+//	stdio child reads its environment              TestStdioEnvironmentIsClean
+//	never answers server/discover                  TestEras/legacy,_silent_on_discover, TestCommandSilentOnDiscover
+//	exits on an unknown first message              TestStdioMisbehaving/strict
+//	{} to any method                               TestEras/legacy,_answers_{}_to_everything, TestEmptyAnswers
+//	initialize answered 400 … 429                  TestRefusedHandshakes
+//	500/429 with JSON that is not JSON-RPC         TestMisbehavingAgents/500_with_empty_JSON, …/429_with_JSON…
+//	404 with a JSON-RPC error, 2026-07-28          TestModernNotFound
+//	session unknown, answered 400                  TestSessionGone/400
+//	answer with another request id                 TestMisbehavingAgents/another_request's_id
+//	structuredContent without content              TestMisbehavingAgents/structured_without_content
+//	unknown content block, resultType "task"       TestOddResults, TestReadAnswer
+//	unknown resultType                             TestOddResults, TestReadAnswer
+//	input required, empty request map              TestMisbehavingAgents/wants_input, TestDecline
+//	SSE answer ends before the result              TestMisbehavingAgents/events_end_early
+//	HTTP+SSE stream lost                           TestStreamLost, TestStreamsThatMisbehave
+//	agent hangs on DELETE                          TestHangingGoodbye
+//	deadline on HTTP                               TestDeadline, TestDeadlineWhileReading
+//	500 clients opened                             TestCycles
+//	endpoint event of another scheme               TestEndpointEvent, TestStreamsThatDoNotOpen/another_origin
+//	x-mcp-header without a listing, -32020         TestHeaderMismatch
+
+func TestRedirectsLeadNowhere(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int32
+	other := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		elsewhere.Add(1)
+		reply(w, json.RawMessage("3"), `{"content":[{"type":"text","text":"mine now"}]}`)
+	}))
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		for _, on := range []string{"initialize", "notifications/initialized", "tools/call"} {
+			t.Run(fmt.Sprint(status, " ", on), func(t *testing.T) {
+				t.Parallel()
+				a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+					if method == on {
+						w.Header().Set("Location", other.URL+"/mcp")
+						w.WriteHeader(status)
+					}
+					return method == on
+				}}
+				srv := serve(t, a)
+				p := newPool(t)
+				_, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL,
+					Headers: map[string]secret.Secret{"X-Api-Key": secret.New("very-secret-key")}}, Request{Tool: "x"})
+				var e *CallError
+				if !errors.As(err, &e) || e.Status != status {
+					t.Errorf("got %v", err)
+				}
+				if n := elsewhere.Load(); n != 0 {
+					t.Errorf("%d requests went elsewhere", n)
+				}
+			})
+		}
+	}
+}
+
+func TestHugeAnswer(t *testing.T) {
+	t.Parallel()
+	for kind, begin := range map[string]string{
+		"application/json":  `{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"`,
+		"text/event-stream": "data: ",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			taken := make(chan int64, 1)
+			srv := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				if method != "tools/call" {
+					return false
+				}
+				w.Header().Set("Content-Type", kind)
+				_, _ = io.WriteString(w, begin)
+				n, _ := io.Copy(w, io.LimitReader(endless('x'), 200<<20))
+				taken <- n
+				return true
+			}})
+			p := newPool(t)
+			_, err := p.Call(within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			var large *TooLargeError
+			if !errors.As(err, &large) {
+				t.Errorf("got %v", err)
+			}
+			if n := <-taken; n > 32<<20 { // what fits into the buffers of sockets beside the one MiB that is read
+				t.Errorf("%d bytes were taken", n)
+			}
+		})
+	}
+}
+
+type endless byte
+
+func (e endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(e)
+	}
+	return len(p), nil
+}
+
+func TestDeafCommandHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	ep := command("deaf")
+	big := make(chan error, 1)
+	_, _ = p.Tools(within(t, 100*time.Millisecond), ep, false) // it does not answer that either
+	eventually(t, "the command runs", func() bool { return p.has(ep) })
+	begin := time.Now()
+	large := Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}} // than a pipe
+	go func() {
+		_, err := p.Call(within(t, 4*time.Second), ep, large) // with a second process, if nothing of it was written to the first
+		big <- err
+	}()
+	_, err := p.Call(within(t, time.Second), ep, large)
+	var e *CallError
+	if !errors.As(err, &e) {
+		t.Errorf("the impatient call: %v", err)
+	}
+	if err := <-big; !errors.As(err, &e) {
+		t.Errorf("the patient call: %v", err)
+	}
+	if took := time.Since(begin); took > 8*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestShellLeavesNoOrphan(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := newPool(t)
+	ep := command("stubborn:" + dir)
+	ep.Command, ep.Args, ep.Listed = "/bin/sh", []string{"-c", `"$0" & wait; true`, os.Args[0]}, true
+	// A shell's background job has no stdin; give it the shell's.
+	ep.Args[1] = `"$0" <&0; true`
+	if _, err := p.Call(within(t, 20*time.Second), ep, Request{Tool: "pid"}); err != nil {
+		t.Fatal(err)
+	}
+	closePool(t, p)
+	noneLeft(t, dir, 1)
+}
+
+func TestCommandOutlivesItsFirstCall(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	ep := command("plain")
+	var pids []string
+	for range 3 {
+		ctx := within(t, 20*time.Second)
+		a, err := p.Call(ctx, ep, Request{Tool: "pid"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, a.Text)
+		_, _ = p.Call(within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // whoever has no time takes nothing with him
+	}
+	if pids[0] != pids[1] || pids[1] != pids[2] {
+		t.Errorf("processes %v", pids)
+	}
+}
+
+func TestCommandSilentOnDiscover(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	ep := command("mute")
+	ep.ProtocolHint = modernVersion
+	a, err := p.Call(within(t, 3*time.Second), ep, Request{Tool: "x"})
+	if err != nil || a.Protocol != legacyVersion {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+func TestEmptyAnswers(t *testing.T) {
+	t.Parallel()
+	for _, hint := range []string{"", modernVersion} {
+		a := &agent{on: func(_ string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			reply(w, id, `{}`)
+			return true
+		}}
+		srv := serve(t, a)
+		p := newPool(t)
+		_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
+		var e *CallError
+		if !errors.As(err, &e) || e.Stage != StageOpen || a.seen("tools/call") != 0 {
+			t.Errorf("hint %q: %v, %d calls", hint, err, a.seen("tools/call"))
+		}
+	}
+}
+
+func TestRefusedHandshakes(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 401, 403, 404, 405, 408, 410, 429, 500, 502, 503} {
+		for _, hint := range []string{"", modernVersion} {
+			t.Run(fmt.Sprint(status, hint), func(t *testing.T) {
+				t.Parallel()
+				a := &agent{on: func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+					w.Header().Set("Retry-After", "11")
+					w.WriteHeader(status)
+					_, _ = io.WriteString(w, "not like this")
+					return true
+				}}
+				srv := serve(t, a)
+				p := newPool(t)
+				_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
+				var e *CallError
+				if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || e.RetryAfter != 11*time.Second || !strings.Contains(err.Error(), "not like this") {
+					t.Errorf("got %#v: %v", e, err)
+				}
+				if n := a.seen("GET"); n > 0 && status != 400 && status != 404 && status != 405 {
+					t.Errorf("%d streams were asked for", n)
+				}
+			})
+		}
+	}
+}
+
+// modern answers as an agent of 2026-07-28; on is asked first.
+func modern(on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) *agent {
+	return &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		switch {
+		case on != nil && on(method, w, r, id):
+		case method == "server/discover":
+			reply(w, id, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`)
+		case method == "tools/call":
+			reply(w, id, `{"content":[{"type":"text","text":"ok"}],"resultType":"complete"}`)
+		default:
+			return false
+		}
+		return true
+	}}
+}
+
+func TestModernNotFound(t *testing.T) {
+	t.Parallel()
+	a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method != "tools/call" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no tools here"}}`, id)
+		return true
+	})
+	srv := serve(t, a)
+	p := newPool(t)
+	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+	var e *CallError
+	if !errors.As(err, &e) || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
+		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
+	}
+}
+
+func TestOddResults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		result     string
+		unreadable bool
+		refused    bool
+	}{
+		"unknown block":      {`{"content":[{"type":"hologram"}]}`, true, false},
+		"a task":             {`{"resultType":"task","task":{"taskId":"1"}}`, true, false},
+		"unknown resultType": {`{"content":[{"type":"text","text":"ok"}],"resultType":"maybe"}`, false, true},
+		"no object":          {`"ok"`, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			agent := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method == "tools/call" {
+					reply(w, id, tt.result)
+				}
+				return method == "tools/call"
+			})
+			srv := serve(t, agent)
+			p := newPool(t)
+			a, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			var e *CallError
+			switch {
+			case agent.seen("tools/call") != 1:
+				t.Errorf("called %d times", agent.seen("tools/call"))
+			case tt.refused && (!errors.As(err, &e) || !e.Written):
+				t.Errorf("got %+v, %v", a, err)
+			case !tt.refused && (err != nil || a.Unreadable != tt.unreadable || string(a.Raw) != tt.result):
+				t.Errorf("got %+v, %v", a, err)
+			}
+		})
+	}
+}
+
+func TestHangingGoodbye(t *testing.T) {
+	t.Parallel()
+	leaving := make(chan struct{}, 4)
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method == http.MethodDelete {
+			leaving <- struct{}{}
+			<-r.Context().Done()
+		}
+		return method == http.MethodDelete
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx := within(t, 10*time.Second)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	p.Drop(ep)
+	<-leaving
+	begin := time.Now()
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("a call waited %s for another client's end", took)
+	}
+	if err := p.Close(within(t, 5*time.Second)); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(begin); took > 2*noticeWait {
+		t.Errorf("Close took %s", took)
+	}
+}
+
+func TestDeadlineWhileReading(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"silent body": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
+		"comments for ever": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				_, _ = io.WriteString(w, ": alive\n\n")
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-tick.C:
+				case <-r.Context().Done():
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := serve(t, &agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				if method == "tools/call" {
+					body(w, r)
+				}
+				return method == "tools/call"
+			}})
+			p := newPool(t)
+			begin := time.Now()
+			_, err := p.Call(within(t, 500*time.Millisecond), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			var e *CallError
+			if !errors.As(err, &e) || !e.Timeout || !e.Written {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+// An agent of the older era is told that a call was given up; a lost connection does not say so there.
+func TestAbandonedCall(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 4)
+	type notice struct {
+		Method string
+		Params struct{ RequestID json.RawMessage }
+	}
+	var asked atomic.Value
+	watch := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPost {
+				next.ServeHTTP(w, r)
+				return
+			}
+			raw, _ := io.ReadAll(r.Body)
+			var n notice
+			_ = json.Unmarshal(raw, &n)
+			if n.Method == "notifications/cancelled" {
+				told <- string(n.Params.RequestID)
+			}
+			r.Body = io.NopCloser(strings.NewReader(string(raw)))
+			next.ServeHTTP(w, r)
+		})
+	}
+	hang := func(id json.RawMessage) { asked.Store(string(id)) }
+	for name, start := range map[string]func() Endpoint{
+		"http": func() Endpoint {
+			return Endpoint{Transport: TransportHTTP, URL: serve(t, watch(&agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+				if method == "tools/call" {
+					hang(id)
+					<-r.Context().Done()
+				}
+				return method == "tools/call"
+			}})).URL}
+		},
+		"sse": func() Endpoint {
+			return streamOf(serve(t, watch(&streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method == "tools/call" {
+					w.WriteHeader(http.StatusAccepted)
+					hang(id)
+				}
+				return method == "tools/call"
+			}})))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ep := start()
+			p := newPool(t)
+			_, err := p.Call(within(t, 300*time.Millisecond), ep, Request{Tool: "x"})
+			var e *CallError
+			if !errors.As(err, &e) || !e.Timeout {
+				t.Fatalf("got %v", err)
+			}
+			select {
+			case id := <-told:
+				if id != asked.Load() {
+					t.Errorf("request %v was given up, and it was told of %s", asked.Load(), id)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("nobody was told")
+			}
+		})
+	}
+}

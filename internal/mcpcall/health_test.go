@@ -1,0 +1,268 @@
+package mcpcall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// checkAll has every check that is due run, and waits for them.
+func checkAll(t *testing.T, p *Pool) {
+	t.Helper()
+	p.checkIdle()
+	eventually(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+}
+
+// patient has a pool's own sweeper come too late for the test, and its time stand still.
+func patient(now *clock) func(*Config) {
+	return func(c *Config) {
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, time.Second
+	}
+}
+
+// A client that is given up as broken still ends the calls that are in flight, a command's too.
+func TestRetiringDrains(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	ep := command("later")
+	ctx := within(t, 20*time.Second)
+	if _, err := p.Tools(ctx, ep, false); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
+		done <- err
+	}()
+	eventually(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	p.mu.Lock()
+	p.slots[ep.key()].conn.bad.Store(true)
+	p.mu.Unlock()
+	p.sweep()
+	if p.has(ep) {
+		t.Error("the broken client is still in use")
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the call in flight: %v", err)
+	}
+}
+
+// Whoever begins to use a client during its check finds out by himself.
+func TestUsedDuringCheck(t *testing.T) {
+	t.Parallel()
+	pinged, called, release := make(chan struct{}, 4), make(chan struct{}), make(chan struct{})
+	var slow atomic.Bool
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		switch {
+		case method == "ping":
+			pinged <- struct{}{}
+			<-r.Context().Done()
+			return true
+		case method == "tools/call" && slow.Load():
+			close(called)
+			<-release
+		}
+		return false
+	}}
+	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now))
+	ctx := within(t, 20*time.Second)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	now.pass(2 * time.Minute)
+	p.checkIdle()
+	<-pinged
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
+		done <- err
+	}()
+	<-called
+	eventually(t, "the check ends", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	if !p.has(ep) {
+		t.Error("given up while it was in use")
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A stream whose agent takes every request and says nothing more is replaced although it is in use all the time.
+func TestSilentStreamInUse(t *testing.T) {
+	t.Parallel()
+	var dead atomic.Int64 // streams up to this one say nothing
+	a := &streamAgent{}
+	a.post = func(_ string, s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		a.mu.Lock()
+		mute := int64(len(a.streams)) <= dead.Load()
+		a.mu.Unlock()
+		if mute {
+			w.WriteHeader(http.StatusAccepted)
+		}
+		return mute
+	}
+	ep := streamOf(serve(t, a))
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now))
+	ctx := within(t, 20*time.Second)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	checkAll(t, p)
+	if a.seen("ping") != 0 {
+		t.Error("asked for no reason")
+	}
+	dead.Store(1)
+	waits, giveUp := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(waits, ep, Request{Tool: "x"})
+		done <- err
+	}()
+	var e *CallError
+	if _, err := p.Call(within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
+		t.Fatalf("got %v", err)
+	}
+	eventually(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	checkAll(t, p)
+	if p.has(ep) {
+		t.Fatal("a stream that says nothing was kept")
+	}
+	select {
+	case err := <-done:
+		t.Errorf("the call in flight was cut off: %v", err)
+	default:
+	}
+	giveUp()
+	<-done
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// What is alive and knows no ping, or no ids but numbers, is not given up, time and again.
+func TestOddSignsOfLife(t *testing.T) {
+	t.Parallel()
+	pings := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
+		return &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if method == "ping" {
+				f(w, id)
+			}
+			return method == "ping"
+		}}
+	}
+	var wordID atomic.Bool
+	agents := map[string]*agent{
+		"202":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(202) }),
+		"200":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(200) }),
+		"400":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(400) }),
+		"null": pings(func(w http.ResponseWriter, _ json.RawMessage) { reply(w, json.RawMessage("null"), `{}`) }),
+		"number": pings(func(w http.ResponseWriter, id json.RawMessage) {
+			if json.Unmarshal(id, new(int32)) != nil {
+				wordID.Store(true)
+			}
+			reply(w, id, `{}`)
+		}),
+	}
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now))
+	all := map[string]Endpoint{"command": command("simple")}
+	for name, a := range agents {
+		all[name] = Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
+	}
+	ctx := within(t, 30*time.Second)
+	for name, ep := range all {
+		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	for range 3 {
+		now.pass(2 * time.Minute)
+		checkAll(t, p)
+	}
+	for name, ep := range all {
+		if !p.has(ep) {
+			t.Errorf("%s: given up", name)
+		}
+	}
+	if agents["number"].seen("ping") != 3 || wordID.Load() {
+		t.Errorf("asked %d times, with an id that is no number: %v", agents["number"].seen("ping"), wordID.Load())
+	}
+}
+
+// A command that is busy with a call that was given up keeps what it remembers, but not for ever.
+func TestBusyCommand(t *testing.T) {
+	t.Parallel()
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now))
+	ep := command("busy")
+	if _, err := p.Tools(within(t, 20*time.Second), ep, false); err != nil {
+		t.Fatal(err)
+	}
+	var e *CallError
+	if _, err := p.Call(within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
+		t.Fatalf("got %v", err)
+	}
+	checkAll(t, p)
+	if !p.has(ep) {
+		t.Error("ended at once")
+	}
+	now.pass(2 * time.Minute)
+	checkAll(t, p)
+	if p.has(ep) {
+		t.Error("kept for ever")
+	}
+}
+
+func TestCloseDuringCheck(t *testing.T) {
+	t.Parallel()
+	pinged := make(chan struct{}, 1)
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method == "ping" {
+			pinged <- struct{}{}
+			<-r.Context().Done()
+		}
+		return method == "ping"
+	}}
+	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
+	if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	now.pass(2 * time.Minute)
+	p.checkIdle()
+	<-pinged
+	if err := p.Close(within(t, 5*time.Second)); err != nil {
+		t.Errorf("Close waited for the check: %v", err)
+	}
+}
+
+func TestChecksTakeTurns(t *testing.T) {
+	t.Parallel()
+	a := &agent{session: "s", tools: `{"tools":[]}`}
+	srv := serve(t, a)
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now))
+	const clients = 3 * maxChecks
+	for i := range clients {
+		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", srv.URL, i)}
+		if _, err := p.Tools(within(t, 10*time.Second), ep, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now.pass(2 * time.Minute)
+	checkAll(t, p)
+	if n := a.seen("ping"); n != clients {
+		t.Errorf("%d of %d were asked", n, clients)
+	}
+}

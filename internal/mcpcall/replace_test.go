@@ -1,0 +1,549 @@
+package mcpcall
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// local makes mcp-go's server a Server.
+type local struct{ *server.MCPServer }
+
+func (l local) HandleMessage(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
+	answer := l.MCPServer.HandleMessage(ctx, message)
+	if answer == nil {
+		return nil, nil
+	}
+	return json.Marshal(answer)
+}
+
+type serverFunc func(ctx context.Context, message json.RawMessage) (json.RawMessage, error)
+
+func (f serverFunc) HandleMessage(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
+	return f(ctx, message)
+}
+
+func localServer() local {
+	s := server.NewMCPServer("inside", "1")
+	s.AddTool(mcp.NewToolWithRawSchema("echo", "", json.RawMessage(`{"type":"object","anyOf":[{}]}`)),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return mcp.NewToolResultJSON(r.Params.Arguments)
+		})
+	return local{s}
+}
+
+func TestInProcess(t *testing.T) {
+	t.Parallel()
+	// onCall lets initialize pass and does what it likes with a call.
+	onCall := func(f func(ctx context.Context, id json.RawMessage) (json.RawMessage, error)) Server {
+		return serverFunc(func(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
+			var m struct {
+				ID     json.RawMessage
+				Method string
+			}
+			_ = json.Unmarshal(message, &m)
+			if m.Method == "tools/call" {
+				return f(ctx, m.ID)
+			}
+			return localServer().HandleMessage(ctx, message)
+		})
+	}
+	p := newPool(t, func(c *Config) {
+		c.InProcess = map[string]Server{
+			"good":   localServer(),
+			"panics": onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { panic("no") }),
+			"fails":  onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return nil, errors.New("no") }),
+			"hangs": onCall(func(ctx context.Context, _ json.RawMessage) (json.RawMessage, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}),
+			"large": onCall(func(_ context.Context, id json.RawMessage) (json.RawMessage, error) {
+				return json.RawMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"x":"%s"}}`, id, strings.Repeat("x", 2<<20))), nil
+			}),
+			"garbled": onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return json.RawMessage("{"), nil }),
+			"silent":  onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return nil, nil }),
+		}
+	})
+	for _, hint := range []string{"", modernVersion} {
+		ep := Endpoint{Transport: TransportInProcess, Command: "good", ProtocolHint: hint}
+		ctx := within(t, 10*time.Second)
+		set, err := p.Tools(ctx, ep, true)
+		if err != nil || len(set.Tools) != 1 || set.Server.Name != "inside" || !strings.Contains(string(set.Tools[0].InputSchema), "anyOf") {
+			t.Fatalf("%+v, %v", set, err)
+		}
+		a, err := p.Call(ctx, ep, Request{Tool: "echo", Arguments: map[string]any{"a": 1}})
+		if err != nil || a.Text != `{"a":1}` {
+			t.Errorf("got %+v, %v", a, err)
+		}
+	}
+	var large *TooLargeError
+	for name, as := range map[string]any{"panics": nil, "fails": nil, "hangs": nil, "large": &large, "garbled": new(*BadAnswerError), "silent": new(*BadAnswerError)} {
+		_, err := p.Call(within(t, 300*time.Millisecond), Endpoint{Transport: TransportInProcess, Command: name}, Request{Tool: "echo"})
+		var e *CallError
+		if !errors.As(err, &e) || e.Stage != StageCall || !e.Written || e.Timeout != (name == "hangs") || as != nil && !errors.As(err, as) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var refused *TransportRefusedError
+	if _, err := p.Call(t.Context(), Endpoint{Transport: TransportInProcess, Command: "unknown"}, Request{Tool: "x"}); !errors.As(err, &refused) {
+		t.Errorf("unknown: %v", err)
+	}
+}
+
+func TestListedEndpoints(t *testing.T) {
+	t.Parallel()
+	srv := serve(t, &agent{})
+	strict := must(netguard.New(netguard.Config{}))
+	p := newPool(t, func(c *Config) { c.Guard, c.StdioCommands = strict, nil })
+	ctx := within(t, 20*time.Second)
+	var blocked *netguard.BlockedError
+	var refused *TransportRefusedError
+	web, cmd := Endpoint{Transport: TransportHTTP, URL: srv.URL}, command("plain")
+	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
+		t.Errorf("a stranger's loopback address: %v", err)
+	}
+	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); !errors.As(err, &refused) {
+		t.Errorf("a stranger's command: %v", err)
+	}
+	web.Listed, cmd.Listed = true, true
+	if _, err := p.Call(ctx, web, Request{Tool: "x"}); err != nil {
+		t.Errorf("a listed address: %v", err)
+	}
+	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); err != nil {
+		t.Errorf("a listed command: %v", err)
+	}
+	web.Listed = false // has no part in the other's client
+	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
+		t.Errorf("a stranger's loopback address, once listed: %v", err)
+	}
+	for _, url := range []string{"http://169.254.169.254/mcp", "http://[fd00:ec2::254]/mcp", "http://100.100.100.200/mcp"} {
+		if _, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: url, Listed: true}, Request{Tool: "x"}); !errors.As(err, &blocked) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// clock is a pool's time.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time       { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
+func (c *clock) pass(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.now = c.now.Add(d) }
+
+func TestMaxAge(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	now := &clock{now: time.Now()}
+	p := newPool(t, func(c *Config) { c.Clock, c.MaxAge, c.IdleTimeout = now.Now, time.Hour, 100*time.Hour })
+	ep := command("plain:" + dir)
+	ctx := within(t, 30*time.Second)
+	pid := func() string { t.Helper(); return must(p.Call(ctx, ep, Request{Tool: "pid"})).Text }
+	first := pid()
+	now.pass(59 * time.Minute)
+	if again := pid(); again != first {
+		t.Errorf("replaced early: %s, %s", first, again)
+	}
+	// A call in flight ends with the old process while the next begins with a new one.
+	inFlight := make(chan string, 1)
+	go func() {
+		a, err := p.Call(ctx, ep, Request{Tool: "slow"})
+		if err != nil {
+			t.Error(err)
+		}
+		inFlight <- a.Text
+	}()
+	eventually(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	now.pass(2 * time.Minute)
+	second := pid()
+	if second == first {
+		t.Error("not replaced")
+	}
+	if got := <-inFlight; got != first {
+		t.Errorf("the call in flight was answered by %q, want %s", got, first)
+	}
+	now.pass(2 * time.Hour)
+	p.sweep()
+	closePool(t, p)
+	noneLeft(t, dir, 2)
+}
+
+// inFlight counts the calls of ep's client.
+func (p *Pool) inFlight(ep Endpoint) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.slots[ep.key()]; s != nil && s.conn != nil {
+		return s.conn.inflight
+	}
+	return 0
+}
+
+func (p *Pool) has(ep Endpoint) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.slots[ep.key()]
+	return s != nil && s.conn != nil
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	var sick atomic.Bool
+	// An HTTP agent with a session that it forgets, one that hangs, and one without a session, which has nothing to ask for.
+	forgets := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method == "ping" && sick.Load() {
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}
+		if method == "ping" {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what is a ping"}}`, id)
+		}
+		return method == "ping"
+	}}
+	hangs := &agent{session: "s", on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		if method == "ping" {
+			if sick.Load() {
+				<-r.Context().Done()
+			}
+			reply(w, id, `{}`)
+		}
+		return method == "ping"
+	}}
+	busy := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "ping" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return method == "ping"
+	}}
+	stateless := &agent{}
+	stream := &streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if (method == "ping" || method == "tools/list") && sick.Load() {
+			w.WriteHeader(http.StatusAccepted)
+			return true
+		}
+		return false
+	}}
+	now := &clock{now: time.Now()}
+	p := newPool(t, func(c *Config) {
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 2*time.Second
+	})
+	web := func(h http.Handler) Endpoint { return Endpoint{Transport: TransportHTTP, URL: serve(t, h).URL} }
+	dir := t.TempDir()
+	stopped := command("plain:" + dir)
+	modernCommand := command("plain")
+	modernCommand.ProtocolHint = modernVersion
+	all := map[string]Endpoint{"forgets": web(forgets), "hangs": web(hangs), "busy": web(busy), "stateless": web(stateless), "stream": streamOf(serve(t, stream)),
+		"stopped command": stopped, "modern command": modernCommand}
+	ctx := within(t, 60*time.Second)
+	for name, ep := range all {
+		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	round := func() {
+		p.checkIdle()
+		eventually(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	}
+	round()
+	if forgets.seen("ping") != 0 {
+		t.Error("asked at once")
+	}
+	now.pass(2 * time.Minute)
+	round()
+	round() // too soon after the last
+	for name, ep := range all {
+		if !p.has(ep) {
+			t.Errorf("%s: a healthy client was retired", name)
+		}
+	}
+	p.mu.Lock()
+	if p.slots[stopped.key()].conn.noPing {
+		t.Error("a command's answer to ping was not taken for one")
+	}
+	p.mu.Unlock()
+	if forgets.seen("ping") != 1 || stream.seen("ping") != 1 || stateless.seen("ping") != 0 {
+		t.Errorf("asked %d, %d and %d times", forgets.seen("ping"), stream.seen("ping"), stateless.seen("ping"))
+	}
+	sick.Store(true)
+	for _, pid := range started(t, dir) {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		// It stops when one of its threads is told, until then the others go on.
+		eventually(t, "the command is stopped", func() bool { return processState(pid) == "T" })
+	}
+	now.pass(2 * time.Minute)
+	round()
+	if !p.has(stopped) {
+		t.Error("a command that may be busy was ended at once")
+	}
+	now.pass(2 * time.Minute)
+	round()
+	for name, want := range map[string]bool{"forgets": false, "hangs": false, "stream": false, "stopped command": false, "busy": true, "stateless": true, "modern command": true} {
+		if p.has(all[name]) != want {
+			t.Errorf("%s: kept is %v, want %v", name, !want, want)
+		}
+	}
+	sick.Store(false)
+	now.pass(time.Minute) // the command's backoff
+	for name, ep := range all {
+		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); err != nil {
+			t.Errorf("%s, afterwards: %v", name, err)
+		}
+	}
+	closePool(t, p)
+	noneLeft(t, dir, 2)
+}
+
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	inCall, release := make(chan struct{}), make(chan struct{})
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			inCall <- struct{}{}
+			<-release
+		}
+		return false
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx := within(t, 10*time.Second)
+	p.Drop(ep) // which nobody called
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
+		done <- err
+	}()
+	<-inCall
+	p.Drop(ep)
+	if a.seen("DELETE") != 0 {
+		t.Error("closed under a call")
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the session is ended", func() bool { return a.seen("DELETE") == 1 })
+}
+
+// A client that is dropped while it is being opened is not left behind.
+func TestDropWhileOpening(t *testing.T) {
+	t.Parallel()
+	opening, release := make(chan struct{}, 8), make(chan struct{})
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "initialize" {
+			opening <- struct{}{}
+			<-release
+		}
+		return false
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		done <- err
+	}()
+	<-opening
+	p.Drop(ep)
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the dropped client is closed", func() bool { return a.seen("DELETE") == 1 })
+	if n := a.seen("initialize"); n != 2 {
+		t.Errorf("initialized %d times", n)
+	}
+}
+
+// 64 callers go on while their clients are dropped, age, lose their streams and die.
+func TestReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
+	stream := &streamAgent{}
+	web := &agent{session: "s", tools: `{"tools":[]}`}
+	now := &clock{now: time.Now()}
+	p := newPool(t, func(c *Config) {
+		c.Clock, c.MaxAge, c.PingAfter = now.Now, time.Minute, time.Minute
+		c.InProcess = map[string]Server{"in": localServer()}
+	})
+	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain"), {Transport: TransportInProcess, Command: "in"}}
+	ctx := within(t, 60*time.Second)
+	var calls sync.WaitGroup
+	var good [4]atomic.Int64 // by transport
+	var lost atomic.Int64
+	for i := range 64 {
+		ep := eps[i%len(eps)]
+		tool := map[string]string{TransportInProcess: "echo", TransportStdio: "pid"}[ep.Transport]
+		calls.Go(func() {
+			for range 20 {
+				_, err := p.Call(ctx, ep, Request{Tool: tool})
+				var e *CallError
+				switch {
+				case err == nil:
+					good[i%len(eps)].Add(1)
+				case ep.Transport == TransportSSE && errors.As(err, &e) && lostWithStream(e):
+					lost.Add(1)
+				default:
+					t.Errorf("%s: %v", ep.Transport, err)
+				}
+				if _, err := p.Tools(ctx, ep, true); err != nil && ep.Transport != TransportSSE {
+					t.Errorf("%s: %v", ep.Transport, err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	var trouble sync.WaitGroup
+	trouble.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			p.sweep()
+			p.checkIdle()
+			if n%4 == 0 {
+				stream.endAll()
+			}
+			if n%10 == 0 {
+				now.pass(10 * time.Second)
+			}
+			if n%40 == 0 {
+				for _, ep := range eps {
+					p.Drop(ep)
+				}
+			}
+		}
+	})
+	calls.Wait()
+	close(done)
+	trouble.Wait()
+	for i, ep := range eps {
+		least := int64(320) // 16 callers, 20 times each
+		if ep.Transport == TransportSSE {
+			least = 32
+		}
+		if n := good[i].Load(); n < least {
+			t.Errorf("%s: %d good calls, want %d", ep.Transport, n, least)
+		}
+		t.Logf("%s: %d good", ep.Transport, good[i].Load())
+	}
+	t.Logf("%d lost with their stream", lost.Load())
+}
+
+// lostWithStream: the stream was ended under a call that the agent may have run, or under one handshake after the other.
+func lostWithStream(e *CallError) bool {
+	ended := strings.Contains(e.Error(), "event stream")
+	switch {
+	case e.Timeout:
+		return false
+	case e.Stage == StageOpen:
+		return ended || e.Status == http.StatusNotFound || strings.Contains(e.Error(), "drops every connection")
+	}
+	return e.Written && ended || !e.Written && (ended || errors.Is(e, ErrSessionGone)) // the latter twice in a row
+}
+
+// shellAgent answers the older handshake and one call, and starts fast.
+const shellAgent = `while IFS= read -r line; do
+case $line in *'"id":'*) ;; *) continue ;; esac
+id=${line#*'"id":'}; id=${id%%,*}
+printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"0"},"content":[]}}\n' "$id"
+done`
+
+// After a thousand clients of each kind nothing is left: no goroutine, process, zombie or socket. It runs alone, to count them.
+func TestCycles(t *testing.T) {
+	const cycles = 1000
+	web, stream := serve(t, &agent{session: "s"}), serve(t, &streamAgent{})
+	for name, ep := range map[string]Endpoint{
+		"http":       {Transport: TransportHTTP, URL: web.URL},
+		"http, 2026": {Transport: TransportHTTP, URL: serve(t, modern(nil)).URL, ProtocolHint: modernVersion},
+		"sse":        streamOf(stream),
+		"stdio":      {Transport: TransportStdio, Command: "/bin/sh", Args: []string{"-c", shellAgent}},
+		"in-process": {Transport: TransportInProcess, Command: "in"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, running := openFiles(t), runtime.NumGoroutine()
+			guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}, InProcess: map[string]Server{"in": localServer()}}))
+			ctx := within(t, 5*time.Minute)
+			const workers = 8 // each with clients of its own
+			var wg sync.WaitGroup
+			for w := range workers {
+				mine := ep
+				mine.Dir = ""
+				if mine.URL != "" {
+					mine.URL += fmt.Sprintf("?w=%d", w)
+				} else {
+					mine.Env = []string{fmt.Sprintf("WORKER=%d", w)}
+				}
+				wg.Go(func() {
+					for range cycles / workers {
+						if _, err := p.Call(ctx, mine, Request{Tool: "echo"}); err != nil {
+							t.Error(err)
+							return
+						}
+						p.Drop(mine)
+					}
+				})
+			}
+			wg.Wait()
+			closePool(t, p)
+			if left := children(t); len(left) > 0 {
+				t.Errorf("processes left: %v", left)
+			}
+			eventually(t, "files and sockets are closed", func() bool { return openFiles(t) <= before })
+			eventually(t, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= running })
+		})
+	}
+}
+
+// openFiles counts this process's descriptors: pipes and sockets among them.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc here")
+	}
+	return len(entries)
+}
+
+// children are the processes whose parent is this one, zombies included.
+func children(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, e := range must(os.ReadDir("/proc")) {
+		raw, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // no process, or one that has ended
+		}
+		after := string(raw[bytes.LastIndexByte(raw, ')')+1:])
+		if fields := strings.Fields(after); len(fields) > 1 && fields[1] == strconv.Itoa(os.Getpid()) {
+			out = append(out, e.Name()+" "+fields[0])
+		}
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// several writes a list: item n times, with its number.
+func several(n int, item string) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strings.ReplaceAll(item, "%", fmt.Sprint(i)))
+	}
+	return b.String()
+}
+
+// What the validator takes as it is reaches the agent as it is, whatever the schema is made of.
+func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
+	t.Parallel()
+	const value = `{"properties":{"value":{}}}`
+	for name, schema := range map[string]string{
+		"anchor":          `{"$ref":"#args","unevaluatedProperties":false,"$defs":{"a":{"$anchor":"args","properties":{"value":{}}}}}`,
+		"encoded pointer": `{"$ref":"#/$defs/a%20b","unevaluatedProperties":false,"$defs":{"a b":` + value + `}}`,
+		"resource of its own": `{"$ref":"https://x.example/inner","unevaluatedProperties":false,"$defs":{"i":{"$id":"https://x.example/inner","$ref":"#/$defs/p",
+			"$defs":{"p":` + value + `}}}}`,
+		"beyond the depth": `{"$ref":"#/$defs/a0","unevaluatedProperties":false,"$defs":{` + chain(20, `{"$ref":"#/$defs/a%"}`) + `,"a20":` + value + `}}`,
+		"beyond the steps": `{"allOf":[{"$ref":"#/$defs/a0"},` + value + `],"unevaluatedProperties":false,
+			"$defs":{` + chain(3, `{"anyOf":[`+strings.Repeat(`{"$ref":"#/$defs/a%"},`, 30)+`{}]}`) + `,"a3":{}}}`,
+		"names beside $ref":         `{"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/o","additionalProperties":false,"definitions":{"o":{"type":"object"}}}`,
+		"type beside $ref":          `{"$schema":"http://json-schema.org/draft-07/schema#","properties":{"value":{"$ref":"#/definitions/s","type":"number"}},"definitions":{"s":{"type":"string"}}}`,
+		"an older revision":         `{"$schema":"http://json-schema.org/draft-07/schema#","properties":{"other":{}},"unevaluatedProperties":false}`,
+		"evaluated by true":         `{"allOf":[{"unevaluatedProperties":true}],"unevaluatedProperties":false}`,
+		"evaluated by a schema":     `{"anyOf":[{"unevaluatedProperties":{"type":"string"}}],"unevaluatedProperties":false}`,
+		"evaluated by dependencies": `{"dependentSchemas":{"value":` + value + `},"unevaluatedProperties":false}`,
+		"required by an older one":  `{"$schema":"http://json-schema.org/draft-04/schema#","dependencies":{"value":["value"]},"properties":{"value":{"type":"string"}},"additionalProperties":false}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"value": "9977"})
+			if err != nil || out["value"] != "9977" {
+				t.Errorf("%v, %v", out, err)
+			}
+		})
+	}
+}
+
+// chain defines a0 to a(n-1), each by the next.
+func chain(n int, item string) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"a%d":%s`, i, strings.ReplaceAll(item, "%", fmt.Sprint(i+1)))
+	}
+	return b.String()
+}
+
+// References that only a resolver of the whole standard follows are followed, so that arguments are adapted behind them too.
+func TestFitFollowsReferences(t *testing.T) {
+	t.Parallel()
+	for name, schema := range map[string]string{
+		"anchor":  `{"$ref":"#args","$defs":{"a":{"$anchor":"args","properties":{"value":{"type":"number"}},"additionalProperties":false}}}`,
+		"encoded": `{"$ref":"#/$defs/a%20b","$defs":{"a b":{"properties":{"value":{"type":"number"}},"additionalProperties":false}}}`,
+		"$id":     `{"$ref":"https://x.example/i","$defs":{"i":{"$id":"https://x.example/i","properties":{"value":{"type":"number"}},"additionalProperties":false}}}`,
+	} {
+		out, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"value": "9977", "deliveryId": "d"})
+		if err != nil || len(out) != 1 || out["value"] != json.Number("9977") {
+			t.Errorf("%s: %v, %v", name, out, err)
+		}
+	}
+}
+
+// What costs much is not what an honest schema asks of a large file.
+func TestFitTakesLargeFiles(t *testing.T) {
+	t.Parallel()
+	schema := `{"properties":{"file":{"items":{"required":["a","b","c","d","e","f"],"properties":{"a":{"enum":[` + several(250, `"v%"`) +
+		`]},"b":{"pattern":"^[a-z0-9-]{1,64}$"},"c":{"type":"number","minimum":0}},"patternProperties":{"^[def]$":{"enum":[` + several(20, `%`) + `]}}}}}}`
+	file := `[` + several(5000, `{"a":"v249","b":"name-%","c":%,"d":1,"e":2,"f":3}`) + `]`
+	if _, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"file": json.RawMessage(file)}); err != nil {
+		t.Error(err)
+	}
+}
+
+// hostile are schemas of a few KiB up to the limit, each of which made one Fit take minutes or gigabytes.
+func hostile() map[string]string {
+	return map[string]string{
+		"patterns behind references": `{"allOf":[` + several(900, `{"$ref":"#/$defs/p"}`) + `],"$defs":{"p":{"patternProperties":{` + several(1000, `"^x%$":true`) + `}}}}`,
+		"required names":             required(),
+		"names by enum": `{"allOf":[` + several(60, `{"$ref":"#/$defs/b"}`) + `],"$defs":{"b":{"allOf":[` + several(60, `{"$ref":"#/$defs/n"}`) +
+			`]},"n":{"propertyNames":{"enum":["value",` + several(12_000, `"n%"`) + `]}}}}`,
+		"large patterns":        `{"patternProperties":{` + several(1500, `"x%(abcdefghijkl){900}":true`) + `}}`,
+		"many times one":        `{"properties":{"value":{"anyOf":[` + several(1500, `{"pattern":"(abcdefghijkl){900}"}`) + `]}}}`,
+		"classes":               `{"properties":{"value":{"pattern":"` + strings.Repeat(`\\pL`, 30_000) + `"}}}`,
+		"enums behind items":    `{"properties":{"value":{"anyOf":[` + several(1500, `{"$ref":"#/$defs/e"}`) + `]}},"$defs":{"e":{"enum":[` + several(12_000, `1%`) + `]}}}`,
+		"types of alternatives": `{"properties":{"value":{"$ref":"#/$defs/a0"}},"$defs":{` + chain(30, `{"anyOf":[{"$ref":"#/$defs/a%"},{"$ref":"#/$defs/a%"}]}`) + `,"a30":{"type":"string"}}}`,
+	}
+}
+
+func required() string {
+	return `{"allOf":[` + several(30, `{"$ref":"#/$defs/b"}`) + `],"$defs":{"b":{"allOf":[` + several(30, `{"$ref":"#/$defs/r"}`) + `]},"r":{"required":[` +
+		several(12_000, `"n%"`) + `]}}}`
+}
+
+// Whatever the schema, one Fit takes a bounded number of steps and little memory. Not parallel: it counts what is allocated.
+func TestFitIsBounded(t *testing.T) {
+	for name, schema := range hostile() {
+		if len(schema) > maxSchemaBytes {
+			t.Fatalf("%s: %d bytes", name, len(schema))
+		}
+		tool := Tool{InputSchema: json.RawMessage(schema), schema: &inputSchema{}}
+		before := allocated()
+		if err := tool.schema.prepare(tool.InputSchema); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		compiled := allocated()
+		_, err := Fit(tool, map[string]any{"value": "9977"})
+		fitted := allocated()
+		t.Logf("%s: compiled with %d MiB, fitted with %d MiB: %v", name, (compiled-before)>>20, (fitted-compiled)>>20, err)
+		var refused *SchemaError
+		if err != nil && !errors.As(err, &refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if compiled-before > 256<<20 {
+			t.Errorf("%s: %d MiB to compile it", name, (compiled-before)>>20)
+		}
+		if fitted-compiled > 96<<20 {
+			t.Errorf("%s: %d MiB to fit one argument", name, (fitted-compiled)>>20)
+		}
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// A fitter does hardly more than its steps allow: every schema, pattern, required name and enumerated name that it tries is one.
+func TestFitterStops(t *testing.T) {
+	t.Parallel()
+	for name, schema := range hostile() {
+		s := &inputSchema{}
+		if err := s.prepare(json.RawMessage(schema)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		f := &fitter{steps: maxFitSteps}
+		f.plan(s.compiled, "value")
+		if taken := maxFitSteps - f.steps; taken > 2*maxFitSteps {
+			t.Errorf("%s: %d steps", name, taken)
+		}
+	}
+	for name, entries := range map[string]int{"patterns behind references": 900 * 1000, "required names": 900 * 12_000, "names by enum": 3600 * 12_000} {
+		s := &inputSchema{}
+		if err := s.prepare(json.RawMessage(hostile()[name])); err != nil {
+			t.Fatal(err)
+		}
+		const many = 1 << 40
+		f := &fitter{steps: many}
+		f.forbidden(s.compiled, "value", 0)
+		f.requires(s.compiled, "value", 0)
+		if taken := many - f.steps; taken < entries {
+			t.Errorf("%s: %d steps for %d entries", name, taken, entries)
+		}
+	}
+}
+
+// An expression is compiled once, and one that is too large matches everything, as one does that Go's engine does not know.
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	ps := &patterns{budget: &budget{}, room: maxPatternSize, known: map[string]*pattern{}}
+	compile := func(text string) *pattern {
+		re, err := ps.compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return re.(*pattern)
+	}
+	ps.budget.start()
+	p := compile(`^0x[0-9a-f]{64}$`)
+	if p.MatchString("0x12") || p != compile(`^0x[0-9a-f]{64}$`) || ps.budget.left >= maxEvaluations {
+		t.Errorf("%+v, %d left", p, ps.budget.left)
+	}
+	for _, text := range []string{`(?!x)y`, `((abcdefghijklmnopqrstuvwxyz){100}){10}`} {
+		if p := compile(text); p.re != nil || !p.MatchString("") {
+			t.Errorf("%s: %+v", text, p)
+		}
+	}
+	if p := compile(`^a+$`); p.re != nil {
+		t.Errorf("there was room left: %d", ps.room)
+	}
+}

@@ -1,0 +1,571 @@
+package mcpcall
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// serve runs h for the test. Streams that are still open at its end are cut, since nothing else ends them.
+func serve(t testing.TB, h http.Handler) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	return srv
+}
+
+// streamAgent is an HTTP+SSE server written by hand, to misbehave with.
+type streamAgent struct {
+	endpoint string // data of the endpoint event; default /post?s=N
+	// get is asked first for each new stream; true means it answered.
+	get func(w http.ResponseWriter, r *http.Request) bool
+	// post is asked first for each message; true means it answered the POST.
+	post func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
+
+	mu      sync.Mutex
+	streams []*openStream
+	count   map[string]int
+}
+
+// openStream is one GET.
+type openStream struct {
+	out  chan string
+	end  chan struct{}
+	once sync.Once
+}
+
+func (s *openStream) close() { s.once.Do(func() { close(s.end) }) }
+
+// say writes to the stream.
+func (s *openStream) say(format string, args ...any) {
+	select {
+	case s.out <- fmt.Sprintf(format, args...):
+	case <-s.end:
+	}
+}
+
+func (s *openStream) result(id json.RawMessage, result string) {
+	s.say("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id, result)
+}
+
+func (a *streamAgent) seen(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count[what]
+}
+
+func (a *streamAgent) note(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.count == nil {
+		a.count = map[string]int{}
+	}
+	a.count[what]++
+}
+
+// endAll ends every stream, as an agent does that restarts.
+func (a *streamAgent) endAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.streams {
+		s.close()
+	}
+}
+
+func (a *streamAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		a.note("GET")
+		if a.get == nil || !a.get(w, r) {
+			a.stream(w, r)
+		}
+		return
+	}
+	var req struct {
+		ID     json.RawMessage
+		Method string
+	}
+	_ = json.NewDecoder(r.Body).Decode(&req)
+	a.note(req.Method)
+	var n int
+	_, _ = fmt.Sscan(r.URL.Query().Get("s"), &n)
+	a.mu.Lock()
+	var s *openStream
+	if n >= 0 && n < len(a.streams) {
+		s = a.streams[n]
+	}
+	a.mu.Unlock()
+	if s == nil || isClosed(s.end) {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if a.post != nil && a.post(req.Method, s, w, r, req.ID) {
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, "Accepted")
+	switch req.Method {
+	case "initialize":
+		s.result(req.ID, `{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"by-hand","version":"0"}}`)
+	case "tools/list":
+		s.result(req.ID, `{"tools":[{"name":"x","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		s.result(req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
+	case "ping":
+		s.result(req.ID, `{}`)
+	}
+}
+
+func (a *streamAgent) stream(w http.ResponseWriter, r *http.Request) {
+	s := &openStream{out: make(chan string, 16), end: make(chan struct{})}
+	a.mu.Lock()
+	n := len(a.streams)
+	a.streams = append(a.streams, s)
+	a.mu.Unlock()
+	defer s.close()
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	target := a.endpoint
+	if target == "" {
+		target = fmt.Sprintf("/post?s=%d", n)
+	}
+	fmt.Fprintf(w, ": welcome\n\nevent: endpoint\ndata: %s\n\n", target)
+	for {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case text := <-s.out:
+			_, _ = io.WriteString(w, text)
+		case <-s.end:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func streamOf(srv *httptest.Server) Endpoint {
+	return Endpoint{Transport: TransportSSE, URL: srv.URL + "/sse"}
+}
+
+func TestRealServerOverSSE(t *testing.T) {
+	t.Parallel()
+	s := server.NewMCPServer("test-agent", "1.2.3", server.WithToolCapabilities(true))
+	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}}}`)),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return mcp.NewToolResultJSON(r.Params.Arguments)
+		})
+	srv := serve(t, server.NewSSEServer(s))
+	p := newPool(t)
+	// As registered for what it is, and as registered for http only.
+	for _, kind := range []string{TransportSSE, TransportHTTP} {
+		t.Run(kind, func(t *testing.T) {
+			ep := streamOf(srv)
+			ep.Transport = kind
+			ctx := within(t, 10*time.Second)
+			set, err := p.Tools(ctx, ep, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tool, ok := Find(set.Tools, feedbackTool, nil)
+			if !ok || !strings.Contains(string(tool.InputSchema), "anyOf") || set.Server.Name != "test-agent" {
+				t.Fatalf("got %+v", set)
+			}
+			var wg sync.WaitGroup
+			for i := range 32 {
+				wg.Go(func() {
+					want := fmt.Sprintf(`{"value":"%d"}`, i)
+					a, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": fmt.Sprint(i)}})
+					if err != nil || a.Text != want || a.Protocol == "" {
+						t.Errorf("got %+v, %v; want %s", a, err, want)
+					}
+				})
+			}
+			wg.Wait()
+			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
+			var e *CallError
+			if !errors.As(err, &e) || e.Code != mcp.INVALID_PARAMS || !e.Written {
+				t.Errorf("unknown tool: %v", err)
+			}
+		})
+	}
+}
+
+func TestEndpointEvent(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]string{
+		"/post?s=1":                          "https://a.example/post?s=1",
+		"post":                               "https://a.example/v1/post",
+		"?s=1":                               "https://a.example/v1/sse?s=1",
+		"https://A.example:443/p#x":          "https://A.example:443/p",
+		"":                                   "",
+		"http://a.example/post":              "", // a step down from https
+		"https://a.example:444/post":         "",
+		"https://b.example/post":             "",
+		"//b.example/post":                   "",
+		"https://a.example.b.example/":       "",
+		"https://u:p@a.example/post":         "",
+		"file:///etc/passwd":                 "",
+		"javascript:1":                       "",
+		"https:post":                         "",
+		"%zz":                                "",
+		"/" + strings.Repeat("x", 5000):      "",
+		"https://a.example\\@b.example/post": "",
+	} {
+		base := must(url.Parse("https://a.example/v1/sse"))
+		got, err := endpointTarget(base, data)
+		var bad *BadAnswerError
+		if got != want || want == "" && !errors.As(err, &bad) {
+			t.Errorf("%.60q: got %q, %v; want %q", data, got, err, want)
+		}
+	}
+}
+
+func TestStreamsThatDoNotOpen(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int32
+	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	status := func(code int, header ...string) func(w http.ResponseWriter, r *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			for i := 0; i+1 < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, "said no")
+			return true
+		}
+	}
+	begins := func(text string) func(w http.ResponseWriter, r *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, text)
+			return true
+		}
+	}
+	var bad *BadAnswerError
+	var large *TooLargeError
+	for name, tt := range map[string]struct {
+		agent *streamAgent
+		want  CallError
+		as    any
+	}{
+		"401":                 {agent: &streamAgent{get: status(401)}, want: CallError{Status: 401}},
+		"404":                 {agent: &streamAgent{get: status(404)}, want: CallError{Status: 404}},
+		"429":                 {agent: &streamAgent{get: status(429, "Retry-After", "7")}, want: CallError{Status: 429, RetryAfter: 7 * time.Second}},
+		"503":                 {agent: &streamAgent{get: status(503, "Retry-After", "9")}, want: CallError{Status: 503, RetryAfter: 9 * time.Second}},
+		"307":                 {agent: &streamAgent{get: status(307, "Location", other.URL)}, want: CallError{Status: 307}},
+		"301":                 {agent: &streamAgent{get: status(301, "Location", other.URL)}, want: CallError{Status: 301}},
+		"no stream":           {agent: &streamAgent{get: status(200, "Content-Type", "text/html")}, as: &bad},
+		"another origin":      {agent: &streamAgent{endpoint: other.URL + "/post"}, as: &bad},
+		"ends at once":        {agent: &streamAgent{get: begins("")}, as: &bad},
+		"ends in the event":   {agent: &streamAgent{get: begins("event: endpoint\ndata: /post")}, as: &bad},
+		"endless first event": {agent: &streamAgent{get: begins("event: endpoint\ndata: /" + strings.Repeat("x", 3<<20))}, as: &large},
+		"endless comments":    {agent: &streamAgent{get: begins(strings.Repeat(": "+strings.Repeat("x", 100)+"\n\n", 40_000))}, as: &bad},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := serve(t, tt.agent)
+			p := newPool(t)
+			_, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+			var e *CallError
+			if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
+				t.Fatalf("got %#v: %v", e, err)
+			}
+			if tt.as != nil && !errors.As(err, tt.as) {
+				t.Errorf("%T: %v", e.Err, err)
+			}
+			if elsewhere.Load() != 0 {
+				t.Error("the other host was reached")
+			}
+		})
+	}
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		srv := serve(t, &streamAgent{get: func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return true
+		}})
+		p := newPool(t, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
+		_, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+		var e *CallError
+		if !errors.As(err, &e) || e.Stage != StageOpen || !e.Timeout {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestStreamsThatMisbehave(t *testing.T) {
+	t.Parallel()
+	onCall := func(f func(s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage)) *streamAgent {
+		return &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+			if method == "tools/call" {
+				f(s, w, r, id)
+			}
+			return method == "tools/call"
+		}}
+	}
+	answer := `{"content":[{"type":"text","text":"ok"}]}`
+	var bad *BadAnswerError
+	var large *TooLargeError
+	for name, tt := range map[string]struct {
+		agent *streamAgent
+		good  bool
+		want  CallError
+		as    any
+		calls int // 0: 1
+	}{
+		"the stream ends in a call": {want: CallError{Written: true}, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(202)
+			s.close()
+		})},
+		"the stream ends before the POST is answered": {want: CallError{Written: true}, agent: onCall(func(s *openStream, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+			s.close()
+			<-r.Context().Done()
+		})},
+		"the POST is never answered, the call is": {good: true, agent: onCall(func(s *openStream, _ http.ResponseWriter, r *http.Request, id json.RawMessage) {
+			s.result(id, answer)
+			<-r.Context().Done()
+		})},
+		"asks under our number": {good: true, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"method\":\"ping\"}\n\n", id)
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"other\",\"result\":{}}\n\ndata: not JSON\n\ndata: [1]\n\n")
+			s.result(id, answer)
+		})},
+		"another event moves the endpoint": {good: true, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\n")
+			s.result(id, answer)
+		})},
+		"endless event": {want: CallError{Written: true}, as: &large, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("data: %s", strings.Repeat("x", 3<<20))
+		})},
+		"event of many lines": {want: CallError{Written: true}, as: &large, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("%s", strings.Repeat("data: x\n", 1<<18))
+		})},
+		"notifications without end": {want: CallError{Written: true}, as: &bad, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(202)
+			for range 6 << 10 {
+				s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"%s\"}\n\n", strings.Repeat("x", 1000))
+			}
+		})},
+		"429": {want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.Header().Set("Retry-After", "3")
+			w.WriteHeader(429)
+		})},
+		"500": {want: CallError{Status: 500, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(500)
+		})},
+		"redirect": {want: CallError{Status: 308, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(308)
+		})},
+		"no such session, ever": {want: CallError{}, calls: 2, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			w.WriteHeader(404)
+		})},
+		"neither result nor error": {want: CallError{Written: true}, as: &bad, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s}\n\n", id)
+		})},
+		"JSON-RPC error": {want: CallError{Code: -32050, Written: true}, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32050,\"message\":\"own\"}}\n\n", id)
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := serve(t, tt.agent)
+			p := newPool(t)
+			begin := time.Now()
+			a, err := p.Call(within(t, 20*time.Second), streamOf(srv), Request{Tool: "x"})
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("took %s", took)
+			}
+			if n := tt.agent.seen("tools/call"); n != max(tt.calls, 1) {
+				t.Errorf("called %d times", n)
+			}
+			if tt.good {
+				if err != nil || a.Text != "ok" {
+					t.Errorf("got %+v, %v", a, err)
+				}
+				return
+			}
+			var e *CallError
+			if !errors.As(err, &e) {
+				t.Fatalf("got %+v, %v", a, err)
+			}
+			t.Log(e)
+			if e.Stage != StageCall || e.Status != tt.want.Status || e.Code != tt.want.Code || e.RetryAfter != tt.want.RetryAfter || e.Written != tt.want.Written || e.Timeout {
+				t.Errorf("got %+v", *e)
+			}
+			if tt.as != nil && !errors.As(err, tt.as) {
+				t.Errorf("%T: %v", e.Err, err)
+			}
+		})
+	}
+}
+
+// A stream that is lost is noticed by everybody at once, and replaced.
+func TestStreamLost(t *testing.T) {
+	t.Parallel()
+	inCall := make(chan struct{}, 16)
+	var hang atomic.Bool
+	a := &streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method != "tools/call" || !hang.Load() {
+			return false
+		}
+		w.WriteHeader(http.StatusAccepted)
+		inCall <- struct{}{}
+		return true
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	ep := streamOf(srv)
+	ctx := within(t, 30*time.Second)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	hang.Store(true)
+	done := make(chan error, 16)
+	for range 16 {
+		go func() {
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
+			done <- err
+		}()
+	}
+	for range 16 {
+		<-inCall
+	}
+	hang.Store(false)
+	begin := time.Now()
+	a.endAll()
+	for range 16 {
+		var e *CallError
+		if err := <-done; !errors.As(err, &e) || !e.Written || e.Timeout {
+			t.Errorf("lost in a call: %v", err)
+		}
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("noticed after %s", took)
+	}
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	// Lost between calls: the next caller does not notice, whether the worker has or not.
+	a.endAll()
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
+		t.Errorf("lost between calls: %v", err)
+	}
+	if n := a.seen("GET"); n != 3 {
+		t.Errorf("%d streams, want 3", n)
+	}
+}
+
+func TestStreamSaysThatToolsChanged(t *testing.T) {
+	t.Parallel()
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method == "tools/call" {
+			w.WriteHeader(http.StatusAccepted)
+			s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
+			s.result(id, `{"content":[]}`)
+		}
+		return method == "tools/call"
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	ctx := within(t, 10*time.Second)
+	for want := 1; want <= 2; want++ {
+		if _, err := p.Tools(ctx, streamOf(srv), false); err != nil || a.seen("tools/list") != want {
+			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)
+		}
+		if _, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestEventReader(t *testing.T) {
+	t.Parallel()
+	in := ": hello\n\nevent: endpoint\r\ndata: /p\r\n\r\ndata:a\ndata: b\ndata\nid: 7\nretry: 1\n\nevent: only a name\n\ndata:\n\nunknown: x\ndata: c\n\ndata: cut off"
+	r := newEventReader(strings.NewReader(in), 1000, func(int64) error { return nil })
+	for _, want := range []event{{"endpoint", []byte("/p"), 29}, {"", []byte("a\nb\n"), 36}, {"", nil, 7}, {"", []byte("c"), 20}} {
+		got, err := r.next()
+		if err != nil || got.name != want.name || !bytes.Equal(got.data, want.data) || got.size != want.size {
+			t.Fatalf("got %q %q of %d bytes, %v; want %q %q of %d", got.name, got.data, got.size, err, want.name, want.data, want.size)
+		}
+	}
+	if _, err := r.next(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	for name, in := range map[string]string{
+		"a line": "data: " + strings.Repeat("x", 10_000),
+		"lines":  strings.Repeat("data: x\n", 2000),
+		"others": strings.Repeat(": x\n", 2000),
+	} {
+		r := newEventReader(strings.NewReader(in), 1000, func(int64) error { return nil })
+		var large *TooLargeError
+		if _, err := r.next(); !errors.As(err, &large) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	long := strings.Repeat("x", 9000)
+	r = newEventReader(strings.NewReader("data: "+long+"\n\n"), 10_000, func(int64) error { return nil })
+	if e, err := r.next(); err != nil || string(e.data) != long {
+		t.Errorf("a long line: %d bytes, %v", len(e.data), err)
+	}
+}
+
+// Whatever a stream brings, it is read to its end within the bounds, and nothing but an answer with a pending number is an answer.
+func FuzzStream(f *testing.F) {
+	f.Add([]byte("event: endpoint\ndata: /post?s=1\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"))
+	f.Add([]byte("event: endpoint\ndata: https://b.example/\n\n"))
+	f.Add([]byte("data: {\"id\":1,\"method\":\"ping\"}\r\n\r\n: x\n\ndata: {\"method\":\"notifications/message\"}\n\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		base := must(url.Parse("https://a.example/sse"))
+		s := newSSE(t.Context(), base, nil, 512, time.Now)
+		w := &waiting{answer: make(chan *transport.JSONRPCResponse, 1), cancel: func() {}}
+		w.posted.Store(true)
+		s.pending["int64:1"] = w
+		s.SetNotificationHandler(func(mcp.JSONRPCNotification) {})
+		if err := s.read(bytes.NewReader(raw), make(chan struct{})); err == nil {
+			t.Fatal("ended without an error")
+		}
+		if s.post != "" {
+			u, err := url.Parse(s.post)
+			if err != nil || origin(u) != origin(base) || u.User != nil {
+				t.Fatalf("would post to %q", s.post)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

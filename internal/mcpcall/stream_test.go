@@ -1,0 +1,245 @@
+package mcpcall
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// The stream of an answer that ends before the result, and cannot be resumed: the tool may have run, so it is not called again.
+func TestResumeRefused(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 404, 405} {
+		a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			switch method {
+			case "tools/call":
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, "id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
+			case http.MethodGet:
+				w.WriteHeader(status)
+			default:
+				return false
+			}
+			return true
+		}}
+		_, e := callOnce(t, a)
+		if e == nil || !e.Written || e.Timeout || e.Stage != StageCall || errors.Is(e, ErrSessionGone) {
+			t.Errorf("%d: %+v", status, e)
+		}
+		if n := a.seen("tools/call"); n != 1 || a.seen(http.MethodGet) != 1 {
+			t.Errorf("%d: called %d times, resumed %d times", status, n, a.seen(http.MethodGet))
+		}
+	}
+}
+
+// 400 to every call says nothing about a session that was just made.
+func TestAlwaysBadRequest(t *testing.T) {
+	t.Parallel()
+	a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			http.Error(w, "too many arguments", http.StatusBadRequest)
+		}
+		return method == "tools/call"
+	}}
+	_, e := callOnce(t, a)
+	if e == nil || e.Status != 400 || !e.Written || errors.Is(e, ErrSessionGone) || !strings.Contains(e.Error(), "too many arguments") || a.seen("tools/call") != 2 {
+		t.Errorf("%+v after %d calls", e, a.seen("tools/call"))
+	}
+}
+
+// A stream that was just opened is no session that is gone.
+func TestStreamRefusesInitialize(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 404} {
+		a := &streamAgent{post: func(_ string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			w.WriteHeader(status)
+			return true
+		}}
+		p := newPool(t)
+		_, err := p.Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		var e *CallError
+		if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+// The answer is on the stream, and then the gateway answers the POST as it likes.
+func TestAnsweredBeforeRefused(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{404, 502, 504} {
+		a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if method == "tools/call" {
+				s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+				<-time.After(200 * time.Millisecond) // for it to arrive
+				w.WriteHeader(status)
+			}
+			return method == "tools/call"
+		}}
+		p := newPool(t)
+		answer, err := p.Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
+			t.Errorf("%d: got %+v, %v after %d calls", status, answer, err, a.seen("tools/call"))
+		}
+	}
+}
+
+// An agent of the older transport that is slow to initialize, but not to open its stream, is found out all the same.
+func TestSlowOlderTransport(t *testing.T) {
+	t.Parallel()
+	a := &streamAgent{post: func(method string, _ *openStream, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if method == "initialize" {
+			<-time.After(400 * time.Millisecond)
+		}
+		return false
+	}}
+	ep := streamOf(serve(t, a))
+	ep.Transport = TransportHTTP
+	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an agent sends besides its answers may grow with the calls.
+func TestBusyStream(t *testing.T) {
+	t.Parallel()
+	note := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\"" + strings.Repeat("x", 30_000) + "\"}\n\n"
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method == "tools/call" {
+			w.WriteHeader(http.StatusAccepted)
+			s.say("%s", note)
+			s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+		}
+		return method == "tools/call"
+	}}
+	now := &clock{now: time.Now()}
+	p := newPool(t, patient(now)) // within one minute
+	ep := streamOf(serve(t, a))
+	for i := range 100 {
+		if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if n := a.seen("GET"); n != 1 {
+		t.Errorf("%d streams", n)
+	}
+}
+
+// Calls share connections, also when the agent takes a POST with a body of unknown length.
+func TestStreamSharesConnections(t *testing.T) {
+	t.Parallel()
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method == "tools/call" {
+			w.WriteHeader(http.StatusAccepted)
+			_ = http.NewResponseController(w).Flush()
+			_, _ = io.WriteString(w, "Accepted")
+			s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+		}
+		return method == "tools/call"
+	}}
+	var made atomic.Int64
+	srv := httptest.NewUnstartedServer(a)
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			made.Add(1)
+		}
+	}
+	srv.Start()
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	p := newPool(t)
+	for range 20 {
+		if _, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := made.Load(); n > 4 {
+		t.Errorf("%d connections for 20 calls", n)
+	}
+}
+
+// What an agent knows the session by is in no error.
+func TestSessionIsMasked(t *testing.T) {
+	t.Parallel()
+	const session = "0123456789abcdef-session"
+	web := &agent{session: session, on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			http.Error(w, "Session "+r.Header.Get("Mcp-Session-Id")+" is broken", 500)
+		}
+		return method == "tools/call"
+	}}
+	stream := &streamAgent{endpoint: "/post?s=0&sessionId=" + session, post: func(method string, _ *openStream, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		if method == "tools/call" {
+			http.Error(w, "Session "+r.URL.Query().Get("sessionId")+" is broken", 500)
+		}
+		return method == "tools/call"
+	}}
+	p := newPool(t)
+	for _, ep := range []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream))} {
+		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		if err == nil || strings.Contains(err.Error(), session) || !strings.Contains(err.Error(), "is broken") {
+			t.Errorf("%s: %v", ep.Transport, err)
+		}
+	}
+}
+
+// record is a log's text.
+type record struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.Write(p)
+}
+func (r *record) String() string { r.mu.Lock(); defer r.mu.Unlock(); return r.buf.String() }
+
+// What the operator's file fills in as a secret is in no error and no log, also where no client can be made.
+func TestFilledInSecretIsMasked(t *testing.T) {
+	t.Parallel()
+	const filled = "hunter2hunter2"
+	var log record
+	p := newPool(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	good := command("plain")
+	good.Env = append(good.Env, "TOKEN="+filled)
+	for name, ep := range map[string]Endpoint{
+		"command":   {Transport: TransportStdio, Command: "/nowhere/" + filled + "/agent"},
+		"name":      {Transport: TransportStdio, Command: filled},
+		"folder":    {Transport: TransportStdio, Command: "/bin/true", Dir: "/nowhere/" + filled},
+		"host":      {Transport: TransportHTTP, URL: "http://" + filled + ".localhost:1/mcp"},
+		"blocked":   {Transport: TransportHTTP, URL: "http://u:p@" + filled + ".example/mcp"},
+		"connected": good,
+	} {
+		ep.Listed, ep.Secrets = true, []secret.Secret{secret.New(filled)}
+		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "pid"})
+		if (err == nil) != (name == "connected") || err != nil && strings.Contains(err.Error(), filled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		// A short one is not masked, so that paths are not quoted at all.
+		if e := (*startError)(nil); errors.As(err, &e) && strings.Contains(e.Error(), "nowhere") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if log := log.String(); strings.Contains(log, filled) || !strings.Contains(log, "endpoint") {
+		t.Errorf("the log: %s", log)
+	}
+}
