@@ -86,6 +86,19 @@ soak: ## Drive the delivery core through 10,000 random histories of faults (HIST
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (20 minutes; CHAOS picks rows).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=30m -run='$(CHAOS)' -v ./internal/trial
 
+# What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.
+.PHONY: conformance
+conformance: ## Hold the MCP client against the protocol's conformance suite, one scenario after the other (needs npm).
+	$(GO) run ./scripts/conformance $(ARGS)
+
+.PHONY: thirdparty
+thirdparty: services ## Deliver to MCP servers that others wrote, through a whole Herald (needs npm).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty$$' -v ./internal/trial
+
+.PHONY: bench-bridge
+bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).
+	$(GO) run ./scripts/bench-bridge -o docs/bench-bridge.md $(ARGS)
+
 .PHONY: bench
 bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).
 	$(GO) run ./scripts/bench -o docs/bench.md $(ARGS)

@@ -17,6 +17,7 @@ type agentCmd struct {
 	List    agentListCmd    `cmd:"" help:"List agents that Herald has delivered to, or meant to."`
 	Show    agentShowCmd    `cmd:"" help:"Show what is known of an agent."`
 	Resolve agentResolveCmd `cmd:"" help:"Resolve an agent now, or any URI, and show every step."`
+	Probe   agentProbeCmd   `cmd:"" help:"Connect to an agent, list its tools and show what a delivery would send. Calls nothing without --send."`
 	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release what is held because it was disabled."`
 	Disable agentDisableCmd `cmd:"" help:"Hold an agent's deliveries from now on (agent_disabled)."`
 	Policy  agentPolicyCmd  `cmd:"" help:"Set how an agent is treated, or show it when nothing is set."`
@@ -58,10 +59,11 @@ func (c *agentListCmd) Run(a *app) error {
 		return writeJSON(a, list)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tSTATE\tQUEUED\tRUNNING\tWAITING\tHELD\tLAST OK\tENDPOINT\tLAST ERROR")
+	fmt.Fprintln(w, "AGENT\tSTATE\tQUEUED\tRUNNING\tWAITING\tHELD\tLAST OK\tSERVER\tPROTOCOL\tTOOLS\tENDPOINT\tLAST ERROR")
 	for _, r := range list {
-		fmt.Fprintf(w, "%d:%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", r.ChainID, r.AgentID, r.State, r.Open[store.Queued], r.Open[store.Running],
-			r.Open[store.Waiting], r.Open[store.Held], when(r.LastOKAt), orDash(short(r.Endpoint)), orDash(short(r.LastError)))
+		fmt.Fprintf(w, "%d:%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ChainID, r.AgentID, r.State, r.Open[store.Queued], r.Open[store.Running],
+			r.Open[store.Waiting], r.Open[store.Held], when(r.LastOKAt), orDash(short(serverWords(r.ServerInfo))), orDash(r.Protocol), toolCount(r.Tools),
+			orDash(short(r.Endpoint)), orDash(short(r.LastError)))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -150,7 +152,10 @@ func (c *agentShowCmd) Run(a *app) error {
 	if c.JSON {
 		return writeJSON(a, r)
 	}
-	return showAgent(a, r)
+	if err := showAgent(a, r); err != nil {
+		return err
+	}
+	return showTokens(a, st, g)
 }
 
 // unknown looks whether the number is known under another registry.
@@ -181,9 +186,9 @@ func showAgent(a *app, r store.AgentRow) error {
 	row("state", state)
 	row("policy", "onUnknown="+onUnknown(r.Policy))
 	row("endpoint", r.Endpoint)
-	row("server", compact(r.ServerInfo))
+	row("server", serverWords(r.ServerInfo))
 	row("protocol", r.Protocol)
-	row("tools", compact(r.Tools))
+	row("tools", toolWords(r.Tools))
 	row("epoch", fmt.Sprint(r.Epoch))
 	var open []string
 	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
@@ -240,11 +245,24 @@ type agentDisableCmd struct {
 
 func (c *agentDisableCmd) Run(a *app) error { return able(a, c.agentArg, c.actor(), c.JSON, false) }
 
+// fileDisables tells whether the servers file disables an agent, as far as it can be read here.
+func (a *app) fileDisables(g store.Agent) bool {
+	listed, err := a.listedServer(g)
+	if err != nil {
+		fmt.Fprintf(a.err, "warning: it is not known whether the servers file disables the agent: %v\n", err)
+	}
+	return listed != nil && !listed.Enabled
+}
+
 // able enables or disables.
 func able(a *app, arg agentArg, actor string, asObject, enabled bool) error {
 	g, err := arg.agent(a)
 	if err != nil {
 		return err
+	}
+	if enabled && a.fileDisables(g) {
+		return fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: nothing was changed or released. Enable it there, which releases its deliveries; "+
+			"if they stay held, run this again", nameOf(g))
 	}
 	st, err := a.dispatching()
 	if err != nil {

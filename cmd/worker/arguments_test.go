@@ -54,7 +54,7 @@ func TestMisuse(t *testing.T) {
 		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "set twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, key, _ := worker(t, nil, "keys", "init")
+			_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
 			code, out, errs := worker(t, []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}, strings.Fields(c.args)...)
 			if code != exitMisuse || out != "" && !strings.Contains(out, "Usage: ") || !strings.Contains(errs, c.says) {
 				t.Errorf("worker %s: exit code %d\n%s%s", c.args, code, out, errs)

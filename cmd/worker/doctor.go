@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -38,6 +40,7 @@ func (c *doctorCmd) Run(a *app) error {
 	d.services()
 	d.chains()
 	d.commands()
+	d.servers()
 	sick := false
 	for _, f := range d.findings {
 		sick = sick || !f.OK
@@ -97,7 +100,7 @@ func (d *doctor) services() {
 		d.redis(redis, d.cfg.RedisURL.IsZero())
 	}
 	if !d.cfg.Keyset.IsZero() {
-		_, err := secret.Parse(d.cfg.Keyset)
+		_, err := service.Keyset(d.cfg)
 		d.add("keyset", err, "HERALD_KEYSET can be used")
 	}
 }
@@ -145,6 +148,9 @@ func (d *doctor) postgres(url secret.Secret) {
 		err = fmt.Errorf("%d are pending: run `worker migrate`", pending)
 	}
 	d.add("migrations", err, "all applied")
+	if err == nil {
+		d.tokens(st)
+	}
 }
 
 func (d *doctor) redis(url secret.Secret, embeddedOne bool) {
@@ -193,6 +199,19 @@ func (d *doctor) commands() {
 		}
 		d.add("stdio", err, path+" can be run")
 	}
+}
+
+// servers reads the servers file as the worker would.
+func (d *doctor) servers() {
+	if d.cfg.ServersFile == "" {
+		return
+	}
+	file, err := servers.Load(d.cfg.ServersFile, os.LookupEnv)
+	if err != nil {
+		d.add("servers", err, "")
+		return
+	}
+	d.add("servers", nil, fmt.Sprintf("HERALD_SERVERS_FILE names %d agents", len(file.Keys())))
 }
 
 type embeddedCmd struct {

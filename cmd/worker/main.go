@@ -32,6 +32,7 @@ type commands struct {
 	Config   configCmd   `cmd:"" help:"Show every setting, its effective value and where it came from."`
 	Migrate  migrateCmd  `cmd:"" help:"Apply pending migrations, or list them."`
 	Keys     keysCmd     `cmd:"" help:"Keys that encrypt secrets at rest."`
+	Token    tokenCmd    `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
 	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
 	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
 	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
@@ -42,8 +43,10 @@ type app struct {
 	ctx context.Context
 	cfg *config.Config
 	log *slog.Logger
+	in  io.Reader
 	out io.Writer
-	err io.Writer // progress; what is asked for goes to out
+	err io.Writer                          // progress; what is asked for goes to out
+	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
 }
 
 func main() {
@@ -54,6 +57,15 @@ func main() {
 }
 
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	return execute(app{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: terminal}, args, environ)
+}
+
+// terminal is the one that controls this process.
+func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
+
+// execute runs a command line with a's context and streams.
+func execute(a app, args, environ []string) int {
+	stdout, stderr := a.out, a.err
 	var c commands
 	exited := -1
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
@@ -68,7 +80,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exited // --help
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "worker:", err)
+		fmt.Fprintln(stderr, "worker:", withoutToken(args, err))
 		return exitMisuse
 	}
 	cfg, err := config.Load(environ)
@@ -77,9 +89,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
-	queue.LogDriver(log)
-	if err := k.Run(&app{ctx: ctx, cfg: cfg, log: log, out: stdout, err: stderr}); err != nil {
+	a.cfg, a.log = cfg, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	queue.LogDriver(a.log)
+	if err := k.Run(&a); err != nil {
 		var misuse *misuseError
 		var left *leftError
 		fmt.Fprintln(stderr, "worker:", err)

@@ -53,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 		"an unknown option": {nil, []string{"config", "--nonsense"}, 2, "nonsense"},
 		"a bad setting":     {[]string{"HERALD_CONCURRENCY=many"}, []string{"config"}, 2, "HERALD_CONCURRENCY"},
 		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
-		"keys":              {nil, []string{"keys", "init"}, 0, ""},
+		"keys":              {nil, []string{"keys", "init", "--cleartext"}, 0, ""},
 		"not an agent":      {nil, []string{"delivery", "list", "--agent", "42"}, 2, "CHAIN:AGENT"},
 		"not an id":         {nil, []string{"delivery", "show", "42"}, 2, "not a delivery id"},
 		"no such limit":     {nil, []string{"delivery", "list", "--limit", "0"}, 2, "--limit"},
@@ -177,7 +177,7 @@ func TestOperatorCommands(t *testing.T) {
 func TestDoctorNamesWhatIsAway(t *testing.T) {
 	env := []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d", "REDIS_URL=redis://:hunter2@127.0.0.1:1", "RPC_URL_8453=http://127.0.0.1:1/hunter2",
 		"RPC_URL_1=http://127.0.0.1:1/", `HERALD_STDIO_COMMANDS=[["/nowhere/agent"]]`}
-	_, key, _ := worker(t, nil, "keys", "init")
+	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
 	env = append(env, "HERALD_KEYSET="+strings.TrimSpace(key))
 	code, out, errs := worker(t, env, "doctor", "--json")
 	if code != 1 || strings.Contains(out+errs, "hunter2") {

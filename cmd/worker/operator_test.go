@@ -350,7 +350,15 @@ func TestAgents(t *testing.T) {
 	d.says(0, "8453:42 disabled 0 0 0 1", "agent", "list", "--state", "disabled")
 	d.says(0, "open 0 queued, 0 running, 0 waiting, 1 held", "agent", "show", "8453:42")
 	before := d.pending(queue.First) + d.pending(queue.Retry)
+	outside := d.env
+	d.lists(`{"8453:42":{"enabled":false}}`)
+	d.says(1, "is disabled by the servers file (enabled: false), which wins: nothing was changed or released", "agent", "enable", "8453:42")
+	if d.status(held) != "held agent_disabled" || d.pending(queue.First)+d.pending(queue.Retry) != before || d.agent("42").Enabled {
+		t.Errorf("%s, %+v", d.status(held), d.agent("42"))
+	}
+	d.lists(`{"8453:42":{"enabled":true},"8453:43":{"enabled":false}}`)
 	out, _ = d.worker(0, "agent", "enable", "8453:42", "--json", "--actor", "on call")
+	d.env = outside
 	if r := decode[agentChange](t, out); r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
 		t.Errorf("%s", out)
 	}

@@ -27,7 +27,7 @@ func migrated(ctx context.Context, url string) error {
 // newKeyset is HERALD_KEYSET's value as `worker keys init` prints it.
 func newKeyset(t testing.TB) string {
 	t.Helper()
-	code, out, errs := worker(t, nil, "keys", "init")
+	code, out, errs := worker(t, nil, "keys", "init", "--cleartext")
 	if code != 0 {
 		t.Fatal(errs)
 	}

@@ -53,6 +53,7 @@ type agentResolution struct {
 	Status   store.Status      `json:"status,omitempty"` // that a delivery would get now; none when it would be called
 	Reason   retry.Reason      `json:"reason,omitempty"`
 	Verdict  string            `json:"verdict"`
+	Note     string            `json:"note,omitempty"` // that deliveries do not go by this
 	TookMs   float64           `json:"tookMs"`
 }
 
@@ -81,6 +82,10 @@ func (c *agentResolveCmd) agent(a *app) error {
 	if !ok || id.BitLen() > 256 {
 		return &misuseError{fmt.Sprintf("%s is no agent id: it is wider than 256 bits", g.ID)}
 	}
+	listed, err := a.listedServer(g)
+	if err != nil {
+		return err
+	}
 	content, err := service.OpenContent(a.cfg, a.log)
 	if err != nil {
 		return err
@@ -99,6 +104,9 @@ func (c *agentResolveCmd) agent(a *app) error {
 		}
 	}
 	again := r.conclude(t, err)
+	if listed != nil {
+		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
+	}
 	if c.JSON {
 		err = writeJSON(a, r)
 	} else {
@@ -135,6 +143,9 @@ func (r *agentResolution) print(a *app, g store.Agent) error {
 		return err
 	}
 	_, err := fmt.Fprintf(a.out, "\nverdict: %s\n", printable(r.Verdict))
+	if err == nil && r.Note != "" {
+		_, err = fmt.Fprintf(a.out, "note: %s\n", printable(r.Note))
+	}
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -90,24 +89,6 @@ func (c *migrateStatusCmd) Run(a *app) error {
 		fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
 	}
 	return nil
-}
-
-type keysCmd struct {
-	Init keysInitCmd `cmd:"" help:"Print a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
-}
-
-type keysInitCmd struct{}
-
-func (c *keysInitCmd) Run(a *app) error {
-	k, err := secret.Create()
-	if err != nil {
-		return err
-	}
-	if err := k.Write(a.out); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(a.out)
-	return err
 }
 
 // writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a terminal too.

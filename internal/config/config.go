@@ -31,6 +31,8 @@ type Config struct {
 	Listen   string
 	APIToken secret.Secret
 	Keyset   secret.Secret
+	// MasterKey opens a wrapped Keyset; zero: none is needed, or it is asked for elsewhere.
+	MasterKey secret.Secret
 
 	Concurrency   int
 	DBPool        int
@@ -48,6 +50,8 @@ type Config struct {
 	AllowHTTP     bool
 	StdioCommands [][]string
 	Tools         []string
+	ToolAliases   map[string][]string // tool → names under which it is looked for as well
+	ServersFile   string
 	HashPolicy    string
 	Binding       string
 

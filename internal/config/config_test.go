@@ -103,6 +103,9 @@ func TestTakes(t *testing.T) {
 		{[]string{"HERALD_ALLOW_HTTP=true"}, func(c *Config) any { return c.AllowHTTP }, true},
 		{[]string{`HERALD_STDIO_COMMANDS=[["/bin/a","--x"],["/bin/b"]]`}, func(c *Config) any { return fmt.Sprint(c.StdioCommands) }, "[[/bin/a --x] [/bin/b]]"},
 		{[]string{"HERALD_TOOLS=wallet.send, a/b"}, func(c *Config) any { return strings.Join(c.Tools, " ") }, "wallet.send a/b"},
+		{[]string{`HERALD_TOOL_ALIASES={"agent.receiveFeedback": ["feedback.receive", "a/b"]}`}, func(c *Config) any { return fmt.Sprint(c.ToolAliases) }, "map[agent.receiveFeedback:[feedback.receive a/b]]"},
+		{[]string{"HERALD_SERVERS_FILE=/etc/herald/servers.json"}, func(c *Config) any { return c.ServersFile }, "/etc/herald/servers.json"},
+		{[]string{"HERALD_MASTER_KEY=m=m"}, func(c *Config) any { return c.MasterKey.Reveal() }, "m=m"},
 		{[]string{"HERALD_HASH_POLICY=annotate"}, func(c *Config) any { return c.HashPolicy }, "annotate"},
 		{[]string{"HERALD_BINDING=require"}, func(c *Config) any { return c.Binding }, "require"},
 		{[]string{"HERALD_VERIFY_EVENT=off"}, func(c *Config) any { return c.VerifyEvent }, "off"},
@@ -170,6 +173,13 @@ func TestRefuses(t *testing.T) {
 		{[]string{`HERALD_STDIO_COMMANDS=[[""]]`}, "HERALD_STDIO_COMMANDS: command 1 is empty"},
 		{[]string{"HERALD_TOOLS=a b"}, `HERALD_TOOLS: "a b" is not a tool's name`},
 		{[]string{"HERALD_TOOLS=" + strings.Repeat("x", 129)}, "HERALD_TOOLS: "},
+		{[]string{"HERALD_TOOL_ALIASES=x"}, "HERALD_TOOL_ALIASES: must be a JSON object"},
+		{[]string{"HERALD_TOOL_ALIASES=null"}, "HERALD_TOOL_ALIASES: must be a JSON object"},
+		{[]string{`HERALD_TOOL_ALIASES={"a": "b"}`}, "HERALD_TOOL_ALIASES: must be a JSON object"},
+		{[]string{`HERALD_TOOL_ALIASES={} x`}, "HERALD_TOOL_ALIASES: has text after the JSON object"},
+		{[]string{`HERALD_TOOL_ALIASES={"a": ["b c"]}`}, `HERALD_TOOL_ALIASES: "b c" is not a tool's name`},
+		{[]string{`HERALD_TOOL_ALIASES={"": ["b"]}`}, `HERALD_TOOL_ALIASES: "" is not a tool's name`},
+		{[]string{`HERALD_TOOL_ALIASES={"a": ["b"` + strings.Repeat(`,"b"`, 16) + `]}`}, `HERALD_TOOL_ALIASES: gives "a" more than 16 names`},
 		{[]string{"HERALD_HASH_POLICY=lax"}, "HERALD_HASH_POLICY: must be one of strict, require, annotate"},
 		{[]string{"HERALD_BINDING=on"}, "HERALD_BINDING: must be one of off, warn, require"},
 		{[]string{"HERALD_VERIFY_EVENT=on"}, "HERALD_VERIFY_EVENT: must be one of off, receipt, finalized"},
@@ -293,7 +303,7 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	keys := keyset(t)
 	c := load(t, "REDIS_URL=redis://:pw1234@h", "DATABASE_URL=postgres://u:pw1234@h/d", "HERALD_KEYSET="+keys, "HERALD_API_TOKEN=pw1234",
-		"RPC_URL_8453=https://h/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_MASTER_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
+		"RPC_URL_8453=https://h/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_NEW_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
 		"HERALD_BINDNIG=require", "PATH=/pw1234")
 	settings := c.Settings()
 	shown, err := json.Marshal(settings)
@@ -314,13 +324,13 @@ func TestSettings(t *testing.T) {
 	for name, want := range map[string]string{
 		"REDIS_URL": "****** environment", "DATABASE_URL": "****** environment", "HERALD_API_TOKEN": "****** environment", "RPC_URL_8453": "****** environment",
 		"VALIDATION_REGISTRY_5": mixedAddress + " environment", "HERALD_LISTEN": "127.0.0.1:1 environment", "HERALD_CONCURRENCY": "32 default",
-		"HERALD_QUEUE": " default", "HERALD_MASTER_KEY": "****** not read", "HERALD_BINDNIG": "****** not read",
+		"HERALD_QUEUE": " default", "HERALD_NEW_KEY": "****** not read", "HERALD_BINDNIG": "****** not read",
 	} {
 		if got[name] != want {
 			t.Errorf("%s: got %q, want %q", name, got[name], want)
 		}
 	}
-	const tail = "RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 HERALD_BINDNIG HERALD_MASTER_KEY"
+	const tail = "RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 HERALD_BINDNIG HERALD_NEW_KEY"
 	if s := strings.Join(names, " "); !strings.HasPrefix(s, "REDIS_URL DATABASE_URL HERALD_QUEUE ") || !strings.HasSuffix(s, tail) {
 		t.Errorf("order: %s", s)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -46,6 +47,8 @@ func variables() []variable {
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
 		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true, setKeyset},
+		{"HERALD_MASTER_KEY", "", "Opens a keyset that is wrapped: 32 bytes, base64 or hex.", true,
+			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process.", false,
 			number(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
@@ -77,6 +80,9 @@ func variables() []variable {
 			}},
 		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Nothing else is ever started; every element must match.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
+		{"HERALD_TOOL_ALIASES", "", `Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
+		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Read again when it changes.", false,
+			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Its registration names the agent in registrations[], or the endpoint's domain does in /.well-known/agent-registration.json. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected (endpoint_unverified). off: nobody is asked.", false,
@@ -189,6 +195,10 @@ func setListen(c *Config, s string) string {
 
 func setKeyset(c *Config, s string) string {
 	k := secret.New(s)
+	if secret.IsWrapped(k) { // only its master can tell whether it is good
+		c.Keyset = k
+		return ""
+	}
 	if _, err := secret.Parse(k); err != nil {
 		var fault *secret.KeysetError
 		if errors.As(err, &fault) {
@@ -203,12 +213,41 @@ func setKeyset(c *Config, s string) string {
 // setTools takes names as MCP bounds them (SEP-986): 1 to 128 letters, digits, _ - . and /.
 func setTools(c *Config, s string) string {
 	for _, t := range list(s) {
-		if len(t) > 128 || strings.IndexFunc(t, func(r rune) bool {
-			return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./", r))
-		}) >= 0 {
+		if !toolName(t) {
 			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", t)
 		}
 		c.Tools = append(c.Tools, t)
+	}
+	return ""
+}
+
+func toolName(s string) bool {
+	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./", r))
+	}) < 0
+}
+
+// maxAliases is how many further names one tool may have.
+const maxAliases = 16
+
+func setAliases(c *Config, s string) string {
+	dec := json.NewDecoder(strings.NewReader(s))
+	if err := dec.Decode(&c.ToolAliases); err != nil || c.ToolAliases == nil {
+		return `must be a JSON object, as in {"agent.receiveFeedback": ["feedback.receive"]}`
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return "has text after the JSON object"
+	}
+	for _, tool := range slices.Sorted(maps.Keys(c.ToolAliases)) {
+		names := c.ToolAliases[tool]
+		if len(names) > maxAliases {
+			return fmt.Sprintf("gives %q more than %d names", tool, maxAliases)
+		}
+		for _, name := range append([]string{tool}, names...) {
+			if !toolName(name) {
+				return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", name)
+			}
+		}
 	}
 	return ""
 }

@@ -29,7 +29,7 @@ type Place interface {
 func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	token := fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No)
 	if a.unbound && p.Unbound != nil {
-		pass, err := p.Unbound.Enter(ctx, unboundPrefix+where(a.target), token)
+		pass, err := p.Unbound.Enter(ctx, unboundPrefix+a.where(), token)
 		if err != nil {
 			return notAdmitted(err, "nothing binds this agent to its endpoint, so it shares a small part with others like it: ")
 		}
@@ -38,7 +38,7 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	if p.Limits == nil {
 		return nil
 	}
-	pass, err := p.Limits.Enter(ctx, where(a.target), token)
+	pass, err := p.Limits.Enter(ctx, a.where(), token)
 	if err != nil {
 		p.leaveShare(ctx, a, limits.Neutral)
 		return notAdmitted(err, "")
@@ -90,10 +90,20 @@ func (p *Pipeline) leaveShare(ctx context.Context, a *attempt, result limits.Res
 	}
 }
 
-// where is what limits are kept for: the origin of an endpoint, however it is spelt, or the command.
+// where is what limits are kept for. A command that the servers file names is its agent's alone: others run the same program with other
+// arguments, and these may hold secrets.
+func (a *attempt) where() string {
+	if a.target.Listed && a.target.URL == "" {
+		agent := a.claim.Agent()
+		return fmt.Sprintf("%s:%d:%s:%s", a.target.Transport, agent.ChainID, agent.Registry, agent.ID)
+	}
+	return where(a.target)
+}
+
+// where is the origin of an endpoint, however it is spelt, or its command.
 func where(e mcpcall.Endpoint) string {
-	if e.Transport == mcpcall.TransportStdio {
-		return "stdio:" + e.Command
+	if e.URL == "" {
+		return e.Transport + ":" + e.Command
 	}
 	u, err := url.Parse(e.URL)
 	if err != nil {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -66,6 +67,9 @@ func replyError(w http.ResponseWriter, id json.RawMessage, code int, message str
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s}}`, id, code, asJSON(message))
 }
 
+// paramsKey is where agent.on finds the request's params, as JSON.
+type paramsKey struct{}
+
 // names answers which agents its endpoints are of.
 func (a *agent) names(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
@@ -99,6 +103,7 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	schema, tool := a.schema, a.tool
 	a.mu.Unlock()
+	r = r.WithContext(context.WithValue(r.Context(), paramsKey{}, string(req.Params)))
 	if a.on != nil && a.on(req.Method, w, r, req.ID) {
 		return
 	}

@@ -21,6 +21,9 @@ func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 	if ms := a.job.Action.TimeoutMs; ms > 0 {
 		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
 	}
+	if most := a.server.Timeout; most > 0 {
+		timeout = min(timeout, most)
+	}
 	answer, err := p.send(ctx, a, timeout)
 	if retry.NotATool(err) {
 		if changed, refit := p.recompose(ctx, a); refit != nil {

@@ -13,11 +13,23 @@ import (
 // blockTime is how long a missing confirmation is waited for; slower chains simply wait more than once.
 const blockTime = 3 * time.Second
 
-// check asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
+// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does.
+func Disabled(byFile, byRow bool) error {
+	switch {
+	case byFile:
+		return retry.Fail(retry.AgentDisabled, "the servers file disables the agent (enabled: false); its deliveries are released when it does not any more")
+	case byRow:
+		return retry.Fail(retry.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
+	}
+	return nil
+}
+
+// check holds what is for a disabled agent, and asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
 // HERALD_VERIFY_EVENT=off, the job is believed.
 func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
-	if !a.claim.Enabled {
-		return "", retry.Fail(retry.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
+	a.out.Elsewhere = a.listed && !a.server.Enabled
+	if err := Disabled(a.out.Elsewhere, !a.claim.Enabled); err != nil {
+		return "", err
 	}
 	c, ok := p.Chain(a.job.ChainID)
 	if !ok || p.Verify == chain.VerifyOff {

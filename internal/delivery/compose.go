@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
 )
 
 var errNoTool = errors.New("the agent offers no such tool")
@@ -20,6 +22,9 @@ const maxArguments = 8 << 20
 // compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
 // after its tools were listed anew.
 func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
+	if len(p.toolNames(a)) == 0 {
+		return "", p.noTool(a, errNoTool) // and nobody is asked
+	}
 	if err := p.admit(ctx, a); err != nil {
 		return "", err
 	}
@@ -48,10 +53,26 @@ func (p *Pipeline) noTool(a *attempt, err error) error {
 	switch {
 	case !errors.Is(err, errNoTool):
 		return err
+	case len(p.toolNames(a)) == 0 && a.job.Kind == job.KindNewFeedback:
+		return retry.Bar(retry.ToolNotFound, fmt.Sprintf(barred, a.job.Action.ToolName))
+	case len(p.toolNames(a)) == 0:
+		return retry.Bar(retry.ToolNotOffered, fmt.Sprintf(barred, a.job.Action.ToolName))
 	case a.job.Kind == job.KindNewFeedback:
 		return retry.Fail(retry.ToolNotFound, fmt.Sprintf("the agent offers no tool %s, nor one of its aliases", a.job.Action.ToolName))
 	}
 	return retry.Fail(retry.ToolNotOffered, fmt.Sprintf("the agent offers no tool %s", a.job.Action.ToolName))
+}
+
+const barred = "the servers file does not list %s among the tools that are called at this agent"
+
+// toolNames are the names under which the job's tool is looked for, the best first; none: the servers file allows none of them.
+func (p *Pipeline) toolNames(a *attempt) []string {
+	name := a.job.Action.ToolName
+	names := slices.Concat([]string{name}, mcpcall.Aliases(name), p.ToolAliases[name])
+	if a.listed {
+		return a.server.Allows(names)
+	}
+	return names
 }
 
 func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
@@ -64,9 +85,9 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	case err != nil:
 		return err
 	}
-	a.out.Protocol = tools.Protocol
-	a.out.ServerInfo = asJSON(tools.Server)
-	tool, ok := mcpcall.Find(tools.Tools, a.job.Action.ToolName, mcpcall.Aliases(a.job.Action.ToolName))
+	p.learn(a, tools)
+	names := p.toolNames(a)
+	tool, ok := mcpcall.Find(tools.Tools, names[0], names[1:])
 	if !ok {
 		return errNoTool
 	}
@@ -92,6 +113,25 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	a.tool, a.args, a.cleaned = tool, clean, cleaned
 	a.out.ToolName, a.out.Arguments = tool.Name, sent
 	return nil
+}
+
+// learn notes what the agent says of itself, for its row. That is written with every delivery, so what it offers goes along only when
+// it is news: listed since this process last recorded it.
+func (p *Pipeline) learn(a *attempt, set mcpcall.ToolSet) {
+	a.out.Protocol = set.Protocol
+	a.out.ServerInfo, a.out.Tools = nil, nil
+	if p.told != nil {
+		if last, ok := p.told.Get(a.claim.Agent()); ok && last.Equal(set.Listed) {
+			return
+		}
+	}
+	a.offered = set.Listed
+	tools := make([]store.KnownTool, len(set.Tools))
+	for i, t := range set.Tools {
+		tools[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
+	}
+	a.out.Tools = store.ToolList(tools)
+	a.out.ServerInfo = asJSON(map[string]string{"name": set.Server.Name, "version": set.Server.Version})
 }
 
 // listsNothing: the agent does not even know tools/list.

@@ -88,7 +88,7 @@ func fetched(doc ipfs.Document, policy string, j job.Job) (*attempt, string, err
 	}
 	j.FeedbackURI, j.ResponseURI, j.Action = "some:uri", "some:uri", job.Action{IncludeFileContent: true, VerifyFileHash: true}
 	a := &attempt{job: j, claim: &store.Claim{}}
-	p := &Pipeline{Config{Fetcher: document{doc}, HashPolicy: policy, FetchLimit: 1 << 20}}
+	p := &Pipeline{Config: Config{Fetcher: document{doc}, HashPolicy: policy, FetchLimit: 1 << 20}}
 	detail, err := p.fetch(context.Background(), a)
 	return a, detail, err
 }

@@ -168,7 +168,7 @@ func (in *Intake) seal(j job.Job) (store.Intake, error) {
 	if err != nil {
 		return it, errors.New("encode the job's headers")
 	}
-	if it.SealedHeaders, err = in.Sealer.Seal(b, headerBinding(j, origin(j.Action.Endpoint.URL))); err != nil {
+	if it.SealedHeaders, err = in.Sealer.Seal(b, headerBinding(j, j.Action.Endpoint.URL)); err != nil {
 		return it, fmt.Errorf("encrypt the job's headers: %w", err)
 	}
 	return it, nil

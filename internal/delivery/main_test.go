@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(stdioAgent) != "" {
+		speakStdio()
+		return
+	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
 	embeddedtest.Main(m, devnettest.Leftovers()...)
 }

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"math/rand/v2"
@@ -17,9 +19,11 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 // Ledger is the store as a delivery needs it.
@@ -70,6 +74,13 @@ type Config struct {
 	Unbound    Limits // more of them for agents that nothing binds to their endpoint; nil: none
 	Schedule   retry.Schedule
 
+	// Servers is what the operator says about an agent in the servers file; nil: there is none.
+	Servers func(a store.Agent) (servers.Server, bool)
+	// Credentials are the tokens that operators stored; nil: none.
+	Credentials *Credentials
+	// ToolAliases are names under which a tool is looked for beside its built-in ones (HERALD_TOOL_ALIASES).
+	ToolAliases map[string][]string
+
 	Verify      chain.Verify  // default: receipt where the chain is configured
 	HashPolicy  string        // strict (default), require, annotate
 	CallTimeout time.Duration // longest call; a job may ask for less
@@ -105,7 +116,13 @@ type Step struct {
 }
 
 // Pipeline delivers. Safe for concurrent use.
-type Pipeline struct{ Config }
+type Pipeline struct {
+	Config
+	told *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
+}
+
+// maxTold is of how many agents it is remembered what is recorded of them; of another one it is recorded again.
+const maxTold = 4096
 
 // New checks the configuration.
 func New(cfg Config) (*Pipeline, error) {
@@ -136,7 +153,11 @@ func New(cfg Config) (*Pipeline, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Pipeline{cfg}, nil
+	told, err := lru.New[store.Agent, time.Time](maxTold)
+	if err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	return &Pipeline{Config: cfg, told: told}, nil
 }
 
 // claimTimeout bounds the claim: one statement, or the database is in trouble.
@@ -216,19 +237,25 @@ type attempt struct {
 	began   time.Time // this process' monotonic clock, before the claim was asked for
 	lease   time.Duration
 	job     job.Job
+	server  servers.Server
 	target  mcpcall.Endpoint
 	file    job.File
 	tool    mcpcall.Tool
 	args    map[string]any
-	cleaned bool  // control characters were taken out of what the agent receives
-	own     bool  // the credentials are the job's own
-	unbound bool  // nothing binds the agent to the endpoint that its registration names
-	bare    bool  // out has lost what Postgres would not take
-	kept    bool  // Redis has out, because Postgres did not take it at once
-	place   Place // at the origin
-	share   Place // among the unbound agents of the origin
+	cleaned bool      // control characters were taken out of what the agent receives
+	own     bool      // the credentials are the job's own
+	listed  bool      // the servers file has something to say about the agent: server
+	unbound bool      // nothing binds the agent to the endpoint that its registration names
+	bare    bool      // out has lost what Postgres would not take
+	kept    bool      // Redis has out, because Postgres did not take it at once
+	place   Place     // at the origin
+	share   Place     // among the unbound agents of the origin
+	offered time.Time // when the tools in out were listed
 	out     store.Outcome
 }
+
+// onUnknown is what becomes of a call of which nobody knows whether the agent took it.
+func (a *attempt) onUnknown() string { return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown) }
 
 // leaseLeft is a lower bound of what is left of the lease, by this process' monotonic clock.
 func (a *attempt) leaseLeft(now time.Time) time.Duration { return a.lease - now.Sub(a.began) }
@@ -243,6 +270,9 @@ func (p *Pipeline) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, er
 		return nil, err
 	}
 	a := &attempt{claim: c, began: began, lease: p.Lease, job: c.Job, out: store.Outcome{Stage: "claim"}}
+	if p.Servers != nil {
+		a.server, a.listed = p.Servers(c.Agent())
+	}
 	p.trace(a, "claim", "", err, began)
 	return a, err
 }
@@ -262,10 +292,14 @@ func (a *attempt) agent() resolver.Agent {
 	return resolver.Agent{ChainID: a.job.ChainID, Registry: a.job.IdentityRegistry, ID: new(big.Int).Set(a.job.AgentID), Epoch: a.claim.Epoch}
 }
 
-// headerBinding ties a job's secret headers to its delivery's key and to the origin they are for.
-func headerBinding(j job.Job, origin string) secret.Binding {
-	return secret.Binding{Purpose: "job.headers.v1", ChainID: j.ChainID, Registry: common.Address.Hex(j.IdentityRegistry),
-		AgentID: j.AgentID.String(), Origin: origin}
+// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to the origin of the URL they are for.
+func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
+	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(), AgentID: agentID,
+		Origin: origin(rawURL)}
+}
+
+func headerBinding(j job.Job, rawURL string) secret.Binding {
+	return HeaderBinding(j.ChainID, j.IdentityRegistry.Hex(), j.AgentID.String(), rawURL)
 }
 
 // asJSON is v as JSON, or nil when v has none: it is only shown.

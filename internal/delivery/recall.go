@@ -91,7 +91,7 @@ func (p *Pipeline) kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
 
 // unknown decides about an earlier attempt whose outcome only a dead process knew. Who replays has decided that it is sent again.
 func (p *Pipeline) unknown(a *attempt) error {
-	if !a.claim.InDoubt || a.claim.Policy.OnUnknown != store.OnUnknownHold {
+	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
 	return retry.Fail(retry.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent took the call, and the agent's policy "+

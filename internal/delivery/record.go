@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -55,7 +56,11 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 	if a.kept {
 		p.forget(ctx, a)
 	}
+	if a.out.Tools != nil {
+		p.told.Add(a.claim.Agent(), a.offered)
+	}
 	p.Metrics.recorded(a, rec.Age)
+	p.unlock(ctx, a)
 	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
 }
 
@@ -66,16 +71,21 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		return retry.Verdict{}
 	}
 	v := retry.Classify(failure)
+	p.Credentials.refuse(a, v, failure)
+	var call *mcpcall.CallError
+	if v.Reason == retry.AuthRequired && a.target.Listed && errors.As(failure, &call) {
+		v.Text += ": " + a.remedy()
+	}
 	if v.Reason == retry.AuthRequired && a.own {
 		// No stored credential could mend what the job brought itself.
-		v.Reason, v.Ending, v.Free = retry.AuthFailed, retry.Reject, false
+		v.Reason, v.Ending, v.Free, v.AgentFault = retry.AuthFailed, retry.Reject, false, false
 	}
-	if v.Unknown && a.claim.Policy.OnUnknown == store.OnUnknownHold {
+	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = retry.HeldUnknown, retry.Hold, false
 	}
 	a.out.Reason, a.out.Error, a.out.Free = string(v.Reason), v.Text, v.Free
-	a.out.Moved = v.Moved && a.job.Action.ResolveEndpoint
+	a.out.Moved = v.Moved && a.job.Action.ResolveEndpoint && !a.target.Listed
 	a.out.KeepLine = v.Limited()
 	if v.AgentFault && a.out.Stage != "fetch" { // the feedback's file is its client's affair
 		a.out.AgentError = v.Text
@@ -133,7 +143,7 @@ func (a *attempt) strip() {
 	a.bare = true
 	o := &a.out
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
-	o.Arguments, o.Response, o.Result, o.ServerInfo = nil, nil, nil, nil
+	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools = nil, nil, nil, nil, nil
 	if o.Error != "" {
 		o.Error = "details could not be stored; the log has them"
 	}

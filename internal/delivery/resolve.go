@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,11 +13,41 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// resolve finds the agent's MCP endpoint: the job's own if it names one, else the registration's.
-func (p *Pipeline) resolve(ctx context.Context, a *attempt) (string, error) {
-	if !a.job.Action.ResolveEndpoint {
-		return p.ownEndpoint(a)
+// resolve finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the registration's. When
+// nothing says which revision the agent speaks, it is what it spoke last.
+func (p *Pipeline) resolve(ctx context.Context, a *attempt) (detail string, err error) {
+	listed, ok := a.server.Endpoint()
+	switch {
+	case !a.job.Action.ResolveEndpoint:
+		detail, err = p.ownEndpoint(a)
+	case ok:
+		a.target, a.out.Endpoint = listed, a.server.Display
+		detail = a.out.Endpoint + " from the servers file"
+	default:
+		detail, err = p.registered(ctx, a)
 	}
+	a.target.ProtocolHint = cmp.Or(a.target.ProtocolHint, a.claim.Protocol)
+	if err != nil {
+		return "", err
+	}
+	note, err := p.authorize(ctx, a)
+	return detail + note, err
+}
+
+// remedy tells what an operator does about an agent that refuses its credentials.
+func (a *attempt) remedy() string {
+	const token = "`worker token set` stores a credential for it and releases what is held"
+	switch ep, _ := a.server.Endpoint(); {
+	case !a.target.Listed:
+		return token
+	case len(ep.Headers) > 0: // they win over a stored token
+		return "mend its auth or headers in the servers file, which releases what is held"
+	}
+	return "give it auth or headers in the servers file, or " + token
+}
+
+// registered takes the endpoint of the agent's registration.
+func (p *Pipeline) registered(ctx context.Context, a *attempt) (string, error) {
 	if _, ok := p.Chain(a.job.ChainID); !ok {
 		return "", retry.Fail(retry.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", a.job.ChainID, a.job.ChainID))
@@ -53,7 +84,7 @@ func (p *Pipeline) ownEndpoint(a *attempt) (string, error) {
 	if len(a.claim.SealedHeaders) == 0 {
 		return a.out.Endpoint + " from the job", nil
 	}
-	plain, err := p.Opener.Open(a.claim.SealedHeaders, headerBinding(a.job, origin(e.URL)))
+	plain, err := p.Opener.Open(a.claim.SealedHeaders, headerBinding(a.job, e.URL))
 	if err != nil {
 		return "", fmt.Errorf("decrypt the job's headers: %w", err)
 	}
@@ -71,8 +102,8 @@ func (p *Pipeline) ownEndpoint(a *attempt) (string, error) {
 
 // display is an endpoint as pages and logs may show it: no query, no user information, no arguments.
 func display(e mcpcall.Endpoint) string {
-	if e.Transport == mcpcall.TransportStdio {
-		return "stdio:" + e.Command
+	if e.URL == "" {
+		return e.Transport + ":" + e.Command
 	}
 	u, err := url.Parse(e.URL)
 	if err != nil {

@@ -88,6 +88,8 @@ func transport(s Service) string {
 		}
 	case "":
 		switch {
+		case web && namedSSE(s.Endpoint):
+			return TransportSSE
 		case web:
 			return TransportHTTP
 		case s.Endpoint == "" && !s.OddArgs:
@@ -95,4 +97,11 @@ func transport(s Service) string {
 		}
 	}
 	return TransportOther
+}
+
+// namedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the 2024-11-05 revision have
+// their stream, also those that have streamable HTTP at /mcp beside it.
+func namedSSE(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Path, "/")), "/sse")
 }

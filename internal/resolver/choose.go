@@ -73,7 +73,7 @@ func Judge(e erc8004.MCPEntry, allowed [][]string) error {
 // judged here: the guard does that where they are dialled.
 func refusal(e erc8004.MCPEntry, allowed [][]string) string {
 	switch e.Transport {
-	case erc8004.TransportHTTP:
+	case erc8004.TransportHTTP, erc8004.TransportSSE:
 		u, err := url.Parse(e.URL)
 		switch {
 		case err != nil || u.Hostname() == "":
@@ -82,8 +82,6 @@ func refusal(e erc8004.MCPEntry, allowed [][]string) string {
 			return "its address carries user information"
 		}
 		return ""
-	case erc8004.TransportSSE:
-		return "HTTP+SSE endpoints are not called by this version; let the agent register a streamable HTTP endpoint"
 	case erc8004.TransportStdio:
 		argv := append([]string{e.Command}, e.Args...)
 		if slices.ContainsFunc(allowed, func(a []string) bool { return slices.Equal(a, argv) }) {

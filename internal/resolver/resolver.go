@@ -88,8 +88,8 @@ func (a Agent) key() string {
 // Target is where an agent takes calls. Everything in it but Binding is the
 // document's author's word.
 type Target struct {
-	Transport    string // "http" or "stdio"
-	URL          string // for http
+	Transport    string // "http", "sse" or "stdio"
+	URL          string // for http and sse
 	Command      string // for stdio: exactly as the operator listed it
 	Args         []string
 	ProtocolHint string // MCP protocol revision the author named, "" when none

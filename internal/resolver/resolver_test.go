@@ -183,6 +183,24 @@ func reason(err error) string {
 	return err.Error()
 }
 
+// TestTransports: what is written of an entry becomes the transport that is dialled.
+func TestTransports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent"}}})
+	for entry, want := range map[string]string{
+		`{"name":"MCP","endpoint":"https://a.example/mcp"}`:                        "http",
+		`{"name":"MCP","endpoint":"https://a.example/sse"}`:                        "sse",
+		`{"name":"MCP","transport":"HTTP+SSE","endpoint":"https://a.example/mcp"}`: "sse",
+		`{"name":"MCP","transport":"http","endpoint":"https://a.example/sse"}`:     "http",
+	} {
+		w.chain.set("7", data(document(`"services":[`+entry+`]`)))
+		if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.Transport != want {
+			t.Errorf("%s: %q, %v; want %q", entry, got.Transport, err, want)
+		}
+		w.pass(24 * time.Hour)
+	}
+}
+
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent", "--stdio"}}})
@@ -218,10 +236,13 @@ func TestResolve(t *testing.T) {
 		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "https://c.example", "data", false},
 		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "https://d.example", "data", false},
 		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", true},
-		"sse, then command":  {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", true},
+		"sse before command": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "https://a.example", "data", false},
+		"http before sse":    {data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/sse"},{"name":"MCP","endpoint":"https://a.example/mcp"}]`)), "ok", "https://a.example/mcp", "data", false},
+		"user at sse":        {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/sse"}]`)), "transport_refused", "", "", false},
 		"other command":      {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"sh","args":["-c","id"]}}`)), "transport_refused", "", "", false},
 		"one more argument":  {data(document(`"capabilities":{"mcp":{"command":"agent","args":["--stdio","-v"]}}`)), "transport_refused", "", "", false},
 		"ws":                 {data(document(`"services":[{"name":"MCP","endpoint":"ws://a.example"}]`)), "transport_refused", "", "", false},
+		"ws, said to be sse": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"ws://a.example/sse"}]`)), "transport_refused", "", "", false},
 		"no scheme":          {data(document(`"services":[{"name":"MCP","endpoint":"a.example/mcp"}]`)), "transport_refused", "", "", false},
 		"user information":   {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/mcp"}]`)), "transport_refused", "", "", false},
 		"inactive":           {data(document(`"active":false,` + mcp)), resolver.AgentInactive, "", "", false},

@@ -147,9 +147,10 @@ func KeyID(cipher []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(cipher[1:prefix]), true
 }
 
-// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so. A file that others can read is refused.
-func LoadOrCreateFile(path string) (k *Keyset, made bool, err error) {
-	k, err = loadFile(path)
+// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so: wrapped when there is a master (nil: none). A file
+// that others can read is refused.
+func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
+	k, err = LoadFile(path, m)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return k, false, err
 	}
@@ -161,13 +162,17 @@ func LoadOrCreateFile(path string) (k *Keyset, made bool, err error) {
 		return nil, false, fmt.Errorf("make a keyset file: %w", err)
 	}
 	defer func() { _ = os.Remove(tmp.Name()) }()
-	err = errors.Join(k.Write(tmp), tmp.Sync(), tmp.Close())
+	write := k.Write
+	if m != nil {
+		write = func(w io.Writer) error { return k.WriteWrapped(w, m) }
+	}
+	err = errors.Join(write(tmp), tmp.Sync(), tmp.Close())
 	if err == nil {
 		// Link, not rename: of two processes that make one at once, the first must win for both.
 		err = os.Link(tmp.Name(), path)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		k, err = loadFile(path)
+		k, err = LoadFile(path, m)
 		return k, false, err
 	}
 	if err == nil {
@@ -191,7 +196,8 @@ func syncFolder(path string) error {
 // maxKeysetFile is far more than a keyset of many keys.
 const maxKeysetFile = 64 << 10
 
-func loadFile(path string) (*Keyset, error) {
+// LoadFile reads the keyset of a file as Unwrap does; one that others can read is refused. fs.ErrNotExist when there is none.
+func LoadFile(path string, m Master) (*Keyset, error) {
 	// Looked at before it is opened: to open a FIFO waits for a writer.
 	st, err := os.Stat(path)
 	if err == nil && !st.Mode().IsRegular() {
@@ -215,7 +221,7 @@ func loadFile(path string) (*Keyset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the keyset file: %w", err)
 	}
-	k, err := Parse(New(string(raw)))
+	k, err := Unwrap(New(string(raw)), m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -202,7 +202,7 @@ func template(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
 func TestLoadOrCreateFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keyset")
-	k, made, err := LoadOrCreateFile(path)
+	k, made, err := LoadOrCreateFile(path, nil)
 	if err != nil || !made {
 		t.Fatalf("made %v, %v", made, err)
 	}
@@ -210,7 +210,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 	if err != nil || st.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
-	again, made, err := LoadOrCreateFile(path)
+	again, made, err := LoadOrCreateFile(path, nil)
 	if err != nil || made || again.PrimaryID() != k.PrimaryID() {
 		t.Errorf("made %v, %v", made, err)
 	}
@@ -222,7 +222,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), path) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), path) {
 			t.Errorf("mode %v: %v", mode, err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) || shows(err.Error()) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || shows(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, _ := os.ReadFile(path); string(got) != content {
@@ -245,12 +245,49 @@ func TestLoadOrCreateFile(t *testing.T) {
 	}
 	for _, path := range []string{t.TempDir(), fifo} {
 		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path); !errors.As(err, &ke) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) {
 			t.Errorf("took %s: %v", path, err)
 		}
 	}
-	if _, _, err := LoadOrCreateFile(filepath.Join(t.TempDir(), "missing", "keyset")); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := LoadOrCreateFile(filepath.Join(t.TempDir(), "missing", "keyset"), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
+	}
+}
+
+// TestWrappedFile: a file may be wrapped, by us or by `worker keys rotate`; only its master opens it.
+func TestWrappedFile(t *testing.T) {
+	t.Parallel()
+	master := func(digit string) Master {
+		m, err := MasterKey(New(strings.Repeat(digit, 64)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	path, m := filepath.Join(t.TempDir(), "keyset"), master("5")
+	k, made, err := LoadOrCreateFile(path, m)
+	if err != nil || !made {
+		t.Fatal(made, err)
+	}
+	if raw, err := os.ReadFile(path); err != nil || !IsWrapped(New(string(raw))) {
+		t.Errorf("it lies in clear: %v", err)
+	}
+	again, made, err := LoadOrCreateFile(path, m)
+	if err != nil || made || again.PrimaryID() != k.PrimaryID() {
+		t.Error(made, err)
+	}
+	for want, m := range map[string]Master{"set HERALD_MASTER_KEY": nil, "does not open it": master("0")} {
+		var ke *KeysetError
+		if _, err := LoadFile(path, m); !errors.As(err, &ke) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	plain := filepath.Join(t.TempDir(), "keyset")
+	if k, _, err = LoadOrCreateFile(plain, nil); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := LoadFile(plain, m); err != nil || again.PrimaryID() != k.PrimaryID() {
+		t.Errorf("one in clear: %v", err)
 	}
 }
 
@@ -262,7 +299,7 @@ func TestLoadOrCreateFileAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range ids {
 		wg.Go(func() {
-			k, made, err := LoadOrCreateFile(path)
+			k, made, err := LoadOrCreateFile(path, nil)
 			if err != nil {
 				t.Error(err)
 				return

@@ -32,9 +32,11 @@ type assembly struct {
 	unbound *limits.Limits // nil with HERALD_BINDING=off: it is not known who would belong there
 	content *Content
 	pool    *mcpcall.Pool
+	listed  *listed
 	runner  *delivery.Runner
 	intake  *delivery.Intake
 	sweeper *delivery.Sweeper
+	release *delivery.Releaser
 	backend *Backend
 }
 
@@ -54,6 +56,9 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 	}
 	guard := a.content.Guard
 	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	if a.listed, err = openListed(cfg, a.pool, o.Logger); err != nil {
 		return nil, err
 	}
 	return a, a.wire(cfg, keys, reg, o)
@@ -80,9 +85,13 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		Results: a.queue, Limits: a.limits, Schedule: schedule,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
-		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace}
+		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
+		Servers: a.listed.server, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
 		parts.Unbound = a.unbound
+	}
+	if parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys}); err != nil {
+		return err
 	}
 	pipeline, err := delivery.New(parts)
 	if err != nil {
@@ -97,6 +106,15 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		return err
 	}
 	if err := a.sweep(cfg, dispatcher, schedule, o); err != nil {
+		return err
+	}
+	a.release, err = delivery.NewReleaser(delivery.ReleaserConfig{Ledger: a.store, Dispatcher: dispatcher, Disabled: a.listed.disabled, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	a.listed.changed, a.listed.called = a.release.Wake, a.release.Called
+	a.release.Called(a.listed.agents()) // an older file, or none, may have been in force before
+	if err := registerTokenGauge(reg, a.store, o.Logger); err != nil {
 		return err
 	}
 	return registerGauges(reg, a.store, a.queue, a.limits, o.Logger)

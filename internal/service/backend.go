@@ -3,9 +3,7 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
@@ -119,30 +117,4 @@ func (b *Backend) Close(ctx context.Context) error {
 	}
 	b.release = nil
 	return errors.Join(errs...)
-}
-
-// Keyset gives the configured keyset; with an embedded database one in the data folder, made at first.
-func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, error) {
-	if !cfg.Keyset.IsZero() {
-		k, err := secret.Parse(cfg.Keyset)
-		if err != nil {
-			return nil, fmt.Errorf("HERALD_KEYSET: %w", err)
-		}
-		return k, nil
-	}
-	if b.DataDir == "" {
-		if !b.EmbeddedDatabase {
-			return nil, errors.New("HERALD_KEYSET is not set although DATABASE_URL is: make a keyset with `worker keys init`")
-		}
-		return secret.Create() // ephemeral, like what it encrypts
-	}
-	path := filepath.Join(b.DataDir, "keyset")
-	k, made, err := secret.LoadOrCreateFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if made {
-		log.Info("made a keyset for secrets at rest", "file", path)
-	}
-	return k, nil
 }

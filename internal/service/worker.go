@@ -185,6 +185,8 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() { a.sweeper.Run(loops) })
+	wg.Go(func() { a.release.Run(loops) })
+	wg.Go(func() { a.listed.run(loops) })
 	wg.Go(func() {
 		watch(loops, append(a.chainParts(), part{"postgres", a.store.Ping}, part{"redis", a.queue.Ping}), ready)
 	})

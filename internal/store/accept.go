@@ -70,9 +70,13 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 			return nil, nil, fmt.Errorf("accept job %d of %d: %w", i+1, len(in), err)
 		}
 	}
-	for {
+	for missed := 0; ; {
 		out, tasks, err := s.accept(ctx, rows)
 		if again(err) && ctx.Err() == nil {
+			continue
+		}
+		if missedConflict(err) && missed < maxMissed && ctx.Err() == nil {
+			missed++
 			continue
 		}
 		if err != nil {
@@ -91,6 +95,18 @@ func again(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
 	return errors.Is(err, errMoved) || errors.As(err, &pe) && pe.Code == deadlockDetected
+}
+
+// maxMissed is how often in a row an intake may miss a conflict before that is something else.
+const maxMissed = 5
+
+// missedConflict: ON CONFLICT looks for the key with a scan that sees rows as they are this moment, and a row that is updated meanwhile can
+// be on neither side of where the scan stands: its old entry is passed as dead, its new one stands before it. The insert then runs
+// into the row by its id, which is not what ON CONFLICT is about. The next try finds it.
+func missedConflict(err error) bool {
+	var pe *pgconn.PgError
+	const uniqueViolation = "23505"
+	return errors.As(err, &pe) && pe.Code == uniqueViolation && pe.TableName == "deliveries"
 }
 
 // arrival is an intake as a row: everything about it is storable.

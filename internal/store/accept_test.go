@@ -186,6 +186,53 @@ func TestHandOut(t *testing.T) {
 	}
 }
 
+// TestMissedConflict: an insert that runs into the row by its id, as one does that missed it by its key, is made anew; a row that stands in
+// its way for good is an error, and not for ever.
+func TestMissedConflict(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	accept(t, s, feedbacks(1, 1, 1)...) // so that the agent's row is there
+	known, blocked := feedback(1, 2), feedback(1, 3)
+	const stranger = `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+		SELECT $1, $2, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.deliveries LIMIT 1`
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), stranger, known.ID(), "elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	var out []Acceptance
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		out, _, err = s.Accept(t.Context(), []Intake{{Job: known}})
+		done <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the insert does not wait for the row")
+		}
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE herald.deliveries SET key = $2, job = '{}' WHERE id = $1`, known.ID(), known.Key()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || len(out) != 1 || out[0].ID != known.ID() || out[0].Verdict == Accepted {
+		t.Errorf("%+v, %v", out, err)
+	}
+
+	exec(t, s, stranger, blocked.ID(), "for good")
+	if _, _, err := s.Accept(t.Context(), []Intake{{Job: blocked}}); !missedConflict(err) {
+		t.Errorf("a row that stays in the way: %v", err)
+	}
+}
+
 // TestAcceptHandsOut: the insert hands out what there is room for, in order; the same key twice, what is refused and what is known take no
 // place from the others; behind a line nothing is handed out, but by the line's own dispatch.
 func TestAcceptHandsOut(t *testing.T) {

@@ -146,15 +146,20 @@ func (s *Store) enableAgent(ctx context.Context, a Agent, enabled bool) (release
 		if err != nil || !enabled {
 			return err
 		}
-		tag, err := tx.Exec(ctx, s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
-		if err != nil {
-			return err
-		}
-		released = int(tag.RowsAffected())
-		tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
+		released, tasks, err = s.releaseIn(ctx, tx, a)
 		return err
 	})
 	return released, tasks, err
+}
+
+// releaseIn queues what was held because the agent was disabled, if it is enabled now, and hands out. The agent is locked.
+func (s *Store) releaseIn(ctx context.Context, tx pgx.Tx, a Agent) (released int, tasks []Task, err error) {
+	tag, err := tx.Exec(ctx, s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
+	if err != nil {
+		return 0, nil, err
+	}
+	tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
+	return int(tag.RowsAffected()), tasks, err
 }
 
 // SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An agent that

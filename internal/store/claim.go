@@ -39,6 +39,7 @@ type Claim struct {
 	InDoubt       bool // one of the present budget has none; what was in doubt before a replay, the replay has answered
 	Replay        bool // a replay asked for it
 	Policy        Policy
+	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
@@ -97,7 +98,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
 		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
-			&base, &c.FetchFailures, &c.Replay, &policy, &c.week)
+			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.week)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil

@@ -39,7 +39,9 @@ type Outcome struct {
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
 	AgentError string          `json:"agentError,omitempty"` // what the agent is to blame for
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // as the agent introduced itself
+	Tools      json.RawMessage `json:"tools,omitempty"`      // what the agent offers (ToolList), when that is news; nil: as known
 
+	Elsewhere   bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
 	FetchFailed bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
 	KeepLine    bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
 	Moved       bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
@@ -48,7 +50,7 @@ type Outcome struct {
 // MarshalJSON never fails: what a stranger sent, and may be no JSON, is cut as it would be in Postgres.
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
-	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo} {
+	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
 		*side = Storable(*side, maxSideBytes)
 	}
 	return json.Marshal(plain(o))
@@ -182,9 +184,12 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 		name(o.FileVerification), name(o.FileSource),
 		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
 		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes),
-		o.FetchFailed, o.Moved, c.Epoch, tookMs, names(o.FileDisagrees))
+		o.FetchFailed, o.Moved, c.Epoch, tookMs, names(o.FileDisagrees), Storable(o.Tools, maxSideBytes))
 	if o.releases() {
 		b.Queue(s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
+	}
+	if o.wantsAuth() {
+		b.Queue(s.sql.releaseAuth, a.ChainID, a.Registry, a.ID, maxMove, c.Epoch, []string{authReason})
 	}
 	if !o.KeepLine {
 		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
@@ -200,7 +205,9 @@ func (q *statements) recordIn(c *Claim, p Past) string {
 }
 
 // releases: the agent may have been enabled between the claim and now, and nobody would release the delivery after that.
-func (o Outcome) releases() bool { return o.Status == Held && o.Reason == agentDisabled }
+func (o Outcome) releases() bool {
+	return o.Status == Held && o.Reason == agentDisabled && !o.Elsewhere
+}
 
 // agentDisabled is the reason why a disabled agent's deliveries are held.
 const agentDisabled = "agent_disabled"
@@ -219,6 +226,11 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if o.releases() {
 		if _, err := res.Exec(); err != nil {
 			return rec, fmt.Errorf("release what the agent's return frees: %w", err)
+		}
+	}
+	if o.wantsAuth() {
+		if _, err := res.Exec(); err != nil {
+			return rec, fmt.Errorf("release what a token stored meanwhile frees: %w", err)
 		}
 	}
 	if !o.KeepLine {

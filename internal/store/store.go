@@ -94,6 +94,8 @@ type statements struct {
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
 	overdue, redispatch, lostBefore, depth                          string
 	adopt, replay, cancel, releaseAgent, agentsOf                   string
+	heldDisabled, learn                                             string
+	setToken, releaseAuth                                           string
 	retain, retainAttempts, oldWeeks                                string
 }
 
@@ -106,6 +108,8 @@ func readStatements() (q statements, err error) {
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
 		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
 		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_agent": &q.releaseAgent, "agents_of": &q.agentsOf,
+		"held_disabled": &q.heldDisabled, "learn": &q.learn,
+		"set_token": &q.setToken, "release_auth": &q.releaseAuth,
 		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
 		b, err := files.ReadFile("sql/" + name + ".sql")

@@ -28,6 +28,7 @@ type program struct {
 	stdin      io.Reader
 	stdout     io.Writer // nil: the log too
 	log        string    // file
+	group      bool      // what it started and left in its process group ends with it
 }
 
 // start runs the program in a process group of its own: a terminal's Ctrl-C is for the trial, which ends what it started.
@@ -52,6 +53,10 @@ func (p program) start() (*Process, error) {
 		err := c.Start()
 		started <- err
 		if err == nil {
+			if p.group && awaitExit(proc.PID()) {
+				// Not reaped yet, it keeps the group's number from becoming another's.
+				_ = syscall.Kill(-proc.PID(), syscall.SIGKILL) // it fails only if nothing is left
+			}
 			proc.err = c.Wait()
 			close(proc.done)
 		}

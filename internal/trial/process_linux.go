@@ -7,11 +7,22 @@ import (
 	"os"
 	"strconv"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// awaitExit returns when the process has ended, without reaping it; false when it cannot tell.
+func awaitExit(pid int) bool {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
 }
 
 // children lists the processes whose parent is pid.
@@ -51,29 +62,4 @@ func (p *Process) ResidentBytes() (int64, error) {
 	}
 	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
 	return pages * int64(os.Getpagesize()), err
-}
-
-// processorTime is what this machine's processors have done since it started: how long they were idle, and how long there were any.
-func processorTime() (idle, all time.Duration, err error) {
-	b, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0, err
-	}
-	// "cpu user nice system idle iowait irq softirq steal guest guest_nice", in hundredths of a second; guests are in user and nice.
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	fields := bytes.Fields(line)
-	if len(fields) < 9 || string(fields[0]) != "cpu" {
-		return 0, 0, errors.New("/proc/stat cannot be read")
-	}
-	for i, f := range fields[1:9] {
-		n, err := strconv.ParseInt(string(f), 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("/proc/stat cannot be read: %w", err)
-		}
-		all += time.Duration(n) * 10 * time.Millisecond
-		if i == 3 || i == 4 {
-			idle += time.Duration(n) * 10 * time.Millisecond
-		}
-	}
-	return idle, all, nil
 }

@@ -33,6 +33,8 @@ type Config struct {
 	Database string
 	// Logs is the folder for what the processes say; it is made, and stays.
 	Logs string
+	// Env ("NAME=value") is set for every program of Herald's and outweighs the trial's settings.
+	Env []string
 }
 
 // Site is one Herald with all that belongs to it, but for the agents.
@@ -47,6 +49,7 @@ type Site struct {
 	logs     string
 	logFile  *os.File
 	keyset   string
+	env      []string // Config.Env
 
 	mu        sync.Mutex
 	starts    map[string]int // by process name: numbers its log files
@@ -58,7 +61,7 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	if cfg.Programs.dir == "" || cfg.Logs == "" || cfg.Postgres == nil || cfg.Database == "" {
 		return nil, errors.New("trial: programs, a Postgres, the name of a database and a folder for logs are needed")
 	}
-	s := &Site{Postgres: cfg.Postgres, database: cfg.Database, programs: cfg.Programs, logs: cfg.Logs, starts: map[string]int{}}
+	s := &Site{Postgres: cfg.Postgres, database: cfg.Database, programs: cfg.Programs, logs: cfg.Logs, env: cfg.Env, starts: map[string]int{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -89,7 +92,7 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	if s.Redis, err = startRedis(ctx, s.dir, log); err != nil {
 		return nil, err
 	}
-	if s.keyset, err = s.Run(ctx, "keys", "init"); err != nil {
+	if s.keyset, err = s.Run(ctx, "keys", "init", "--cleartext"); err != nil {
 		return nil, err
 	}
 	s.keyset = strings.TrimSpace(s.keyset)
@@ -130,7 +133,7 @@ func (s *Site) environment(more ...string) []string {
 	if s.keyset != "" {
 		env = append(env, "HERALD_KEYSET="+s.keyset)
 	}
-	return append(env, more...)
+	return append(append(env, s.env...), more...)
 }
 
 // start runs a program and remembers it for Close.
@@ -170,7 +173,7 @@ func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []
 		return nil, nil, err
 	}
 	if err := p.Wait(ctx); err != nil {
-		return nil, nil, fmt.Errorf("%w: %s", err, tail(p.Log()))
+		return nil, nil, fmt.Errorf("%w: %s: %s", err, tail(p.Log()), out.String()[:min(out.Len(), 500)])
 	}
 	for line := range strings.Lines(out.String()) {
 		verdict, rest, _ := strings.Cut(line, " ")

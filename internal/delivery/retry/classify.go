@@ -21,12 +21,16 @@ type Failure struct {
 	Reason Reason
 	Text   string        // a sentence for people, without secrets
 	Pause  time.Duration // length of a free wait
+	Ours   bool          // an operator decided it: the agent is not to blame
 }
 
 func (f *Failure) Error() string { return f.Text }
 
 // Fail ends or holds the attempt for a reason.
 func Fail(r Reason, text string) error { return &Failure{Reason: r, Text: text} }
+
+// Bar ends the attempt for what an operator decided, though the reason's word is one for agents' faults.
+func Bar(r Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
 // Pause makes the delivery wait without costing an attempt.
 func Pause(r Reason, d time.Duration, text string) error {
@@ -81,7 +85,7 @@ func Classify(err error) Verdict {
 	case ConnectFailed:
 		v.Moved, v.Unwell = true, true
 	case ToolNotFound:
-		v.Moved = true
+		v.Moved = v.AgentFault
 	case Timeout, ServerError, OutcomeUnknown:
 		v.Unwell = true
 	}
@@ -115,7 +119,7 @@ func ofPipeline(err error, v *Verdict) (Reason, bool) {
 	v.Pause = f.Pause
 	switch f.Reason {
 	case ToolNotFound, ToolError, SchemaMismatch, BadResponse:
-		v.AgentFault = true
+		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
 }
@@ -176,6 +180,7 @@ func ofContent(err error, v *Verdict) (Reason, bool) {
 func ofMCP(err error, v *Verdict) (Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
+	var large *mcpcall.RequestTooLargeError
 	var call *mcpcall.CallError
 	switch {
 	case errors.As(err, &refused):
@@ -184,6 +189,8 @@ func ofMCP(err error, v *Verdict) (Reason, bool) {
 	case errors.As(err, &schema):
 		v.AgentFault = true
 		return SchemaMismatch, true
+	case errors.As(err, &large):
+		return InvalidJob, true // what the job makes of its arguments is never sent
 	case errors.Is(err, mcpcall.ErrBusy):
 		v.Pause = time.Second
 		return AgentBusy, true

@@ -86,6 +86,8 @@ func TestClassify(t *testing.T) {
 		"does not fit":            {&mcpcall.SchemaError{Path: "value"}, SchemaMismatch, Reject, false, true},
 		"no tool":                 {Fail(ToolNotFound, "none"), ToolNotFound, Reject, false, true},
 		"tool not offered":        {Fail(ToolNotOffered, "none"), ToolNotOffered, Skip, false, false},
+		"barred tool":             {Bar(ToolNotFound, "the operator lists others"), ToolNotFound, Reject, false, false},
+		"arguments too long":      {call(mcpcall.CallError{Err: &mcpcall.RequestTooLargeError{Size: 2, Limit: 1}}), InvalidJob, Reject, false, false},
 		"tool error":              {Fail(ToolError, "no"), ToolError, Reject, false, true},
 		"hash":                    {Fail(HashMismatch, "no"), HashMismatch, Reject, false, false},
 		"connection refused":      {call(mcpcall.CallError{Stage: open}), ConnectFailed, Wait, false, true},

@@ -72,9 +72,20 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID, force bool) (moved in
 func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.agent(a).disabled = !enabled
+	g := s.agent(a)
+	g.disabled = !enabled
 	if !enabled {
+		g.known.State = store.StateDisabled
 		return 0, nil, nil
+	}
+	released, tasks = s.release(a)
+	return released, tasks, nil
+}
+
+// release queues what was held because the agent was disabled; it is enabled now.
+func (s *Store) release(a store.Agent) (released int, tasks []store.Task) {
+	if g := s.agent(a); g.known.State == store.StateDisabled {
+		g.known.State = store.StatePending
 	}
 	now := s.now()
 	for _, r := range s.rows {
@@ -83,7 +94,21 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 			released++
 		}
 	}
-	return released, s.dispatch(a), nil
+	return released, s.dispatch(a)
+}
+
+// ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not name.
+func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.rows {
+		if r.Status != store.Held || r.Reason != "agent_disabled" || s.agent(r.agent).disabled || except != nil && except(r.agent) {
+			continue
+		}
+		n, more := s.release(r.agent)
+		released, tasks = released+n, append(tasks, more...)
+	}
+	return released, tasks, nil
 }
 
 // SetPolicy merges into the agent's policy: what p does not say stays.

@@ -52,6 +52,7 @@ type agent struct {
 	epoch, raised int64
 	disabled      bool
 	policy        store.Policy
+	known         store.AgentRow // what was learned of its server
 }
 
 // neverRaised stands for raised_epoch IS NULL.
@@ -141,7 +142,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	g := s.agent(r.agent)
 	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease, Key: r.Key, Job: r.job,
 		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
-		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy}, nil
+		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol}, nil
 }
 
 // Extend renews a claim's lease that has not run out.
@@ -248,7 +249,7 @@ func (r *row) finish(status store.Status, reason string, now time.Time) {
 func (s *Store) agent(a store.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
-		g = &agent{raised: neverRaised}
+		g = &agent{raised: neverRaised, known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
 		s.agents[a] = g
 	}
 	return g

@@ -14,6 +14,7 @@
 -- $25 a moved endpoint would explain the failure        $26 the agent's epoch as the claim knew it
 -- $27 duration (ms), or null: until now
 -- $28 fields of the file that contradict the event (text[]), or null: none; kept as they were when there is no $15
+-- $29 the agent's tools jsonb when they are news, else null: they stay
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new claim_no, and
 -- the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until it has answered, or
@@ -66,7 +67,12 @@ WITH recorded AS (
     UPDATE herald.agents g
        SET totals        = CASE WHEN r.finished_at IS NULL THEN totals
                                 ELSE totals || jsonb_build_object(r.status, coalesce((totals ->> r.status)::bigint, 0) + 1) END,
-           state         = CASE WHEN NOT enabled THEN 'disabled' WHEN $21 THEN 'connected' WHEN $22::text IS NOT NULL THEN 'failed' ELSE state END,
+           state         = CASE WHEN NOT enabled OR $6 = 'agent_disabled' THEN 'disabled' -- the servers file disables agents too
+                                WHEN $21 THEN 'connected'
+                                WHEN $6 = 'auth_required' THEN 'needs_auth'
+                                WHEN $22::text IS NOT NULL THEN 'failed'
+                                WHEN state = 'disabled' THEN 'pending'
+                                ELSE state END,
            epoch         = CASE WHEN $25 AND epoch = $26 AND raised_epoch IS DISTINCT FROM epoch THEN epoch + 1 ELSE epoch END,
            raised_epoch  = CASE WHEN $21 THEN NULL WHEN $25 AND epoch = $26 AND raised_epoch IS DISTINCT FROM epoch THEN epoch + 1 ELSE raised_epoch END,
            last_ok_at    = CASE WHEN $21 THEN now() ELSE last_ok_at END,
@@ -75,6 +81,7 @@ WITH recorded AS (
            endpoint      = coalesce($14, endpoint),
            protocol      = coalesce($19, protocol),
            server_info   = coalesce($23, server_info),
+           tools         = coalesce($29, tools),
            updated_at    = now()
       FROM recorded r
      WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id

@@ -43,7 +43,10 @@ type Store interface {
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error)
 	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error)
 	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
+	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
+	LearnAgent(ctx context.Context, a store.Agent, l store.Learned) error
+	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 }
@@ -95,6 +98,10 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"cancel":                      (*suite).cancel,
 		"agents disabled and enabled": (*suite).agentsDisabledAndEnabled,
 		"policy":                      (*suite).policy,
+		"release of enabled agents":   (*suite).releaseOfEnabled,
+		"agents' states":              (*suite).agentStates,
+		"what is learned of agents":   (*suite).learned,
+		"learned without a delivery":  (*suite).learnedWithoutDelivery,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+const headerURL = "https://agent.example/mcp"
+
+// sealed accepts jobs whose headers were sealed with keyset, as an enqueuer does it.
+func (d *desk) sealed(keyset string, n int) {
+	d.t.Helper()
+	k, err := secret.Parse(secret.New(keyset))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for range n {
+		d.index++
+		j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registryOf(d.t, 8453), AgentID: big.NewInt(7), FeedbackIndex: d.index,
+			Value: big.NewInt(1), Action: job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: headerURL}}}
+		plain, _ := json.Marshal(map[string]string{"Authorization": fmt.Sprint("Bearer hunter", d.index)})
+		c, err := k.Seal(plain, delivery.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if _, _, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j, SealedHeaders: c}}); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// opens counts the sealed headers that a keyset opens.
+func (d *desk) opens(keyset string) (n int) {
+	d.t.Helper()
+	k, err := secret.Parse(secret.New(keyset))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	page, _, done, err := d.store.SealedAfter(d.t.Context(), uuid.Nil)
+	if err != nil || !done {
+		d.t.Fatal(done, err)
+	}
+	for _, s := range page {
+		if _, err := k.Open(s.Ciphertext, delivery.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)); err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// with gives the desk another keyset.
+func (d *desk) with(keyset string) {
+	for i, kv := range d.env {
+		if strings.HasPrefix(kv, "HERALD_KEYSET=") {
+			d.env[i] = "HERALD_KEYSET=" + keyset
+		}
+	}
+}
+
+// next runs a step of the rotation and takes what it prints.
+func (d *desk) next(args ...string) string {
+	d.t.Helper()
+	out, _ := d.worker(0, append(args, "--cleartext")...)
+	return strings.TrimSpace(out)
+}
+
+func TestKeysRotation(t *testing.T) {
+	d := newDesk(t)
+	first := newKeyset(t)
+	d.with(first)
+	d.sealed(first, 3)
+	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
+	keys := func() []keyUse {
+		t.Helper()
+		out, _ := d.worker(0, "keys", "list", "--json")
+		return decode[[]keyUse](t, out)
+	}
+	had := keys()
+	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {
+		t.Fatalf("%+v", had)
+	}
+	old := strconv.FormatUint(uint64(had[0].ID), 10)
+	d.says(1, "promote another one first", "keys", "rotate", "remove", old, "--cleartext")
+
+	second := d.next("keys", "rotate", "add")
+	d.with(second)
+	if now := keys(); len(now) != 2 || !now[0].Seals || now[1].Seals {
+		t.Errorf("after add: %+v", now)
+	}
+	third := d.next("keys", "rotate", "promote")
+	d.with(third)
+	d.sealed(second, 1) // by a worker that has not been restarted yet
+	d.sealed(third, 1)
+	d.says(2, "seals already", "keys", "rotate", "promote", "--cleartext")
+	d.says(1, "4 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.says(0, "4 of 5 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
+	if d.opens(first) != 4 {
+		t.Error("a dry run changed something")
+	}
+	d.says(0, "4 of 5 secrets were sealed anew", "keys", "reencrypt")
+	d.says(0, "0 of 5 secrets were sealed anew", "keys", "reencrypt")
+	d.says(0, "keys reencrypt", "delivery", "audit")
+	fourth := d.next("keys", "rotate", "remove", old)
+	if d.opens(first) != 0 || d.opens(third) != 5 || d.opens(fourth) != 5 {
+		t.Errorf("opened by the first keyset %d, the third %d, the fourth %d", d.opens(first), d.opens(third), d.opens(fourth))
+	}
+	d.with(first)
+	d.says(0, "missing: put it back", "keys", "list")
+	out, errs := d.worker(0, "keys", "list")
+	if strings.Contains(out+errs, "hunter") {
+		t.Error("a secret is shown")
+	}
+}
+
+// A row that somebody moved to another agent does not open; it is told and left as it is.
+func TestKeysReencryptLeavesWhatDoesNotOpen(t *testing.T) {
+	d := newDesk(t)
+	first := newKeyset(t)
+	d.with(first)
+	d.sealed(first, 2)
+	d.with(d.next("keys", "rotate", "add"))
+	promoted := d.next("keys", "rotate", "promote")
+	d.with(promoted)
+	page, _, _, err := d.store.SealedAfter(t.Context(), uuid.Nil)
+	if err != nil || len(page) != 2 {
+		t.Fatal(len(page), err)
+	}
+	if changed, err := d.store.Reseal(t.Context(), page[0], []byte("not what was sealed")); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	if changed, err := d.store.Reseal(t.Context(), page[0], []byte("again, by who read before")); err != nil || changed {
+		t.Errorf("a ciphertext that was replaced meanwhile was replaced again: %v", err)
+	}
+	d.says(exitLeft, page[0].ID.String(), "keys", "reencrypt")
+	if d.opens(promoted) != 1 {
+		t.Error("the other one was not sealed anew")
+	}
+}
+
+func TestKeysWrapped(t *testing.T) {
+	t.Parallel()
+	master := "HERALD_MASTER_KEY=" + strings.Repeat("5a", 32)
+	code, out, errs := worker(t, nil, "keys", "init")
+	if code != exitMisuse || !strings.Contains(errs, "--cleartext") || out != "" {
+		t.Errorf("no choice was made: %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = worker(t, []string{master}, "keys", "init")
+	if code != 0 || !strings.HasPrefix(out, "wrapped:") {
+		t.Fatalf("%d\n%s%s", code, out, errs)
+	}
+	wrapped := "HERALD_KEYSET=" + strings.TrimSpace(out)
+	code, out, errs = worker(t, []string{master, wrapped}, "keys", "rotate", "add")
+	if code != 0 || !strings.HasPrefix(out, "wrapped:") {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	for name, env := range map[string][]string{"set HERALD_MASTER_KEY": {wrapped}, "does not open it": {wrapped, "HERALD_MASTER_KEY=" + strings.Repeat("00", 32)},
+		"not 32 bytes": {wrapped, "HERALD_MASTER_KEY=hunter2"}} {
+		code, out, errs := worker(t, env, "keys", "rotate", "add")
+		if code == 0 || !strings.Contains(errs, name) || strings.Contains(errs, "hunter2") {
+			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// probeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8 (RFC 9562 §5.8) whose
+// first bytes spell "probe".
+const probeDeliveryID = "70726f62-6500-8000-8000-000000000000"
+
+// probeName is where the sample's addresses and hashes come from: the same five letters in their last bytes.
+const probeName = "probe"
+
+// sampleFile is the file that a sample names.
+const sampleFile = `{"probe":true,"text":"A sample of Herald's operator: this event never happened."}`
+
+// sampleTime is when the event that never happened did not happen.
+var sampleTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// sample is an event for an agent, made up, with everything that a real one could bring.
+type sample struct {
+	job  job.Job
+	file job.File
+}
+
+// newSample makes it the way of every job, through job.Parse. tool is the name to call, "" the kind's own.
+func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sample, error) {
+	text := []byte(probeName)
+	address, hash := common.BytesToAddress(text).Hex(), common.BytesToHash(text).Hex()
+	uri := "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(sampleFile))
+	fileHash := crypto.Keccak256Hash([]byte(sampleFile)).Hex()
+	event := map[string]any{"type": kind, "chainId": g.ChainID, "agentId": g.ID, "identityRegistry": g.Registry,
+		"reputationRegistry": g.Registry, "validationRegistry": g.Registry, // no agent is told these
+		"blockNumber": 1, "blockHash": hash, "transactionHash": hash, "logIndex": 0, "timestamp": sampleTime.Unix()}
+	add := func(fields map[string]any) {
+		for name, value := range fields {
+			event[name] = value
+		}
+	}
+	s := sample{file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
+	switch kind {
+	case job.KindNewFeedback:
+		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2, "tag1": probeName, "tag2": "",
+			"endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
+	case job.KindFeedbackRevoked:
+		add(map[string]any{"clientAddress": address, "feedbackIndex": 1})
+		s.file = job.File{Verification: string(erc8004.NotGiven)}
+	case job.KindResponseAppended:
+		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri, "responseHash": fileHash})
+	case job.KindValidationResponse:
+		add(map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName, "responseURI": uri, "responseHash": fileHash})
+	}
+	if tool != "" {
+		event["action"] = map[string]any{"toolName": tool}
+	}
+	line, err := json.Marshal(event)
+	if err != nil {
+		return s, err
+	}
+	s.job, err = job.Parse(line, limits)
+	return s, err
+}
+
+// meta marks a sample where the agent reads what a delivery is (DESIGN §5).
+func (s sample) meta() map[string]any {
+	return map[string]any{"io.agentherald/delivery": map[string]any{"id": probeDeliveryID, "probe": true, "attempt": 1, "replay": false,
+		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
+}
+
+// arguments of a sample before they are fitted.
+func (s sample) arguments() map[string]any { return s.job.Arguments(s.file, probeDeliveryID) }
+
+// noTool is what becomes of a delivery whose tool is not there (DESIGN §3).
+func (s sample) noTool(why string) error {
+	if s.job.Kind == job.KindNewFeedback {
+		return retry.Fail(retry.ToolNotFound, why)
+	}
+	return retry.Fail(retry.ToolNotOffered, why)
+}
+
+// fit adapts the sample to the tool as a delivery does; the error is a *mcpcall.SchemaError.
+func (s sample) fit(tool mcpcall.Tool) (map[string]any, error) {
+	fitted, err := mcpcall.Fit(tool, s.arguments())
+	if err != nil {
+		return nil, err
+	}
+	clean, _ := mcpcall.Clean(fitted)
+	return clean, nil
+}
+
+// Changes of an argument.
+const (
+	argumentKept    = ""
+	argumentChanged = "changed"
+	argumentDropped = "dropped"
+)
+
+// probedArgument is one argument of the sample, and what the tool's schema made of it.
+type probedArgument struct {
+	Name   string          `json:"name"`
+	Sample json.RawMessage `json:"sample"`
+	Sent   json.RawMessage `json:"sent,omitempty"` // none when it is dropped
+	Change string          `json:"change,omitempty"`
+}
+
+// compare lists the arguments of the documentation in its order. A nil sent: only the sample is known.
+func (s sample) compare(sent map[string]any) ([]probedArgument, error) {
+	all := s.arguments()
+	var out []probedArgument
+	for _, name := range job.ArgumentNames(s.job.Kind) {
+		before, err := json.Marshal(all[name])
+		if err != nil {
+			return nil, fmt.Errorf("write the sample's %s as JSON: %w", name, err)
+		}
+		arg := probedArgument{Name: name, Sample: before}
+		value, kept := sent[name]
+		switch {
+		case sent == nil:
+		case !kept:
+			arg.Change = argumentDropped
+		default:
+			if arg.Sent, err = json.Marshal(value); err != nil {
+				return nil, fmt.Errorf("write the fitted %s as JSON: %w", name, err)
+			}
+			if !bytes.Equal(arg.Sent, before) {
+				arg.Change = argumentChanged
+			}
+		}
+		out = append(out, arg)
+	}
+	return out, nil
+}

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// mcpAgent is an MCP server (2025-11-25, JSON answers) that says what a test makes it say.
+type mcpAgent struct {
+	*httptest.Server
+	status int    // of every answer; 0: 200
+	tools  string // a list of tools, as JSON
+	answer string // of its tools, as JSON
+
+	mu    sync.Mutex
+	calls []probedCall
+}
+
+type probedCall struct {
+	Name      string         `json:"name"`
+	Arguments map[string]any `json:"arguments"`
+	Meta      map[string]any `json:"_meta"`
+	key       string
+}
+
+func newMCPAgent(t testing.TB, adapt func(*mcpAgent)) *mcpAgent {
+	t.Helper()
+	a := &mcpAgent{tools: tool("agent.receiveFeedback", `{"type":"object"}`), answer: `{"content":[{"type":"text","text":"thank you\u001b[2J"}]}`}
+	if adapt != nil {
+		adapt(a)
+	}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(a.Server.Close)
+	return a
+}
+
+func tool(name, schema string) string {
+	return fmt.Sprintf(`[{"name":%q,"inputSchema":%s}]`, name, schema)
+}
+
+func (a *mcpAgent) received() []probedCall {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.calls)
+}
+
+func (a *mcpAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		ID     json.RawMessage
+		Method string
+		Params json.RawMessage
+	}
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	if a.status != 0 {
+		w.WriteHeader(a.status)
+		return
+	}
+	reply := func(result string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
+	}
+	switch req.Method {
+	case "initialize":
+		reply(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"test agent \u202e","version":"1.2"}}`)
+	case "tools/list":
+		reply(`{"tools":` + a.tools + `}`)
+	case "tools/call":
+		c := probedCall{key: r.Header.Get("X-Api-Key")}
+		_ = json.Unmarshal(req.Params, &c)
+		a.mu.Lock()
+		a.calls = append(a.calls, c)
+		a.mu.Unlock()
+		reply(a.answer)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// lists writes a servers file and sets it.
+func (d *desk) lists(servers string) {
+	d.t.Helper()
+	path := filepath.Join(d.t.TempDir(), "servers.json")
+	if err := os.WriteFile(path, []byte(`{"servers":`+servers+`}`), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	d.env = append(d.env, "HERALD_SERVERS_FILE="+path)
+}
+
+func (d *desk) agent(id string) store.AgentRow {
+	d.t.Helper()
+	r, err := d.store.AgentRow(d.t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return r
+}
+
+const strict = `{"type":"object","properties":{"deliveryId":{"type":"string"},"score":{"type":"integer"},"value":{"type":"number"},"tag2":{"type":"string","minLength":1},
+	"clientAddress":{"type":"string"},"fileContent":{"type":"object"}},"required":["deliveryId","score"],"additionalProperties":false}`
+
+// TestProbe: the servers file names the agent, so that no chain is asked.
+func TestProbe(t *testing.T) {
+	t.Setenv("PROBE_TEST_KEY", "hunter2hunter2")
+	d := newDesk(t)
+	a := newMCPAgent(t, func(a *mcpAgent) { a.tools = tool("agent_receiveFeedback", strict) })
+	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":"%s/mcp?key=${PROBE_TEST_KEY}","headers":{"X-Api-Key":"${PROBE_TEST_KEY}"}}}`, a.URL))
+
+	for _, want := range []string{"server test agent 1.2", "protocol 2025-11-25", "tools 1: agent_receiveFeedback, listed in", "over http, as the servers file says",
+		"a sample NewFeedback, fitted to agent_receiveFeedback:", "score 99.77 100", `value "9977" 9977`, `tag1 "probe" left out`, `tag2 "" left out`,
+		`deliveryId "` + probeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "what was learned is written down"} {
+		d.says(0, want, "agent", "probe", "8453:42")
+	}
+	if n := len(a.received()); n != 0 {
+		t.Fatalf("%d calls without --send", n)
+	}
+	r := d.agent("42")
+	if r.State != store.StateConnected || r.Protocol != "2025-11-25" || r.LastOKAt != nil || strings.Contains(r.Endpoint, "?") {
+		t.Errorf("%+v", r)
+	}
+	d.says(0, "server test agent 1.2 protocol 2025-11-25 tools 1: agent_receiveFeedback epoch", "agent", "show", "8453:42")
+	d.says(0, "AGENT STATE QUEUED RUNNING WAITING HELD LAST OK SERVER PROTOCOL TOOLS ENDPOINT LAST ERROR 8453:42 connected 0 0 0 0 - test agent 1.2 2025-11-25 1 http://127.0.0.1", "agent", "list")
+
+	out, errs := d.worker(0, "agent", "probe", "--send", "--json", "8453:42")
+	found := decode[agentProbe](t, out)
+	if strings.Contains(out+errs, "hunter2") || found.Answer == nil || found.Answer.Text != "thank you[2J" || !found.Fits || found.Status != "" || !found.Kept || found.Tool != "agent_receiveFeedback" {
+		t.Errorf("%s%s", out, errs)
+	}
+	calls := a.received()
+	if len(calls) != 1 || calls[0].key != "hunter2hunter2" || calls[0].Name != "agent_receiveFeedback" || calls[0].Arguments["deliveryId"] != probeDeliveryID || len(calls[0].Arguments) != 5 {
+		t.Fatalf("%+v", calls)
+	}
+	about, _ := calls[0].Meta["io.agentherald/delivery"].(map[string]any)
+	if about["id"] != probeDeliveryID || about["probe"] != true || about["key"] != "probe:8453:42#NewFeedback" {
+		t.Errorf("%v", calls[0].Meta)
+	}
+	d.lists(`{"8453:42":{"url":7}}`)
+	d.says(1, "HERALD_SERVERS_FILE: ", "agent", "probe", "8453:42")
+	d.lists("{}")
+	d.says(2, "chain 8453 has no RPC URL: set RPC_URL_8453, or name the agent's address with --url", "agent", "probe", "8453:42")
+	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":"%s/mcp"}}`, a.URL))
+	d.worker(0, "agent", "disable", "8453:42")
+	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries note: once it is enabled: a delivery calls agent_receiveFeedback",
+		"agent", "probe", "8453:42")
+	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[agentProbe](t, out).Reason != "agent_disabled" || decode[agentProbe](t, out).Status != store.Held {
+		t.Errorf("%s", out)
+	}
+	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))
+	d.says(0, "once it is enabled: a delivery calls agent_receiveFeedback", "agent", "probe", "8453:42") // others' entries are others'
+	d.says(1, "names ${PROBE_TEST_UNSET}, which is not set", "agent", "probe", "8453:43")
+}
+
+// TestProbeTellsWhatADeliveryWouldGet: each way in which an agent cannot be delivered to, in the words of a delivery.
+func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
+	d := newDesk(t)
+	gone := embeddedtest.Address(t)
+	at := func(adapt func(*mcpAgent)) string { return newMCPAgent(t, adapt).URL + "/mcp" }
+	good := at(nil)
+	cases := []struct {
+		entry string // of the servers file
+		args  []string
+		code  int
+		state string
+		says  []string
+	}{
+		{entry(at(func(a *mcpAgent) { a.tools = tool("agent.receiveFeedback", `{"type":"object","required":["stars"]}`) }), ""), nil, 0, store.StateConnected,
+			[]string{"a sample NewFeedback, fitted to agent.receiveFeedback:", "score 99.77 -", "verdict: a delivery is rejected (schema_mismatch): the tool's input schema refuses stars"}},
+		{entry(at(func(a *mcpAgent) { a.tools = `[{"name":"other\u202e"},{"name":"mine"}]` }), ""), nil, 0, store.StateConnected,
+			[]string{"mine (without a schema)", "verdict: a delivery is rejected (tool_not_found): the agent offers no tool agent.receiveFeedback, nor one of its aliases (agent_receiveFeedback, "}},
+		{entry(good, ""), []string{"--kind=FeedbackRevoked"}, 0, store.StateConnected, []string{"verdict: a delivery is skipped (tool_not_offered): "}},
+		{entry(good, ""), []string{"--tool=agent.receiveOther"}, 0, store.StateConnected, []string{"(tool_not_found): the agent offers no tool agent.receiveOther"}},
+		{entry(good, `,"tools":["agent.receiveResponse"]`), nil, 0, store.StateConnected, []string{"the servers file does not list agent.receiveFeedback among the tools"}},
+		{entry(good, `,"enabled":false`), nil, 0, store.StateConnected, []string{"verdict: a delivery is held (agent_disabled): the servers file disables the agent", "note: once it is enabled: a delivery calls agent.receiveFeedback"}},
+		{entry("http://"+gone+"/mcp", `,"enabled":false`), nil, 0, store.StateFailed, []string{"verdict: a delivery is held (agent_disabled): ", "once it is enabled: a delivery waits and is tried again (connect_failed): "}},
+		{entry(at(func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"I am full"}]}` }), ""), []string{"--send"}, 0, store.StateConnected,
+			[]string{"answered in", "verdict: a delivery is rejected (tool_error): the agent's tool answered the sample with an error: I am full"}},
+		{entry(at(func(a *mcpAgent) { a.answer = `{"structuredContent":{"ok":true}}` }), ""), []string{"--send"}, 0, store.StateConnected,
+			[]string{`{"ok":true}`, "verdict: a delivery is delivered: the agent took the sample"}},
+		{entry(at(func(a *mcpAgent) { a.status = http.StatusUnauthorized }), ""), nil, 0, store.StateNeedsAuth, []string{"verdict: a delivery is held (auth_required): "}},
+		{entry(at(func(a *mcpAgent) { a.status = http.StatusServiceUnavailable }), ""), nil, 1, store.StateFailed, []string{"verdict: a delivery waits and is tried again (server_error): ", "try again"}},
+		{entry("http://"+gone+"/mcp", ""), nil, 1, store.StateFailed, []string{"verdict: a delivery waits and is tried again (connect_failed): ", "try again"}},
+	}
+	var all []string
+	for i, c := range cases {
+		all = append(all, fmt.Sprintf(`"8453:%d":%s`, i, c.entry))
+	}
+	d.lists("{" + strings.Join(all, ",") + "}")
+	for i, c := range cases {
+		out, errs := d.worker(c.code, append([]string{"agent", "probe", fmt.Sprintf("8453:%d", i)}, c.args...)...)
+		for _, want := range c.says {
+			if !strings.Contains(words(out+errs), words(want)) {
+				t.Errorf("%d: it does not say %q:\n%s%s", i, want, out, errs)
+			}
+		}
+		if r := d.agent(fmt.Sprint(i)); r.State != c.state || (r.LastError == "") != (c.state == store.StateConnected) {
+			t.Errorf("%d: %s %q\n%s", i, r.State, r.LastError, out)
+		}
+	}
+}
+
+// entry is one of the servers file.
+func entry(url, more string) string { return fmt.Sprintf(`{"transport":"http","url":%q%s}`, url, more) }
+
+// TestProbeByChain: as the registration says, or --url; without a store nothing is kept and nothing started.
+func TestProbeByChain(t *testing.T) {
+	p := newPlace(t, true)
+	a := newMCPAgent(t, nil)
+	id := p.register(data(p.doc(a.URL + "/mcp?key=hunter2hunter2")))
+	dir := t.TempDir()
+	probe := func(code int, want string, args ...string) string {
+		t.Helper()
+		env := slices.DeleteFunc(slices.Clone(p.env), func(v string) bool {
+			return strings.HasPrefix(v, "DATABASE_URL=") || strings.HasPrefix(v, "REDIS_URL=")
+		})
+		got, out, errs := worker(t, append(env, "HERALD_DATA="+dir), append([]string{"agent", "probe"}, args...)...)
+		if got != code || !strings.Contains(words(out+errs), want) || strings.Contains(out+errs, "hunter2") {
+			t.Errorf("worker agent probe %q: exit code %d, want %d and %q\n%s%s", args, got, code, want, out, errs)
+		}
+		return out
+	}
+	agent := "31337:" + id.String()
+	probe(0, "called at "+a.URL+"/mcp over http, as services[0] says", agent)
+	probe(0, "note: what was learned is not written down: no database is configured, and no worker runs here", agent)
+	if r := decode[agentProbe](t, probe(0, "", "--json", agent)); len(r.Steps) != 5 || !r.Fits || r.Kept || r.Endpoint.From != "services[0]" {
+		t.Errorf("%+v", r)
+	}
+	path := filepath.Join(t.TempDir(), "servers.json")
+	if err := os.WriteFile(path, fmt.Appendf(nil, `{"servers":{%q:{"timeoutMs":1000},"31337:999999":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}}`, agent), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := p.resolve(0, []string{"HERALD_SERVERS_FILE=" + path}, agent); !strings.Contains(out, "note: the servers file names this agent") {
+		t.Errorf("agent resolve does not tell of the servers file:\n%s", out)
+	}
+	probe(0, "verdict: a delivery is skipped (no_uri)", "31337:"+p.register("").String())
+	probe(0, "as --url says", "--url", a.URL+"/mcp", "8453:1")
+	probe(0, "verdict: a delivery is rejected (address_blocked)", "--url", "https://169.254.169.254/", "8453:1")
+	probe(2, "RPC_URL_8453", "8453:1")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("something is left in the data folder: %v %v", entries, err)
+	}
+	if n := len(a.received()); n != 0 {
+		t.Errorf("%d calls without --send", n)
+	}
+}
+
+func TestProbeMisuse(t *testing.T) {
+	for name, c := range map[string]struct{ args, says string }{
+		"nobody":                 {"agent probe", "agent"},
+		"no kind":                {"agent probe 8453:1 --kind=Feedback", "--kind"},
+		"a tool of others":       {"agent probe 8453:1 --tool=transfer", "action.toolName"},
+		"a transport alone":      {"agent probe 8453:1 --transport=sse", "--transport is for --url"},
+		"a transport of others":  {"agent probe 8453:1 --url=https://a.example --transport=stdio", "--transport"},
+		"no URL":                 {"agent probe 8453:1 --url=a.example", "--url is no http or https URL"},
+		"a URL with a password":  {"agent probe 8453:1 --url=https://u:hunter2@a.example", "--url holds a user or password"},
+		"too wide":               {"agent probe 8453:" + strings.Repeat("9", 78), "wider than 256 bits"},
+		"an unknown chain":       {"agent probe 31337:42", "IDENTITY_REGISTRY_31337"},
+		"a registry's wrong sum": {"agent probe 8453:42 --registry 0x8004a169FB4a3325136EB29fA0ceB6D2e539a432", "right checksum"},
+	} {
+		code, out, errs := worker(t, []string{"HERALD_DATA=" + t.TempDir()}, strings.Fields(c.args)...)
+		if code != exitMisuse || !strings.Contains(errs, c.says) || strings.Contains(out+errs, "hunter2") {
+			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)
+		}
+	}
+}
+
+// TestSamplesAreJobs: every kind's sample has all arguments of its tool, and none but the empty tag and endpoint is without a value.
+func TestSamplesAreJobs(t *testing.T) {
+	t.Parallel()
+	g := store.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}
+	for _, kind := range []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse} {
+		s, err := newSample(kind, g, "", job.Limits{})
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		list, err := s.compare(nil)
+		if err != nil || len(list) != len(job.ArgumentNames(kind)) {
+			t.Errorf("%s: %v, %v", kind, list, err)
+		}
+		for _, a := range list {
+			empty := string(a.Sample) == `""` && (a.Name == "tag2" || a.Name == "endpoint")
+			if len(a.Sample) == 0 || string(a.Sample) == "null" || string(a.Sample) == `""` && !empty {
+				t.Errorf("%s: %s is %s", kind, a.Name, a.Sample)
+			}
+		}
+	}
+}
+
+func TestToolWords(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"":   "",
+		"[]": "none",
+		`[{"name":"a","schema":true},{"name":"b","schema":false}]`: "2: a, b (without a schema)",
+		`{"truncated":true}`: `{"truncated":true}`,
+		"[" + strings.TrimSuffix(strings.Repeat(`{"name":"a","schema":true},`, 12), ",") + "]": "12: " + strings.TrimSuffix(strings.Repeat("a, ", 10), ", ") + " and 2 more",
+	} {
+		if got := toolWords(json.RawMessage(raw)); got != want {
+			t.Errorf("%s: %q, want %q", raw, got, want)
+		}
+	}
+	for raw, want := range map[string]string{"": "", `{"Name":"a","Version":""}`: "a", `{"name":"a","version":"1"}`: "a 1", `[1]`: "[1]"} {
+		if got := serverWords(json.RawMessage(raw)); got != want {
+			t.Errorf("%s: %q, want %q", raw, got, want)
+		}
+	}
+}

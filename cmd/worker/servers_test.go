@@ -1,0 +1,26 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The doctor reads the servers file as the worker would, and says where it is wrong.
+func TestDoctorReadsTheServersFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "servers.json")
+	data := "HERALD_DATA=" + t.TempDir()
+	for content, want := range map[string]string{
+		`{"servers": {"8453:42": {"url": "https://a.example"}, "1:1": {"enabled": false}}}`: "ok    servers        HERALD_SERVERS_FILE names 2 agents",
+		"{\"servers\": {\n\"8453:42\": {\"url\": \"${HERALD_TEST_UNSET}\"}}}":               `FAIL  servers        ` + path + `:2: servers["8453:42"].url: names ${HERALD_TEST_UNSET}, which is not set`,
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := worker(t, []string{data, "HERALD_SERVERS_FILE=" + path}, "doctor")
+		if !strings.Contains(out, want) || (code == 0) != strings.HasPrefix(want, "ok") {
+			t.Errorf("%d, want %s:\n%s%s", code, want, out, errs)
+		}
+	}
+}

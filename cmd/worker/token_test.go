@@ -1,0 +1,359 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
+)
+
+// canary is in every token of these tests; nothing that is printed or kept may hold it.
+const canary = "canary-4c6f7264"
+
+// keyboard is a terminal at which somebody has typed.
+type keyboard struct {
+	io.Reader
+	shown bytes.Buffer
+}
+
+func (k *keyboard) Write(p []byte) (int, error) { return k.shown.Write(p) }
+func (k *keyboard) Close() error                { return nil }
+
+// give runs a command line with something on stdin; typed is what is answered at the terminal, "" that there is none.
+func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs string) {
+	d.t.Helper()
+	var stdout, stderr bytes.Buffer
+	k := &keyboard{Reader: strings.NewReader(typed)}
+	a := app{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: &stderr, tty: func() (io.ReadWriteCloser, error) {
+		if typed == "" {
+			return nil, errors.New("nobody")
+		}
+		return k, nil
+	}}
+	got := execute(a, args, slices.Concat([]string{"HERALD_DATA=" + d.t.TempDir()}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
+	out, errs = stdout.String(), stderr.String()+k.shown.String()
+	if got != code {
+		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
+	}
+	if strings.Contains(out+errs, canary) {
+		d.t.Errorf("worker %v tells the token:\n%s%s", args, out, errs)
+	}
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+		d.t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
+	}
+	return out, errs
+}
+
+func (d *desk) answers(code int, want, stdin, typed string, args ...string) {
+	d.t.Helper()
+	if out, errs := d.give(code, stdin, typed, args...); !strings.Contains(words(out+errs), want) {
+		d.t.Errorf("worker %v does not say %q:\n%s%s", args, want, out, errs)
+	}
+}
+
+func (d *desk) tokens() []listedToken {
+	d.t.Helper()
+	out, _ := d.give(0, "", "", "token", "list", "--json")
+	return decode[[]listedToken](d.t, out)
+}
+
+// reveals opens what is stored for an agent with the desk's keyset, by origin.
+func (d *desk) reveals(agent string) map[string]string {
+	d.t.Helper()
+	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
+	k, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	list, err := d.store.TokensAfter(d.t.Context(), nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	opened := map[string]string{}
+	for _, t := range list {
+		if fmt.Sprintf("%d:%s", t.ChainID, t.ID) != agent {
+			continue
+		}
+		plain, err := k.Open(t.Ciphertext, t.Binding())
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		opened[t.Origin] = t.Scheme + " " + t.Header + " " + string(plain)
+	}
+	return opened
+}
+
+// nowhere looks for the tokens in what the database keeps of the operator's doing.
+func (d *desk) nowhere() {
+	d.t.Helper()
+	out, _ := d.worker(0, "delivery", "audit", "--json")
+	list, _ := d.worker(0, "agent", "list", "--json")
+	if strings.Contains(out+list, canary) {
+		d.t.Errorf("the audit or an agent's row tells a token:\n%s%s", out, list)
+	}
+}
+
+func TestTokenSet(t *testing.T) {
+	d := newDesk(t)
+	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	other := d.ended(7, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	origin := []string{"token", "set", "8453:42", "--origin"}
+
+	d.answers(0, "is stored for https://agent.example, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",
+		append(origin, "HTTPS://Agent.Example:443/mcp")...)
+	if got := d.reveals("8453:42"); len(got) != 1 || got["https://agent.example"] != "bearer Authorization "+canary {
+		t.Errorf("%v", got)
+	}
+	if d.status(held) != "queued" || d.status(other) != "held auth_required" || d.pending(queue.First)+d.pending(queue.Retry) == 0 {
+		t.Errorf("%s, %s", d.status(held), d.status(other))
+	}
+	out, _ := d.give(0, canary+"2\r\n", "", append(origin, "https://other.example", "--header", "x-api-key", "--expires", "3d", "--json", "--actor", "on call")...)
+	c := decode[tokenChange](t, out)
+	if c.Agent != "8453:42" || c.Origin != "https://other.example" || c.Scheme != "header" || c.Header != "X-Api-Key" || c.Audit != 2 ||
+		c.ExpiresAt == nil || time.Until(*c.ExpiresAt) < 71*time.Hour || time.Until(*c.ExpiresAt) > 72*time.Hour {
+		t.Errorf("%s", out)
+	}
+	if got := d.reveals("8453:42"); got["https://other.example"] != "header X-Api-Key "+canary+"2" {
+		t.Errorf("%v", got)
+	}
+	path := filepath.Join(t.TempDir(), "token")
+	d.answers(0, "warning: here the file cannot be read: no such file", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
+	d.answers(0, "warning: over plain http everybody on the way to http://10.0.0.1:8080 reads the token", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
+	if got := d.reveals("8453:9"); got["http://10.0.0.1:8080"] != "file Authorization "+path {
+		t.Errorf("%v", got)
+	}
+	list := d.tokens()
+	if len(list) != 3 || list[0].Agent != "8453:9" || list[0].Scheme != "file" || list[1].State != "valid" || list[2].State != "soon" || list[1].Key == 0 {
+		t.Errorf("%+v", list)
+	}
+	d.answers(0, "8453:42 https://other.example header X-Api-Key", "", "", "token", "list")
+	d.answers(0, "token stored for https://agent.example, sent as Authorization: Bearer token stored for https://other.example, sent as the header X-Api-Key, until 20",
+		"", "", "agent", "show", "8453:42")
+	d.answers(0, "tokens 3 are stored; warning: 1 expire within 7 days: 8453:42 for https://other.example at 20", "", "", "doctor")
+
+	d.answers(1, "no token of agent 8453:42 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" is stored for https://nobody.example", "", "",
+		"token", "remove", "8453:42", "--origin", "https://nobody.example")
+	d.answers(0, "for https://other.example is removed; 0 held deliveries", "", "", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
+	if list := d.tokens(); len(list) != 2 {
+		t.Errorf("%+v", list)
+	}
+	r, err := d.store.AgentRow(t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
+	if err != nil || r.Epoch != 3 || r.State == store.StateNeedsAuth {
+		t.Errorf("%+v %v", r, err)
+	}
+	if a := d.audits(); len(a) != 6 || a[4].Action != "token set" || a[4].Actor != "on call" || !strings.Contains(string(a[4].Filter), "https://other.example") || a[1].State != auditFailed {
+		t.Errorf("%+v", a)
+	}
+	d.nowhere()
+}
+
+func TestTokenMisuse(t *testing.T) {
+	d := newDesk(t)
+	for _, c := range []struct {
+		says, stdin string
+		args        []string
+	}{
+		{"the token on stdin is empty", "\n", nil},
+		{"is more than one line", canary + "\n" + canary + "\n", nil},
+		{"is longer than 16384 bytes", strings.Repeat("x", 20<<10), nil},
+		{"begins with the word Bearer", "Bearer " + canary, nil},
+		{"holds what is no printable ASCII", canary + "\x1b[2J", nil},
+		{"--header: the header Cookie cannot carry a token", canary, []string{"--header", "cookie"}},
+		{"--header: the header Mcp-Session-Id cannot carry a token", canary, []string{"--header", "mcp-session-id"}},
+		{`--header: "X Key" is no name`, canary, []string{"--header", "X Key"}},
+		{"name it with its absolute path", canary, []string{"--file", "token.txt"}},
+		{"--expires \"soon\" is neither", canary, []string{"--expires", "soon"}},
+		{"--expires 2020-01-01T00:00:00Z is over already", canary, []string{"--expires", "2020-01-01T00:00:00Z"}},
+		{"--expires -1h is over already", canary, []string{"--expires=-1h"}},
+		{"--origin: it is no http or https URL", canary, []string{"--origin", "agent.example"}},
+		{"--origin: it holds a user or password", canary, []string{"--origin", "https://user:hunter2@agent.example"}},
+		{"its chain has no RPC URL; set RPC_URL_8453, or say --origin", canary, []string{"--origin", ""}},
+	} {
+		d.answers(exitMisuse, c.says, c.stdin, "", append([]string{"token", "set", "8453:42", "--origin", "https://agent.example"}, c.args...)...)
+	}
+	d.answers(exitMisuse, "CHAIN:AGENT", canary, "", "token", "set", "42")
+	for _, args := range [][]string{{canary}, {"--token", canary}, {"--token=" + canary}, {"--expires=" + canary + "=x", canary}} {
+		out, errs := d.give(exitMisuse, "", "", append([]string{"token", "set", "8453:42"}, args...)...) // looks for the canary
+		if out != "" || !strings.Contains(errs, "worker: ") {
+			t.Errorf("%s%s", out, errs)
+		}
+	}
+	d.answers(exitMisuse, "a token is given on stdin and never there", "", "", "token", "set", "8453:42", canary)
+	d.answers(exitMisuse, "missing flags: --chain", "", "", "token", "import")
+	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
+		t.Errorf("something was stored: %+v", got)
+	}
+}
+
+// Without --origin somebody is asked, at the terminal, not on stdin.
+func TestTokenSetAsks(t *testing.T) {
+	d := newDesk(t)
+	file := filepath.Join(t.TempDir(), "servers.json")
+	entries := `{"servers": {"8453:42": {"url": "https://agent.example/mcp/secretpath?key=hunter2"}, "8453:7": {"command": "/bin/agent"},
+		"8453:8": {"url": "https://agent.example", "auth": {"type": "bearer", "token": "hunter2"}}}}`
+	if err := os.WriteFile(file, []byte(entries), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.env = append(d.env, "HERALD_SERVERS_FILE="+file)
+	set := []string{"token", "set", "8453:42"}
+	d.answers(exitMisuse, "is at https://agent.example (from the servers file): nobody is here to be asked whether its token may go there, so say --origin https://agent.example",
+		canary, "", set...)
+	for _, no := range []string{"n\n", "\n", "yesterday\n", "\x1b"} {
+		d.answers(exitFailed, "nothing was stored", canary, no, set...)
+	}
+	if got := d.tokens(); len(got) != 0 {
+		t.Fatalf("%+v", got)
+	}
+	_, errs := d.give(0, canary, "Yes\n", set...)
+	if !strings.Contains(errs, "Send its token there, and nowhere else, as Authorization: Bearer? [y/N]") || strings.Contains(errs, "hunter2") || strings.Contains(errs, "secretpath") {
+		t.Errorf("%s", errs)
+	}
+	if got := d.reveals("8453:42"); got["https://agent.example"] != "bearer Authorization "+canary {
+		t.Errorf("%v", got)
+	}
+	d.answers(exitFailed, "a command for this agent, which takes no token", canary, "y\n", "token", "set", "8453:7")
+	d.answers(exitFailed, "those are sent, and a stored token is not", canary, "y\n", "token", "set", "8453:8")
+	d.answers(0, "warning: the servers file says how this agent is called", canary, "", "token", "set", "8453:8", "--origin", "https://agent.example")
+	d.nowhere()
+}
+
+// TestProbeSendsTheToken: a probe connects like a delivery.
+func TestProbeSendsTheToken(t *testing.T) {
+	d := newDesk(t)
+	a := newMCPAgent(t, nil)
+	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
+	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:7":{"url":"%s/mcp"}}`, a.URL, a.URL))
+	d.give(0, canary, "", "token", "set", "8453:42", "--origin", a.URL, "--header", "X-Api-Key")
+	d.give(0, canary, "", "token", "set", "8453:7", "--origin", "https://other.example", "--header", "X-Api-Key")
+	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.give(0, "", "", "agent", "probe", "8453:7", "--send") // the operator named where it is
+	if got := a.received(); len(got) != 2 || got[0].key != canary || got[1].key != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestTokenImport takes the old backend's table.
+func TestTokenImport(t *testing.T) {
+	d, p := newDesk(t), newPlace(t, true)
+	d.env = append(d.env, slices.DeleteFunc(slices.Clone(p.env), func(kv string) bool {
+		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
+	})...)
+	header := func(name string) string {
+		return fmt.Sprintf(`{"capabilities":{"mcp":{"transport":"http","url":"https://keyed.example/mcp","authentication":{"type":"bearer","tokenHeader":%q}}}}`, name)
+	}
+	plain, keyed := p.register(data(p.doc("https://Agent.example/mcp"))), p.register(data(header("x-api-key")))
+	cookie, none := p.register(data(header("Cookie"))), p.register(data(`{"services":[]}`))
+	lines := []string{"agent_id,token", fmt.Sprintf(`%s,%s1`, plain, canary), fmt.Sprintf(`%s,"%s,""2"`, keyed, canary), fmt.Sprintf("%s,%s3", cookie, canary),
+		fmt.Sprintf("%s,%s4", none, canary), fmt.Sprintf("%s,%s5", plain, canary), "9999999," + canary + "6", "-1," + canary + "7", "\x1b[2J," + canary + "8", fmt.Sprintf("%s,", keyed)}
+	file := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	load := []string{"token", "import", "--chain", "31337"}
+	out, errs := d.give(exitLeft, "", "", append(load, file)...)
+	for _, want := range []string{
+		fmt.Sprintf("2 31337:%s https://agent.example Authorization from data, ", plain), fmt.Sprintf("3 31337:%s https://keyed.example X-Api-Key from data, ", keyed),
+		fmt.Sprintf("4 31337:%s - - not stored: the registration names a header that its token is not sent in: the header Cookie", cookie),
+		fmt.Sprintf("5 31337:%s - - not stored: agent 31337:%s", none, none), fmt.Sprintf("6 31337:%s - - not stored: the agent is in line 2 already", plain),
+		"7 31337:9999999 - - not stored: ", "8 31337:-1 - - not stored: its agent_id is no agent id", "9 31337:·[2J - - not stored: its agent_id", "not stored: its token is empty",
+		"2 tokens would be stored for 2 origins. Look whether each may have its token. Nothing was changed: the same command with --yes stores them.",
+	} {
+		if !strings.Contains(words(out), words(want)) {
+			t.Errorf("lacks %q:\n%s%s", want, out, errs)
+		}
+	}
+	if !strings.Contains(errs, "7 of 9 tokens are left out") || len(d.tokens()) != 0 || len(d.audits()) != 0 {
+		t.Errorf("a dry run changed something: %s", errs)
+	}
+	stdin, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.answers(exitLeft, "2 of 2 tokens are stored for 2 origins; 0 held deliveries were released (audit 1)", string(stdin), "", append(load, "--yes")...)
+	if got := d.reveals("31337:" + plain.String()); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
+		t.Errorf("%v", got)
+	}
+	if got := d.reveals("31337:" + keyed.String()); got["https://keyed.example"] != `header X-Api-Key `+canary+`,"2` {
+		t.Errorf("%v", got)
+	}
+	out, _ = d.give(exitLeft, string(stdin), "", append(load, "--yes", "--json")...)
+	if r := decode[tokenImport](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
+		t.Errorf("%s", out)
+	}
+	for says, text := range map[string]string{"wrong number of fields": "1," + canary + ",3\n", "the file is not CSV": "1,\"" + canary + "\n"} {
+		d.answers(exitMisuse, says, text, "", load...)
+	}
+	d.answers(exitMisuse, "set RPC_URL_8453", "1,"+canary+"\n", "", "token", "import", "--chain", "8453")
+	d.answers(0, "there is nothing to store", "", "", load...)
+
+	// What is registered now, set without --origin.
+	d.answers(0, "Send its token there, and nowhere else, as the header X-Api-Key?", canary, "y\n", "token", "set", "31337:"+keyed.String())
+	d.answers(exitMisuse, "the header Cookie cannot carry a token: it has another meaning; name another with --header", canary, "y\n", "token", "set", "31337:"+cookie.String())
+	d.answers(0, "is stored for https://keyed.example, sent as the header X-Own", canary, "y\n", "token", "set", "31337:"+cookie.String(), "--header", "x-own")
+	d.answers(exitFailed, "is not found: ", canary, "y\n", "token", "set", "31337:"+none.String())
+	d.nowhere()
+}
+
+// sql changes rows behind everybody's back.
+func (d *desk) sql(text string) {
+	d.t.Helper()
+	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "DATABASE_URL=") })
+	conn, err := pgx.Connect(d.t.Context(), strings.TrimPrefix(d.env[i], "DATABASE_URL="))
+	if err == nil {
+		_, err = conn.Exec(d.t.Context(), text)
+		_ = conn.Close(d.t.Context())
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// TestTokenKeys: tokens take part in a rotation of the keys.
+func TestTokenKeys(t *testing.T) {
+	d := newDesk(t)
+	first := newKeyset(t)
+	d.with(first)
+	for i := range 3 {
+		d.give(0, canary+fmt.Sprint(i), "", "token", "set", fmt.Sprintf("8453:%d", i), "--origin", "https://agent.example")
+	}
+	d.sealed(first, 2)
+	uses := func() (list []keyUse) {
+		out, _ := d.worker(0, "keys", "list", "--json")
+		return decode[[]keyUse](t, out)
+	}
+	had := uses()
+	if len(had) != 1 || had[0].Sealed != 5 {
+		t.Fatalf("%+v", had)
+	}
+	d.with(d.next("keys", "rotate", "add"))
+	d.with(d.next("keys", "rotate", "promote"))
+	old := strconv.FormatUint(uint64(had[0].ID), 10)
+	d.says(1, "5 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.sql(`UPDATE herald.agent_mcp_tokens SET origin = 'https://moved.example' WHERE agent_id = 2`)
+	d.says(exitLeft, "left: the token of agent 8453:2 of registry", "keys", "reencrypt")
+	if got := d.reveals("8453:1"); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
+		t.Errorf("%v", got)
+	}
+	d.says(1, "1 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.says(0, "is removed", "token", "remove", "8453:2", "--origin", "https://moved.example")
+	d.with(d.next("keys", "rotate", "remove", old))
+	if now := uses(); len(now) != 1 || now[0].Sealed != 4 {
+		t.Errorf("%+v", now)
+	}
+	d.with(first)
+	d.says(1, "FAIL tokens 2 of 2 are sealed with a key that the keyset lacks: 8453:0 for https://agent.example, 8453:1", "doctor")
+	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
+	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")
+}

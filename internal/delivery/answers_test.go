@@ -1,0 +1,99 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// TestAnswers: the table of docs/agents.md, an agent for each of its rows. want is the reason, "" for delivered.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = pool.Close(ctx)
+	})
+	result := func(r string) func(http.ResponseWriter, json.RawMessage) {
+		return func(w http.ResponseWriter, id json.RawMessage) { reply(w, id, r) }
+	}
+	refusal := func(code int) func(http.ResponseWriter, json.RawMessage) {
+		return func(w http.ResponseWriter, id json.RawMessage) { replyError(w, id, code, "no") }
+	}
+	status := func(code int) func(http.ResponseWriter, json.RawMessage) {
+		return func(w http.ResponseWriter, _ json.RawMessage) { http.Error(w, "no", code) }
+	}
+	body := func(s string) func(http.ResponseWriter, json.RawMessage) {
+		return func(w http.ResponseWriter, _ json.RawMessage) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, s)
+		}
+	}
+	type row struct {
+		answer func(http.ResponseWriter, json.RawMessage)
+		want   retry.Reason
+	}
+	rows := map[string]row{
+		"a result":                {result(`{"content":[{"type":"text","text":"ok"}]}`), ""},
+		"no content":              {result(`{"structuredContent":{"ok":true}}`), ""},
+		"an unknown block":        {result(`{"content":[{"type":"hologram"}]}`), ""},
+		"a task":                  {result(`{"resultType":"task","taskId":"1"}`), ""},
+		"isError":                 {result(`{"isError":true,"content":[]}`), retry.ToolError},
+		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), retry.BadResponse},
+		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), retry.BadResponse},
+		"wants patience":          {result(`{"resultType":"input_required"}`), retry.RateLimited},
+		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), retry.OutcomeUnknown},
+		"no JSON-RPC":             {body(`hello`), retry.OutcomeUnknown},
+		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), retry.OutcomeUnknown},
+		"-32602":                  {refusal(-32602), retry.SchemaMismatch},
+		"any other JSON-RPC code": {refusal(7), retry.ServerError},
+	}
+	for want, codes := range map[retry.Reason][]int{retry.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, retry.ServerError: {-32603, -32000}} {
+		for _, code := range codes {
+			rows[fmt.Sprint(code)] = row{refusal(code), want}
+		}
+	}
+	for want, codes := range map[retry.Reason][]int{retry.AuthRequired: {401, 403}, retry.RateLimited: {429}, retry.ServerError: {408, 425, 500, 502, 503, 504},
+		retry.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
+		for _, code := range codes {
+			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
+		}
+	}
+	page := string(must(os.ReadFile("../../docs/agents.md")))
+	for name, c := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				c.answer(w, id)
+				return true
+			}))
+			answer, err := pool.Call(t.Context(), mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: a.URL}, mcpcall.Request{Tool: "agent.receiveFeedback"})
+			var got retry.Reason
+			switch {
+			case err != nil:
+				got = retry.Classify(err).Reason
+			case answer.IsError:
+				got = retry.ToolError
+			}
+			if got != c.want {
+				t.Errorf("%q (%v), want %q", got, err, c.want)
+			}
+			if c.want != "" && !strings.Contains(page, "`"+string(c.want)+"`") {
+				t.Errorf("docs/agents.md does not name %s", c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,374 @@
+package delivery
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/net/idna"
+)
+
+// TokenLedger is the store as stored tokens need it.
+type TokenLedger interface {
+	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
+	ReleaseAuth(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error)
+}
+
+// CredentialsConfig makes Credentials.
+type CredentialsConfig struct {
+	Ledger TokenLedger
+	Opener Opener
+	// Age is how long what was read of an agent is believed, unless its epoch is raised before. Default 1 min.
+	Age time.Duration
+	// Entries bounds the agents remembered. Default 10,000.
+	Entries int
+	// Patience is how long an agent that refused its credentials is not asked again. Default 10 min.
+	Patience time.Duration
+	Now      func() time.Time // default time.Now
+}
+
+// Credentials are what operators stored for agents: which token goes to which origin. What is remembered is sealed. It also remembers who
+// refused what, so that an agent that wants another credential is asked once and not with every delivery. The nil one knows nothing. Safe
+// for concurrent use.
+type Credentials struct {
+	CredentialsConfig
+	known   *lru.Cache[store.Agent, *knownTokens]
+	refused *lru.Cache[store.Agent, refusal]
+	// The epoch under which a success has released what is held. One alone proves nothing about another call: an agent that forbids some
+	// calls for what is in them, and takes the others, would be asked about each of them again after every success.
+	released *lru.Cache[store.Agent, int64]
+}
+
+// knownTokens is what was read of an agent.
+type knownTokens struct {
+	epoch  int64
+	read   time.Time
+	tokens []store.Token
+	held   atomic.Bool // deliveries wait for a credential
+}
+
+// refusal is a credential that an agent did not take.
+type refusal struct {
+	epoch      int64
+	origin     string
+	credential [sha256.Size]byte
+	at         time.Time
+}
+
+// NewCredentials checks the configuration.
+func NewCredentials(cfg CredentialsConfig) (*Credentials, error) {
+	if cfg.Ledger == nil || cfg.Opener == nil {
+		return nil, errors.New("delivery: credentials need a ledger and an opener")
+	}
+	setDefault(&cfg.Age, time.Minute)
+	setDefault(&cfg.Patience, 10*time.Minute)
+	if cfg.Entries <= 0 {
+		cfg.Entries = 10_000
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	c := &Credentials{CredentialsConfig: cfg}
+	var err error
+	if c.known, err = lru.New[store.Agent, *knownTokens](cfg.Entries); err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	if c.refused, err = lru.New[store.Agent, refusal](cfg.Entries); err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	if c.released, err = lru.New[store.Agent, int64](cfg.Entries); err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	return c, nil
+}
+
+// of is what is stored for an agent: one query when nothing younger than Age is remembered under this epoch.
+func (c *Credentials) of(ctx context.Context, a store.Agent, epoch int64) (*knownTokens, error) {
+	now := c.Now()
+	if k, ok := c.known.Get(a); ok && k.epoch >= epoch && now.Sub(k.read) < c.Age {
+		return k, nil
+	}
+	tokens, held, err := c.Ledger.AgentTokens(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	k := &knownTokens{epoch: epoch, read: now, tokens: tokens}
+	k.held.Store(held)
+	c.known.Add(a, k)
+	return k, nil
+}
+
+// authorize gives the call the token that is stored for its origin. The job's own headers win, then those of the servers file; a
+// command takes none. A registration that leads to another origin than the one a token was stored for is held: the token goes nowhere
+// else, and whether the agent is still the same is for the operator to say.
+func (p *Pipeline) authorize(ctx context.Context, a *attempt) (note string, err error) {
+	c := p.Credentials
+	if c == nil || a.own || a.target.URL == "" {
+		return "", nil
+	}
+	k, err := c.of(ctx, a.claim.Agent(), a.claim.Epoch)
+	if err != nil {
+		return "", err
+	}
+	if note, err = c.attach(k.tokens, a.claim.Agent(), &a.target, a.job.Action.ResolveEndpoint && !a.target.Listed); err != nil {
+		return "", err
+	}
+	if a.claim.Replay {
+		return note, nil
+	}
+	if r, ok := c.refused.Get(a.claim.Agent()); ok && r.epoch == a.claim.Epoch && r.credential == credentialOf(a.target) {
+		if ago := c.Now().Sub(r.at); ago < c.Patience {
+			return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent refused what it was sent %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
+				ago.Round(time.Second), (c.Patience-ago).Round(time.Second), a.remedy()))
+		}
+	}
+	return note, nil
+}
+
+// Attach gives an endpoint of an agent the token that a delivery would send there, under an epoch that a claim or nobody (0) named.
+// registered: the agent's registration leads there, and neither a job nor the operator. note is "" when there is none to send. Errors are
+// as of a delivery that is held.
+func (c *Credentials) Attach(ctx context.Context, g store.Agent, epoch int64, e *mcpcall.Endpoint, registered bool) (note string, err error) {
+	k, err := c.of(ctx, g, epoch)
+	if err != nil {
+		return "", err
+	}
+	return c.attach(k.tokens, g, e, registered)
+}
+
+// attach sets the header of the token that is stored for the endpoint's origin, unless it has headers already.
+func (c *Credentials) attach(tokens []store.Token, g store.Agent, e *mcpcall.Endpoint, registered bool) (note string, err error) {
+	if len(tokens) == 0 || e.URL == "" || len(e.Headers) > 0 {
+		return "", nil
+	}
+	origin, err := CredentialOrigin(e.URL)
+	if err != nil {
+		return "", nil // the guard says why it is not called
+	}
+	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	switch {
+	case i < 0 && registered:
+		return "", moved(g, origin, tokens)
+	case i < 0:
+		return "", nil
+	}
+	t := tokens[i]
+	if t.ExpiresAt != nil && !c.Now().Before(*t.ExpiresAt) {
+		return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s expired at %s: store another one with `worker token set`",
+			origin, t.ExpiresAt.UTC().Format(time.RFC3339)))
+	}
+	value, err := c.reveal(t)
+	if err != nil {
+		return "", err
+	}
+	e.Headers = map[string]secret.Secret{t.Header: value}
+	return ", with the token stored for it", nil
+}
+
+// moved holds what is for an agent whose registration leads somewhere else than its token may go.
+func moved(g store.Agent, now string, tokens []store.Token) error {
+	const most = 3
+	var before []string
+	for _, t := range tokens[:min(len(tokens), most)] {
+		before = append(before, t.Origin)
+	}
+	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %[1]s now, and its token was stored for %[2]s, so nothing is sent. Look whether that is "+
+		"its doing, then `worker token set %[3]d:%[4]s --origin %[1]s`", excerpt(now, 300), strings.Join(before, ", "), g.ChainID, g.ID))
+}
+
+// reveal is the header's value.
+func (c *Credentials) reveal(t store.Token) (value secret.Secret, err error) {
+	plain, err := c.Opener.Open(t.Ciphertext, t.Binding())
+	if err != nil {
+		return value, fmt.Errorf("the token stored for %s: %w", t.Origin, err)
+	}
+	text := string(plain)
+	switch t.Scheme {
+	case store.SchemeBearer, store.SchemeHeader:
+	case store.SchemeFile:
+		if text, err = ReadTokenFile(text); err != nil {
+			return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
+		}
+	default:
+		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s is of scheme %q, which this version cannot send", t.Origin, excerpt(t.Scheme, 40)))
+	}
+	if err := CheckToken(text); err != nil {
+		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s cannot be sent: it %v", t.Origin, err))
+	}
+	if t.Header == "Authorization" {
+		text = "Bearer " + text
+	}
+	return secret.New(text), nil
+}
+
+// refuse notes what the agent did not take. What a job brought itself is its own affair, and a call that is forbidden may be so for what
+// is in it: its client must not hold up the others.
+func (c *Credentials) refuse(a *attempt, v retry.Verdict, failure error) {
+	if c == nil || a.own || v.Reason != retry.AuthRequired {
+		return
+	}
+	if k, ok := c.known.Get(a.claim.Agent()); ok {
+		k.held.Store(true)
+	}
+	var call *mcpcall.CallError
+	if errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall) {
+		c.refused.Add(a.claim.Agent(), refusal{a.claim.Epoch, origin(a.target.URL), credentialOf(a.target), c.Now()})
+	}
+}
+
+// unlock releases what is held of an agent for want of a credential, once it has taken a call without the job's own: where everybody calls
+// it, or where it refused one. After a refusal of the credential itself each time, else once under each epoch.
+func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
+	c := p.Credentials
+	if c == nil || a.own || a.out.Status != store.Delivered && a.out.Reason != string(retry.ToolError) {
+		return
+	}
+	agent := a.claim.Agent()
+	if r, ok := c.refused.Get(agent); !a.job.Action.ResolveEndpoint && (!ok || r.origin != origin(a.target.URL)) {
+		return
+	}
+	refused := c.refused.Remove(agent)
+	if epoch, once := c.released.Get(agent); once && epoch >= a.claim.Epoch && !refused {
+		return
+	}
+	k, ok := c.known.Get(agent)
+	if !ok || !k.held.Swap(false) {
+		return
+	}
+	c.released.Add(agent, a.claim.Epoch)
+	n, tasks, err := c.Ledger.ReleaseAuth(context.WithoutCancel(ctx), agent)
+	p.Dispatcher.Dispatch(ctx, tasks)
+	switch {
+	case err != nil:
+		k.held.Store(true) // with the next one
+		p.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again", "agent", agent.ID, "error", err)
+	case n > 0:
+		p.Logger.Info("deliveries that were held for want of a credential are released: the agent takes calls again", "agent", agent.ID, "released", n)
+	}
+}
+
+// credentialOf tells apart what an endpoint is sent, without keeping it.
+func credentialOf(e mcpcall.Endpoint) [sha256.Size]byte {
+	h := sha256.New()
+	add := func(s string) {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))
+		h.Write([]byte(s))
+	}
+	add(origin(e.URL))
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		add(name)
+		add(e.Headers[name].Reveal())
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// CredentialOrigin is the origin that a token is stored for, in the one spelling that is compared: lower case, no default port, names in
+// ASCII as they are dialled (IDNA). What has no such origin is an error.
+func CredentialOrigin(rawURL string) (string, error) {
+	u, err := url.Parse(rawURL)
+	switch {
+	case err != nil || u.Hostname() == "" || !strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
+		return "", errors.New("it is no http or https URL")
+	case u.User != nil:
+		return "", errors.New("it holds a user or password")
+	}
+	host := u.Hostname()
+	if strings.ContainsFunc(host, func(r rune) bool { return r >= 0x80 }) {
+		if host, err = idna.Lookup.ToASCII(host); err != nil { // as net/http does
+			return "", errNoHost
+		}
+		if port := u.Port(); port != "" {
+			u.Host = host + ":" + port
+		} else {
+			u.Host = host
+		}
+	}
+	if _, err := netip.ParseAddr(host); (err != nil || strings.Contains(host, "%")) && !hostName(host) {
+		return "", errNoHost
+	}
+	return netguard.Origin(u), nil
+}
+
+var errNoHost = errors.New("its host is no name that can be dialled")
+
+// hostName: labels of letters, digits, - and _ with single dots between and perhaps one at the end.
+func hostName(host string) bool {
+	for _, label := range strings.Split(strings.TrimSuffix(host, "."), ".") {
+		if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// MaxToken bounds a token, in bytes.
+const MaxToken = 16 << 10
+
+// CheckToken tells what keeps a text from being sent as a token; the error holds nothing of it and continues "it …".
+func CheckToken(text string) error {
+	switch {
+	case text == "":
+		return errors.New("is empty")
+	case len(text) > MaxToken:
+		return fmt.Errorf("is longer than %d bytes", MaxToken)
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f }):
+		return errors.New("holds what is no printable ASCII, or is more than one line")
+	case strings.TrimSpace(text) != text:
+		return errors.New("begins or ends with a space")
+	case len(text) > 7 && strings.EqualFold(text[:7], "bearer "):
+		return errors.New("begins with the word Bearer, which is not part of it")
+	}
+	return nil
+}
+
+// ReadTokenFile reads the token of a file: one line. The error does not name the path, and continues "the file …".
+func ReadTokenFile(path string) (string, error) {
+	st, err := os.Stat(path) // before it is opened: to open a FIFO waits for a writer
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	if !st.Mode().IsRegular() {
+		return "", errors.New("is no regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(f, MaxToken+3))
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	if err := CheckToken(text); err != nil {
+		return "", fmt.Errorf("holds no token: it %w", err)
+	}
+	return text, nil
+}
+
+func withoutPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

@@ -1,0 +1,155 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+func TestCredentialOrigin(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"https://a.example/mcp?x#y":      "https://a.example",
+		"HTTPS://A.EXAMPLE.:0443":        "https://a.example",
+		"https://a.example:8443":         "https://a.example:8443",
+		"http://a.example:443":           "http://a.example:443",
+		"https://[2001:DB8::1]/":         "https://[2001:db8::1]",
+		"https://bücher.example/":        "https://xn--bcher-kva.example",
+		"https://BÜCHER.example:8443/":   "https://xn--bcher-kva.example:8443",
+		"https://xn--bcher-kva.example":  "https://xn--bcher-kva.example",
+		"https://аpple.example":          "https://xn--pple-43d.example", // a Cyrillic letter
+		"https://ａｐｐｌｅ.example":          "https://apple.example",        // as it is dialled
+		"https://a。example":              "https://a.example",
+		"https://a.example\\@b.example":  "",
+		"https://a.example@b.example":    "",
+		"https://user:pw@b.example":      "",
+		"https://@b.example":             "",
+		"//a.example":                    "",
+		"https://":                       "",
+		"https:a.example":                "",
+		"ftp://a.example":                "",
+		"https://a.example:port":         "",
+		"https://a\u200b\u202e .example": "",
+		"javascript:alert(1)":            "",
+	} {
+		if got, err := CredentialOrigin(in); got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+// FuzzCredentialOrigin: an origin is a URL of its own and its own origin, and holds nothing but scheme, host and port.
+func FuzzCredentialOrigin(f *testing.F) {
+	for _, s := range []string{"https://a.example", "https://bücher.example:8443/x", "http://[::1%25eth0]:80", "https://ａ.example", "https://a.example.:0443"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		got, err := CredentialOrigin(raw)
+		if err != nil {
+			return
+		}
+		again, err := CredentialOrigin(got)
+		if err != nil || again != got {
+			t.Fatalf("%q is %q, and that is %q, %v", raw, got, again, err)
+		}
+		u, err := url.Parse(got)
+		if err != nil || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Hostname() == "" {
+			t.Fatalf("%q is %q", raw, got)
+		}
+	})
+}
+
+func TestCheckToken(t *testing.T) {
+	t.Parallel()
+	for _, ok := range []string{"a", "sk-live_1.2~3+/=", "two words", strings.Repeat("x", MaxToken)} {
+		if err := CheckToken(ok); err != nil {
+			t.Errorf("%.20q: %v", ok, err)
+		}
+	}
+	for _, bad := range []string{"", " a", "a ", "a\n", "a\r\nHost: b", "a\tb", "a\x00", "ä", "\x7f", strings.Repeat("x", MaxToken+1), "Bearer abc", "bearer abc"} {
+		err := CheckToken(bad)
+		if err == nil {
+			t.Errorf("%.20q is taken", bad)
+		} else if strings.Contains(err.Error(), "abc") {
+			t.Errorf("the token is told: %v", err)
+		}
+	}
+}
+
+// countingTokens is a ledger that counts its questions.
+type countingTokens struct {
+	asked, released int
+	held            bool
+	err             error
+}
+
+func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]store.Token, bool, error) {
+	l.asked++
+	return nil, l.held, l.err
+}
+
+func (l *countingTokens) ReleaseAuth(context.Context, store.Agent) (int, []store.Task, error) {
+	l.released++
+	return 1, nil, l.err
+}
+
+// TestCredentialsMemory: one question per agent, epoch and minute.
+func TestCredentialsMemory(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	l := &countingTokens{}
+	c := must(NewCredentials(CredentialsConfig{Ledger: l, Opener: must(secret.Create()), Entries: 2, Now: func() time.Time { return now }}))
+	a := func(id string) store.Agent { return store.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
+	for i, step := range []struct {
+		agent string
+		epoch int64
+		later time.Duration
+		asked int
+	}{
+		{"1", 1, 0, 1}, {"1", 1, 59 * time.Second, 1}, {"1", 1, time.Second, 2}, {"1", 2, 0, 3}, {"1", 1, 0, 3}, // an older claim is content with what is newer
+		{"2", 0, 0, 4}, {"3", 0, 0, 5}, {"1", 2, 0, 6},
+	} {
+		now = now.Add(step.later)
+		if _, err := c.of(t.Context(), a(step.agent), step.epoch); err != nil || l.asked != step.asked {
+			t.Errorf("step %d: asked %d times, want %d; %v", i, l.asked, step.asked, err)
+		}
+	}
+	l.err = errors.New("away")
+	if _, err := c.of(t.Context(), a("9"), 0); err == nil {
+		t.Error("what could not be read passed for nothing")
+	}
+	l.err = nil
+	if _, err := c.of(t.Context(), a("9"), 0); err != nil {
+		t.Error("a failure is remembered:", err)
+	}
+}
+
+// TestCredentialOf: every part of what is sent makes another credential.
+func TestCredentialOf(t *testing.T) {
+	t.Parallel()
+	h := func(pairs ...string) map[string]secret.Secret {
+		m := map[string]secret.Secret{}
+		for i := 0; i < len(pairs); i += 2 {
+			m[pairs[i]] = secret.New(pairs[i+1])
+		}
+		return m
+	}
+	seen := map[[32]byte]int{}
+	for i, e := range []mcpcall.Endpoint{{URL: "https://a"}, {URL: "https://b"}, {URL: "https://a", Headers: h("X", "1")}, {URL: "https://a", Headers: h("X", "2")},
+		{URL: "https://a", Headers: h("Y", "1")}, {URL: "https://a", Headers: h("X", "1", "Y", "2")}, {URL: "https://a", Headers: h("X", "1Y2")}} {
+		if j, twice := seen[credentialOf(e)]; twice {
+			t.Errorf("%d and %d are the same", i, j)
+		}
+		seen[credentialOf(e)] = i
+	}
+	if credentialOf(mcpcall.Endpoint{URL: "https://a/x"}) != credentialOf(mcpcall.Endpoint{URL: "https://a/y"}) {
+		t.Error("a path makes another credential")
+	}
+}

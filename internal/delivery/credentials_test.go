@@ -1,0 +1,646 @@
+package delivery
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// canary is in every token of these tests; it must be nowhere but in what the agents received.
+const canary = "canary-4c6f7264"
+
+// recorder is an agent that keeps every header of every request, and wants a token when it has one.
+type recorder struct {
+	*agent
+	mu    sync.Mutex
+	seen  []http.Header
+	wants [2]string // header and value; "": it takes everybody
+}
+
+func newRecorder(t testing.TB, header, value string) *recorder {
+	t.Helper()
+	r := &recorder{wants: [2]string{header, value}}
+	r.agent = newAgent(t, func(a *agent) {
+		a.on = func(_ string, w http.ResponseWriter, req *http.Request, _ json.RawMessage) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.seen = append(r.seen, req.Header.Clone())
+			if r.wants[0] != "" && req.Header.Get(r.wants[0]) != r.wants[1] {
+				http.Error(w, "no", http.StatusUnauthorized)
+				return true
+			}
+			return false
+		}
+	})
+	return r
+}
+
+func (r *recorder) requests() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen)
+}
+
+func (r *recorder) takes(header, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wants = [2]string{header, value}
+}
+
+// got tells whether a text arrived in any header.
+func (r *recorder) got(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.seen {
+		var b bytes.Buffer
+		_ = h.Write(&b)
+		if strings.Contains(b.String(), text) {
+			return true
+		}
+	}
+	return false
+}
+
+// token stores one for an agent as `worker token set` does it.
+func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
+	w.t.Helper()
+	t := store.Token{Agent: w.agentOf(id), Origin: must(CredentialOrigin(rawURL)), Scheme: scheme, Header: header}
+	for _, f := range adapt {
+		f(&t)
+	}
+	t.Ciphertext = must(w.keys.Seal([]byte(plain), t.Binding()))
+	ctx := within(w.t, 20*time.Second)
+	released, tasks, err := w.store.SetToken(ctx, t)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.dispatcher.Dispatch(ctx, tasks)
+	return released
+}
+
+func (w *world) bearer(id *big.Int, rawURL string) int {
+	return w.token(id, rawURL, store.SchemeBearer, "Authorization", canary)
+}
+
+func (w *world) sql(sql string, args ...any) {
+	w.t.Helper()
+	ctx := within(w.t, 20*time.Second)
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	must(conn.Exec(ctx, sql, args...))
+}
+
+// credentialed is a worker that knows stored tokens.
+func (w *world) credentialed(adapt ...func(*CredentialsConfig)) *worker {
+	w.t.Helper()
+	cfg := CredentialsConfig{Ledger: w.store, Opener: w.keys}
+	for _, f := range adapt {
+		f(&cfg)
+	}
+	return w.newWorker(func(c *Config) { c.Credentials = must(NewCredentials(cfg)) })
+}
+
+// heldFor waits for a delivery to be held for want of a credential, with a sentence that says this.
+func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
+	w.t.Helper()
+	d := w.until(id, store.Held)
+	if d.Reason != "auth_required" || !strings.Contains(d.Error, says) || d.Attempts != 0 {
+		w.t.Errorf("%s after %d attempts: %s; want %q", d.Reason, d.Attempts, d.Error, says)
+	}
+	return d
+}
+
+func TestStoredTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) {
+		c.Credentials = must(NewCredentials(CredentialsConfig{Ledger: w.store, Opener: w.keys}))
+		c.Servers = o.server
+	})
+	w.serve(k)
+
+	t.Run("each scheme arrives", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		path := filepath.Join(t.TempDir(), "token")
+		must(0, os.WriteFile(path, []byte(canary+"file\n"), 0o600))
+		for _, tt := range []struct{ scheme, header, plain, want string }{
+			{store.SchemeBearer, "Authorization", canary, "Bearer " + canary},
+			{store.SchemeHeader, "X-Api-Key", canary, canary},
+			{store.SchemeFile, "Authorization", path, "Bearer " + canary + "file"},
+			{store.SchemeFile, "X-Api-Key", path, canary + "file"},
+		} {
+			a := newRecorder(t, tt.header, tt.want)
+			id := w.register(at(a.URL))
+			w.token(id, a.URL, tt.scheme, tt.header, tt.plain)
+			d := w.until(w.accept(w.feedback(id)), store.Delivered)
+			if _, s := k.seen(d.ID, "resolve"); !strings.HasSuffix(s.Detail, ", with the token stored for it") {
+				t.Errorf("%s: %s", tt.scheme, s.Detail)
+			}
+		}
+	})
+
+	t.Run("a token file is read again when it changes", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		path := filepath.Join(t.TempDir(), "token")
+		must(0, os.WriteFile(path, []byte(canary+"1"), 0o600))
+		a := newRecorder(t, "Authorization", "Bearer "+canary+"1")
+		id := w.register(at(a.URL))
+		w.token(id, a.URL, store.SchemeFile, "Authorization", path)
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		a.takes("Authorization", "Bearer "+canary+"2")
+		must(0, os.WriteFile(path, []byte(canary+"2\r\n"), 0o600))
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		n := a.requests()
+		for _, tt := range []struct {
+			says  string
+			spoil func() error
+		}{
+			{"cannot be read: no such file", func() error { return nil }},
+			{"is no regular file", func() error { return os.Mkdir(path, 0o700) }},
+			{"holds no token: it is empty", func() error { return os.WriteFile(path, nil, 0o600) }},
+			{"more than one line", func() error { return os.WriteFile(path, []byte(canary+"\n"+canary), 0o600) }},
+		} {
+			must(0, errors.Join(os.RemoveAll(path), tt.spoil()))
+			if d := w.heldFor(w.accept(w.feedback(id)), "the file that holds the token stored for "+a.URL); !strings.Contains(d.Error, tt.says) || strings.Contains(d.Error, path) {
+				t.Errorf("%s; want %q", d.Error, tt.says)
+			}
+		}
+		if a.requests() != n {
+			t.Error("the agent was asked without its token")
+		}
+	})
+
+	t.Run("held, and released in order", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newRecorder(t, "Authorization", "Bearer "+canary)
+		id := w.register(at(a.URL))
+		ids := []uuid.UUID{w.accept(w.feedback(id))}
+		w.heldFor(ids[0], "401")
+		asked := a.requests()
+		for range 5 {
+			ids = append(ids, w.accept(w.feedback(id)))
+			w.heldFor(ids[len(ids)-1], "(HTTP 401 or 403) and is not asked again for ")
+		}
+		if n := a.requests(); n != asked {
+			t.Errorf("the agent was asked %d times more", n-asked)
+		}
+		if r := w.agentRow(id); r.State != store.StateNeedsAuth {
+			t.Errorf("%+v", r)
+		}
+		if n := w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"); n != 6 {
+			t.Errorf("%d released", n)
+		}
+		for _, d := range ids {
+			w.heldFor(d, "")
+		}
+		if n := w.bearer(id, a.URL); n != 6 {
+			t.Errorf("%d released", n)
+		}
+		for _, d := range ids {
+			w.until(d, store.Delivered)
+		}
+		if r := w.agentRow(id); r.State != store.StateConnected || r.Epoch != 2 {
+			t.Errorf("%+v", r)
+		}
+	})
+
+	t.Run("an agent that echoes it", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		echo := func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+			token := r.Header.Get("Authorization")
+			if r.Header.Get("X-Key") != "" {
+				token = r.Header.Get("X-Key")
+			}
+			switch {
+			case method == "initialize":
+				reply(w, id, fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":"1"}}`, asJSON(token)))
+			case method == "tools/list":
+				reply(w, id, fmt.Sprintf(`{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object","title":%[1]s,"properties":{"x":{"const":%[1]s}}}},{"name":%[1]s,"inputSchema":{"type":"object"}}]}`, asJSON(token)))
+			case method == "tools/call" && r.Header.Get("X-Key") != "":
+				replyError(w, id, -32000, "who is "+token+"?")
+			case method == "tools/call":
+				reply(w, id, fmt.Sprintf(`{"content":[{"type":"text","text":%s}],"structuredContent":{"token":%s}}`, asJSON(token), asJSON(token)))
+			default:
+				return false
+			}
+			return true
+		}
+		a := newAgent(t, func(a *agent) { a.on = echo })
+		for _, header := range []string{"Authorization", "X-Key"} {
+			id := w.register(at(a.URL))
+			w.token(id, a.URL, store.SchemeHeader, header, canary)
+			d := w.accept(w.feedback(id))
+			await(t, func() bool { return len(w.row(d).History) > 0 && w.row(d).History[0].Outcome != "" }, func() string { return "no attempt ended" })
+		}
+	})
+
+	t.Run("a replay asks all the same", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newRecorder(t, "X-Key", canary)
+		id := w.register(at(a.URL))
+		d := w.accept(w.feedback(id))
+		w.heldFor(d, "401")
+		waits := w.accept(w.feedback(id))
+		w.heldFor(waits, "is not asked again")
+		a.takes("", "") // it does not want one any more
+		ctx := within(t, 20*time.Second)
+		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.dispatcher.Dispatch(ctx, tasks)
+		w.until(d, store.Delivered)
+		w.until(waits, store.Delivered) // released because the agent takes calls
+	})
+
+	t.Run("the job's own endpoint", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a, other := newRecorder(t, "", ""), newRecorder(t, "", "")
+		id := w.register(nil)
+		w.bearer(id, a.URL)
+		w.until(w.accept(with(w.feedback(id), own(a.URL, map[string]any{"X-Own": "mine"}))), store.Delivered)
+		if a.got(canary) || !a.got("mine") {
+			t.Error("the job's own headers do not win")
+		}
+		w.until(w.accept(with(w.feedback(id), own(other.URL, nil))), store.Delivered)
+		w.until(w.accept(with(w.feedback(id), own(a.URL+"/elsewhere", nil))), store.Delivered)
+		if other.got(canary) || !a.got("Bearer "+canary) {
+			t.Error("a token goes to its origin, whoever names that, and nowhere else")
+		}
+	})
+
+	t.Run("the servers file", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a, b := newRecorder(t, "", ""), newRecorder(t, "", "")
+		id, other := w.register(nil), w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "headers": map[string]string{"X-File": "filed"}})
+		o.say(other, map[string]any{"url": b.URL})
+		w.bearer(id, a.URL)
+		w.bearer(other, b.URL)
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		w.until(w.accept(w.feedback(other)), store.Delivered)
+		if a.got(canary) || !a.got("filed") || !b.got(canary) {
+			t.Error("headers of the servers file win, and a token goes to its origin without them")
+		}
+	})
+
+	t.Run("expired", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newRecorder(t, "", "")
+		id := w.register(at(a.URL))
+		past := time.Now().Add(-time.Minute)
+		w.token(id, a.URL, store.SchemeBearer, "Authorization", canary, func(t *store.Token) { t.ExpiresAt = &past })
+		w.heldFor(w.accept(w.feedback(id)), "expired at "+past.UTC().Format(time.RFC3339))
+		if a.requests() != 0 {
+			t.Error("the agent was asked")
+		}
+	})
+
+	t.Run("what does not open", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		const moved, lost = "it was sealed for another agent, origin or header, or is damaged", "is not in HERALD_KEYSET"
+		for _, tt := range []struct{ change, says string }{
+			{"agent_id = $2", moved},
+			{"header = 'X-Other'", moved},
+			{"scheme = 'header'", moved},
+			{"origin = $3", moved},
+			{"ciphertext = substr(ciphertext, 1, 40)", moved},
+			{"ciphertext = substr(ciphertext, 1, 10)", "is cut short"},
+			{`ciphertext = '\x0100000001'::bytea || substr(ciphertext, 6)`, lost},
+		} {
+			a, b := newRecorder(t, "", ""), newRecorder(t, "", "")
+			id, other := w.register(at(a.URL)), w.register(at(b.URL))
+			to, asked := b, other
+			if strings.HasPrefix(tt.change, "origin") {
+				to = b
+				id = w.register(at(b.URL))
+			}
+			if !strings.HasPrefix(tt.change, "agent_id") {
+				asked = id
+			}
+			w.bearer(id, a.URL)
+			if tt.change == "agent_id = $2" {
+				w.sql(`UPDATE herald.agent_mcp_tokens SET agent_id = $2::numeric, origin = $3 WHERE agent_id = $1::numeric`, id.String(), other.String(), b.URL)
+			} else {
+				w.sql(`UPDATE herald.agent_mcp_tokens SET `+tt.change+` WHERE agent_id = $1::numeric AND $2::text IS NOT NULL AND $3::text IS NOT NULL`, id.String(), "", b.URL)
+			}
+			w.heldFor(w.accept(w.feedback(asked)), tt.says)
+			if a.requests() != 0 || to.requests() != 0 {
+				t.Errorf("%s: an agent was asked", tt.change)
+			}
+		}
+	})
+
+	t.Cleanup(func() { w.noCanary(k) })
+}
+
+// TestTokensGoNowhereElse: what is registered leads somewhere else than the token was stored for, in every way there is. Whoever is
+// there gets no token, and the one it was stored for is not asked either.
+func TestTokensGoNowhereElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.credentialed()
+	w.serve(k)
+	port := func(a *recorder) string { return must(url.Parse(a.URL)).Port() }
+	for _, tt := range []struct {
+		name      string
+		stored    func(a, evil *recorder) string // what it is stored for
+		now       func(a, evil *recorder) string // what is registered
+		status    store.Status
+		reason    string
+		says      string
+		delivered bool
+	}{
+		{name: "moved", now: func(_, evil *recorder) string { return evil.URL }, says: "the agent moved: it is at "},
+		{name: "another port", now: func(_, evil *recorder) string { return "http://127.0.0.1:" + port(evil) }, says: "the agent moved"},
+		{name: "another name of the same place", now: func(a, _ *recorder) string { return "http://localhost:" + port(a) }, says: "the agent moved"},
+		{name: "another scheme", stored: func(a, _ *recorder) string { return "https://127.0.0.1:" + port(a) }, now: func(a, _ *recorder) string { return a.URL }, says: "the agent moved"},
+		{name: "default port", stored: func(*recorder, *recorder) string { return "http://127.0.0.1" }, now: func(a, _ *recorder) string { return a.URL }, says: "the agent moved"},
+		{name: "user information", now: func(a, evil *recorder) string { return "http://127.0.0.1%3A" + port(a) + "@127.0.0.1:" + port(evil) }, status: store.Rejected, reason: "transport_refused"},
+		{name: "a name that looks like it", stored: func(*recorder, *recorder) string { return "https://apple.example" }, now: func(*recorder, *recorder) string { return "https://аpple.example" }, says: "https://xn--pple-43d.example now"},
+		{name: "a longer name", stored: func(*recorder, *recorder) string { return "http://127.0.0.1.example" }, now: func(_, evil *recorder) string { return evil.URL }, says: "the agent moved"},
+		{name: "capitals are the same", stored: func(a, _ *recorder) string { return "http://localhost:" + port(a) }, now: func(a, _ *recorder) string { return "HTTP://LocalHost:" + port(a) + "/" }, status: store.Delivered, delivered: true},
+		{name: "another path is the same", stored: func(a, _ *recorder) string { return a.URL + "/x?y" }, now: func(a, _ *recorder) string { return a.URL + "/mcp" }, status: store.Delivered, delivered: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a, evil := newRecorder(t, "", ""), newRecorder(t, "", "")
+			stored := a.URL
+			if tt.stored != nil {
+				stored = tt.stored(a, evil)
+			}
+			id := w.register(at(tt.now(a, evil)))
+			w.bearer(id, stored)
+			d := w.accept(w.feedback(id))
+			if tt.status == "" {
+				w.heldFor(d, tt.says)
+			} else if r := w.until(d, tt.status); r.Reason != tt.reason {
+				t.Errorf("%s: %s", r.Reason, r.Error)
+			}
+			if evil.requests() > 0 || a.got(canary) != tt.delivered || !tt.delivered && a.requests() > 0 {
+				t.Errorf("%d requests to the other place, %d to the right one, with the token: %t", evil.requests(), a.requests(), a.got(canary))
+			}
+		})
+	}
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		t.Run(fmt.Sprint("HTTP ", code), func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			evil := newRecorder(t, "", "")
+			sends := &recorder{}
+			sends.agent = newAgent(t, func(a *agent) {
+				a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+					sends.mu.Lock()
+					defer sends.mu.Unlock()
+					sends.seen = append(sends.seen, r.Header.Clone())
+					http.Redirect(w, r, evil.URL, code)
+					return true
+				}
+			})
+			id := w.register(at(sends.URL))
+			w.bearer(id, sends.URL)
+			w.until(w.accept(w.feedback(id)), store.Rejected)
+			if evil.requests() > 0 || !sends.got(canary) {
+				t.Errorf("%d requests to the other place", evil.requests())
+			}
+		})
+	}
+	t.Run("an event stream that names another place", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		evil := newRecorder(t, "", "")
+		stream := newAgent(t, func(a *agent) {
+			a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, "event: endpoint\ndata: "+evil.URL+"/messages\n\n")
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+				return true
+			}
+		})
+		id := w.register(nil)
+		w.bearer(id, stream.URL)
+		action := map[string]any{"resolveEndpoint": false, "timeoutMs": 1000, "endpoint": map[string]any{"transport": "sse", "url": stream.URL}}
+		d := w.accept(with(w.feedback(id), action))
+		await(t, func() bool { r := w.row(d); return len(r.History) > 0 && r.History[0].Outcome != "" }, func() string { return "no attempt ended" })
+		if evil.requests() > 0 {
+			t.Error("it was asked")
+		}
+	})
+	t.Cleanup(func() { w.noCanary(k) })
+}
+
+// TestAgentTakesCallsAgain: an agent that stops asking for a credential gets what was held meanwhile, without anybody's doing.
+func TestAgentTakesCallsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.credentialed(func(c *CredentialsConfig) { c.Patience = time.Nanosecond })
+	w.serve(k)
+	a := newRecorder(t, "X-Key", canary)
+	id := w.register(at(a.URL))
+	first, second := w.accept(w.feedback(id)), w.accept(w.feedback(id))
+	w.heldFor(first, "401")
+	w.heldFor(second, "401")
+	a.takes("", "")
+	for _, d := range []uuid.UUID{w.accept(w.feedback(id)), first, second} {
+		w.until(d, store.Delivered)
+	}
+}
+
+// rotating is a keyset that is replaced while it is used, as a roll-out does it.
+type rotating struct{ atomic.Pointer[secret.Keyset] }
+
+func (r *rotating) Open(cipher []byte, b secret.Binding) ([]byte, error) {
+	return r.Load().Open(cipher, b)
+}
+
+// TestRotationUnderLoad: the keys are rotated twice and every token is sealed anew while deliveries need them; none of them fails.
+func TestRotationUnderLoad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	keys := &rotating{}
+	keys.Store(w.keys)
+	k := w.credentialed(func(c *CredentialsConfig) { c.Opener, c.Age = keys, 20*time.Millisecond })
+	w.serve(k)
+	a := newRecorder(t, "Authorization", "Bearer "+canary)
+	agents := make([]*big.Int, 5)
+	for i := range agents {
+		agents[i] = w.register(at(a.URL))
+		w.bearer(agents[i], a.URL)
+	}
+	ctx := within(t, 60*time.Second)
+	reseal := func(now *secret.Keyset) {
+		for _, token := range must(w.store.TokensAfter(ctx, nil)) {
+			plain := must(now.Open(token.Ciphertext, token.Binding()))
+			if !must(w.store.ResealToken(ctx, token, must(now.Seal(plain, token.Binding())))) {
+				t.Error("a token was not sealed anew")
+			}
+		}
+	}
+	rotated := make(chan error, 1)
+	go func() {
+		defer close(rotated)
+		for range 2 {
+			old := keys.Load()
+			added, id, err := old.Add()
+			if err != nil {
+				rotated <- err
+				return
+			}
+			keys.Store(added)
+			promoted, err := added.Promote(id)
+			if err != nil {
+				rotated <- err
+				return
+			}
+			keys.Store(promoted)
+			reseal(promoted)
+		}
+	}()
+	var ids []uuid.UUID
+	for i := range 60 {
+		ids = append(ids, w.accept(w.feedback(agents[i%len(agents)])))
+	}
+	if err := receive(t, "the end of the rotation", rotated); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		if d := w.until(id, store.Delivered); d.Attempts != 1 {
+			t.Errorf("%d attempts", d.Attempts)
+		}
+	}
+	// Nothing needs the first key any more.
+	last := must(keys.Load().Remove(w.keys.PrimaryID()))
+	for _, token := range must(w.store.TokensAfter(ctx, nil)) {
+		if plain, err := last.Open(token.Ciphertext, token.Binding()); err != nil || string(plain) != canary {
+			t.Error(err)
+		}
+	}
+}
+
+// TestForbiddenCalls: one call that is forbidden, perhaps for what is in it, keeps nobody else's from being made.
+func TestForbiddenCalls(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.credentialed())
+	a := newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if n == 1 {
+			http.Error(w, "I do not like these words", http.StatusForbidden)
+		}
+		return n == 1
+	}))
+	id := w.register(at(a.URL))
+	first := w.accept(w.feedback(id))
+	if d := w.until(first, store.Held); d.Reason != "auth_required" {
+		t.Errorf("%s: %s", d.Reason, d.Error)
+	}
+	w.until(w.accept(w.feedback(id)), store.Delivered)
+	w.until(first, store.Delivered) // released by the one that was taken
+}
+
+// TestCallsForbiddenForTheirWords: an agent that never takes some calls, and takes the others, is asked about each of them once and once
+// more, not after every success.
+func TestCallsForbiddenForTheirWords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.credentialed())
+	var mu sync.Mutex
+	var bad string // the delivery of the first call
+	forbidden := 0
+	a := newAgent(t, onCall(func(_ int, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		params, _ := r.Context().Value(paramsKey{}).(string)
+		var call struct{ Arguments struct{ DeliveryID string } }
+		_ = json.Unmarshal([]byte(params), &call)
+		mu.Lock()
+		defer mu.Unlock()
+		if bad == "" {
+			bad = call.Arguments.DeliveryID
+		}
+		if call.Arguments.DeliveryID != bad {
+			return false
+		}
+		forbidden++
+		http.Error(w, "I do not like these words", http.StatusForbidden)
+		return true
+	}))
+	id := w.register(at(a.URL))
+	first := w.accept(w.feedback(id))
+	w.until(first, store.Held)
+	for range 5 {
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+	}
+	if d := w.until(first, store.Held); d.Reason != "auth_required" {
+		t.Errorf("%s: %s", d.Reason, d.Error)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if forbidden > 2 {
+		t.Errorf("the agent was asked %d times about what it forbids", forbidden)
+	}
+}
+
+// noCanary looks for the tokens everywhere that is not the agents.
+func (w *world) noCanary(k *worker) {
+	w.t.Helper()
+	ctx := within(w.t, 60*time.Second)
+	look := func(where, text string) {
+		if i := strings.Index(text, canary); i >= 0 {
+			w.t.Errorf("%s tells a token: …%.200q", where, text[max(i-100, 0):])
+		}
+	}
+	look("the log", w.log.String())
+	k.mu.Lock()
+	for _, s := range k.steps {
+		look("a step", s.Detail)
+	}
+	k.mu.Unlock()
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	for _, table := range []string{"deliveries", "attempts", "agents", "audit", "agent_mcp_tokens", "chain_cursors"} {
+		rows := must(conn.Query(ctx, `SELECT t::text FROM herald.`+table+` t`))
+		for _, text := range must(pgx.CollectRows(rows, pgx.RowTo[string])) {
+			look("table "+table, text)
+			look("table "+table, strings.ReplaceAll(text, fmt.Sprintf("%x", canary), canary)) // a bytea
+		}
+	}
+	rdb := must(w.queue.Client(5 * time.Second))
+	defer func() { _ = rdb.Close() }()
+	keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
+	for n := 0; keys.Next(ctx); n++ {
+		look("a Redis key", keys.Val())
+		if dump, err := rdb.Dump(ctx, keys.Val()).Result(); err == nil {
+			look("Redis", dump)
+		}
+	}
+	if err := keys.Err(); err != nil {
+		w.t.Error(err)
+	}
+}

@@ -1,0 +1,163 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math/big"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// offers is an agent that has one tool and is never called.
+type offers struct{ tool mcpcall.Tool }
+
+func (o offers) Tools(context.Context, mcpcall.Endpoint, bool) (mcpcall.ToolSet, error) {
+	return mcpcall.ToolSet{Tools: []mcpcall.Tool{o.tool}}, nil
+}
+
+func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.Answer, error) {
+	return mcpcall.Answer{}, errors.New("only composed, not called")
+}
+
+// composed runs the step alone and returns the bytes that would be sent.
+func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
+	t.Helper()
+	a := &attempt{job: j, file: f, claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8")}}
+	p := &Pipeline{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
+	if _, err := p.compose(t.Context(), a); err != nil {
+		t.Fatalf("%s: %v", j.Kind, err)
+	}
+	return a.out.Arguments
+}
+
+// documented is a schema of docs/tools.
+type documented struct {
+	raw        json.RawMessage
+	compiled   *jsonschema.Schema
+	Title      string                     `json:"title"`
+	Properties map[string]json.RawMessage `json:"properties"`
+	Required   []string                   `json:"required"`
+}
+
+func readSchema(t testing.TB, tool string) (d documented) {
+	t.Helper()
+	d.raw = must(os.ReadFile("../../docs/tools/" + tool + ".schema.json"))
+	if err := json.Unmarshal(d.raw, &d); err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	if err := c.AddResource("https://schema.invalid/"+tool, must(jsonschema.UnmarshalJSON(bytes.NewReader(d.raw)))); err != nil {
+		t.Fatal(err)
+	}
+	d.compiled = must(c.Compile("https://schema.invalid/" + tool))
+	return d
+}
+
+// TestToolSchemas: docs/tools says what is sent to a tool without a schema; to a tool with that very schema all of it is sent, unchanged.
+func TestToolSchemas(t *testing.T) {
+	t.Parallel()
+	address, hash, index := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"), common.HexToHash("0xab"), uint(0)
+	full := job.Job{ChainID: 8453, IdentityRegistry: address, AgentID: new(big.Int).Lsh(big.NewInt(1), 255), ClientAddress: address, FeedbackIndex: 7,
+		Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "uptime", Endpoint: "not a URL", FeedbackURI: "ipfs://x", FeedbackHash: hash,
+		Reason: job.RevokedByReorg, Responder: address, ResponseURI: "https://a.example/", ResponseHash: hash, ValidatorAddress: address, RequestHash: hash, Response: 100, Tag: "t",
+		BlockNumber: 41_700_000, TransactionHash: hash, LogIndex: &index, Timestamp: 1_770_000_000}
+	bare := job.Job{ChainID: 1, AgentID: new(big.Int), FeedbackIndex: 1, Value: new(big.Int), Reason: job.RevokedByClient, RequestHash: hash}
+	low, high := full, full
+	low.Value, high.Value, high.ValueDecimals = big.NewInt(-5), new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil), 0
+	wide := full
+	wide.FeedbackIndex, wide.BlockNumber, wide.ChainID = 1<<60, 1<<60, 1<<60
+	files := map[string]job.File{
+		"none":        {Verification: "not_given"},
+		"not asked":   {Verification: "not_fetched"},
+		"not had":     {Verification: "unavailable"},
+		"an object":   {Content: json.RawMessage(`{"text":"x"}`), Source: "cid", Verification: "raw"},
+		"a number":    {Content: json.RawMessage(`1e400`), Source: "https", Verification: "mismatch"},
+		"other bytes": {Content: json.RawMessage(`{"raw":"AA==","mediaType":"image/png"}`), Source: "ar", Verification: "sha256"},
+	}
+	for kind, tool := range map[job.Kind]string{job.KindNewFeedback: "agent.receiveFeedback", job.KindFeedbackRevoked: "agent.receiveRevocation",
+		job.KindResponseAppended: "agent.receiveResponse", job.KindValidationResponse: "agent.receiveValidation"} {
+		doc, names := readSchema(t, tool), slices.Sorted(slices.Values(job.ArgumentNames(kind)))
+		if doc.Title != tool || !slices.Equal(slices.Sorted(maps.Keys(doc.Properties)), names) {
+			t.Errorf("%s: its properties are not the arguments %v", tool, names)
+		}
+		always := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "score" }) // alone can be left out
+		if got := slices.Sorted(slices.Values(doc.Required)); !slices.Equal(got, always) {
+			t.Errorf("%s requires %v, and always sent are %v", tool, got, always)
+		}
+		for which, j := range map[string]job.Job{"full": full, "bare": bare, "low": low, "high": high, "wide": wide} {
+			j.Kind, j.Action.ToolName = kind, tool
+			for file, f := range files {
+				said := composed(t, j, f, nil)
+				fitted := composed(t, j, f, doc.raw)
+				if which != "wide" && string(said) != string(fitted) { // whose numbers are strings where no schema asks for integers
+					t.Errorf("%s, %s, %s: sent without a schema\n%s\nwith it\n%s", tool, which, file, said, fitted)
+				}
+				if err := doc.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(string(fitted))))); err != nil {
+					t.Errorf("%s, %s, %s: %v\n%s", tool, which, file, err, fitted)
+				}
+				var sent map[string]json.RawMessage
+				if err := json.Unmarshal(fitted, &sent); err != nil {
+					t.Fatal(err)
+				}
+				want := always
+				if kind == job.KindNewFeedback && which != "low" && which != "high" {
+					want = names
+				}
+				if got := slices.Sorted(maps.Keys(sent)); !slices.Equal(got, want) {
+					t.Errorf("%s, %s, %s: sent are %v, want %v", tool, which, file, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestAgentsPage: docs/agents.md knows every word that an agent can meet, and no reason that there is not.
+func TestAgentsPage(t *testing.T) {
+	t.Parallel()
+	page := string(must(os.ReadFile("../../docs/agents.md")))
+	var words struct {
+		Properties struct {
+			FileVerification struct{ Enum []string }
+			FileSource       struct{ Enum []*string }
+		}
+	}
+	if err := json.Unmarshal(readSchema(t, "agent.receiveFeedback").raw, &words); err != nil {
+		t.Fatal(err)
+	}
+	known := slices.Clone(words.Properties.FileVerification.Enum)
+	for _, s := range words.Properties.FileSource.Enum {
+		if s != nil {
+			known = append(known, *s)
+		}
+	}
+	for _, word := range append(known, metaKey, "sanitized", "attempt", "replay", "deliveryId") {
+		if !strings.Contains(page, "`"+word+"`") && !strings.Contains(page, `"`+word+`"`) {
+			t.Errorf("docs/agents.md does not tell of %s", word)
+		}
+	}
+	for _, word := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`").FindAllStringSubmatch(page, -1) {
+		v := retry.Classify(retry.Fail(retry.Reason(word[1]), ""))
+		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == retry.Wait && !slices.Contains(retried, v.Reason) {
+			t.Errorf("docs/agents.md names %s, which is no reason", word[1])
+		}
+	}
+}
+
+// retried are the reasons of waits that an agent can cause.
+var retried = []retry.Reason{retry.ConnectFailed, retry.Timeout, retry.RateLimited, retry.ServerError, retry.OutcomeUnknown}

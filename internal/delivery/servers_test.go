@@ -1,0 +1,537 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// operator is a servers file of the test's own.
+type operator struct {
+	*servers.Set
+	w       *world
+	path    string
+	mu      sync.Mutex
+	entries map[string]any
+}
+
+func newOperator(w *world) *operator {
+	w.t.Helper()
+	o := &operator{w: w, path: filepath.Join(w.t.TempDir(), "servers.json"), entries: map[string]any{}}
+	o.write()
+	o.Set = must(servers.Open(servers.Config{Path: o.path, Logger: w.logger(), Env: func(name string) (string, bool) { return "hunter2" + name, true }}))
+	return o
+}
+
+func (o *operator) write() {
+	if err := os.WriteFile(o.path, asJSON(map[string]any{"servers": o.entries}), 0o600); err != nil {
+		o.w.t.Fatal(err)
+	}
+}
+
+// say makes the file say something about an agent, and has it read.
+func (o *operator) say(agent *big.Int, entry map[string]any) {
+	o.w.t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.entries[fmt.Sprintf("%d:%s", o.w.net.ChainID(), agent)] = entry
+	o.write()
+	o.Look()
+	if _, ok := o.Lookup(o.w.net.ChainID(), agent.String()); !ok {
+		o.w.t.Fatalf("the file says nothing about %s: %s", agent, o.w.log)
+	}
+}
+
+func (o *operator) server(a store.Agent) (servers.Server, bool) { return o.Lookup(a.ChainID, a.ID) }
+
+func (w *world) agentRow(id *big.Int) store.AgentRow {
+	w.t.Helper()
+	return must(w.store.AgentRow(within(w.t, 20*time.Second), w.agentOf(id)))
+}
+
+func (w *world) agentOf(id *big.Int) store.Agent {
+	return store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: id.String()}
+}
+
+// feedback is a job for an agent.
+func (w *world) feedback(id *big.Int) map[string]any {
+	w.t.Helper()
+	j, _ := w.rate(devnet.Feedback{AgentID: id})
+	return j
+}
+
+// TestServersFile tells what the servers file means for deliveries. The worker knows no chain.
+func TestServersFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) {
+		c.Servers = o.server
+		c.ToolAliases = map[string][]string{"agent.receiveFeedback": {"feedback.receive"}}
+	})
+	clear(k.chains)
+	w.serve(k)
+	releaser := must(NewReleaser(ReleaserConfig{Ledger: w.store, Dispatcher: w.dispatcher, Logger: w.logger(),
+		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && !s.Enabled }}))
+
+	t.Run("it wins over the chain", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.register(at("https://127.0.0.1:1/nobody"))
+		o.say(id, map[string]any{"url": a.URL + "/mcp/${SEGMENT}?key=${KEY}", "auth": map[string]any{"type": "bearer", "token": "${TOKEN}"}})
+		d := w.until(w.accept(w.feedback(id)), store.Delivered)
+		if d.Endpoint != a.URL+"/mcp/${SEGMENT}" {
+			t.Errorf("the row shows %s", d.Endpoint)
+		}
+		if got := a.received()[0].header.Get("Authorization"); got != "Bearer hunter2TOKEN" {
+			t.Errorf("it came with %q", got)
+		}
+		r := w.agentRow(id)
+		if r.State != store.StateConnected || r.Endpoint != d.Endpoint || r.Protocol != "2025-11-25" ||
+			!strings.Contains(string(r.Tools), `"agent.receiveFeedback"`) || !strings.Contains(string(r.ServerInfo), "test agent") {
+			t.Errorf("%+v", r)
+		}
+		if all := string(asJSON(d)) + string(asJSON(r)) + w.log.String(); strings.Contains(all, "hunter2") {
+			t.Error("a secret is told")
+		}
+		if _, s := k.seen(d.ID, "resolve"); s.Detail != d.Endpoint+" from the servers file" {
+			t.Errorf("resolved: %s", s.Detail)
+		}
+	})
+
+	t.Run("the job's own endpoint wins over it", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a, other := newAgent(t), newAgent(t)
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": other.URL})
+		d := w.until(w.accept(with(w.feedback(id), own(a.URL, nil))), store.Delivered)
+		if d.Endpoint != a.URL || len(a.received()) != 1 || len(other.received()) != 0 {
+			t.Errorf("%s, %d and %d calls", d.Endpoint, len(a.received()), len(other.received()))
+		}
+	})
+
+	t.Run("it says nothing about where: the chain is asked", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		id := w.register(nil)
+		o.say(id, map[string]any{"timeoutMs": 1000})
+		if d := w.until(w.accept(w.feedback(id)), store.Held); d.Reason != "chain_unconfigured" {
+			t.Errorf("%+v", d)
+		}
+	})
+
+	t.Run("disabled and enabled", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "enabled": false})
+		first := w.accept(w.feedback(id))
+		second := w.accept(with(w.feedback(id), own(a.URL, nil)))
+		for _, one := range []uuid.UUID{first, second} {
+			if d := w.until(one, store.Held); d.Reason != "agent_disabled" || d.Attempts != 0 || !strings.Contains(d.Error, "servers file") {
+				t.Errorf("%+v", d)
+			}
+		}
+		if r := w.agentRow(id); r.State != store.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
+			t.Errorf("%+v", r)
+		}
+		if err := releaser.Release(t.Context()); err != nil { // the file still says no
+			t.Error(err)
+		}
+		if d := w.row(first); d.Status != store.Held || len(a.received()) != 0 {
+			t.Errorf("%+v", d)
+		}
+		o.say(id, map[string]any{"url": a.URL})
+		if err := releaser.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, one := range []uuid.UUID{first, second} {
+			w.until(one, store.Delivered)
+		}
+		if r := w.agentRow(id); r.State != store.StateConnected {
+			t.Errorf("%+v", r)
+		}
+	})
+
+	t.Run("a tool that it does not list", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "tools": []string{"agent.receiveRevocation"}})
+		d := w.until(w.accept(w.feedback(id)), store.Rejected)
+		if d.Reason != "tool_not_found" || !strings.Contains(d.Error, "the servers file does not list agent.receiveFeedback") {
+			t.Errorf("%+v", d)
+		}
+		if r := w.agentRow(id); r.State != store.StatePending || r.LastError != "" || r.Epoch != 0 {
+			t.Errorf("the agent is blamed: %+v", r)
+		}
+	})
+
+	t.Run("an alias of the operator's, and it alone", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t, func(a *agent) { a.tool = "feedback.receive" })
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "tools": []string{"feedback.receive"}})
+		if d := w.until(w.accept(w.feedback(id)), store.Delivered); d.ToolName != "feedback.receive" {
+			t.Errorf("%+v", d)
+		}
+	})
+
+	t.Run("time and doubt", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		hold := make(chan bool)
+		a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			select {
+			case <-hold:
+			case <-r.Context().Done():
+			}
+			return true
+		}))
+		t.Cleanup(func() { close(hold) })
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "timeoutMs": 1000, "onUnknown": "hold"})
+		d := w.until(w.accept(w.feedback(id)), store.Held)
+		if d.Reason != "held_unknown" || len(d.History) != 1 || *d.History[0].DurationMs >= 4500 {
+			t.Errorf("%+v", d)
+		}
+	})
+
+	t.Run("credentials that are refused", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t, wantsKey("hunter2RIGHT"))
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${KEY}"}})
+		d := w.until(w.accept(w.feedback(id)), store.Held)
+		if r := w.agentRow(id); d.Reason != "auth_required" || r.State != store.StateNeedsAuth || r.LastError == "" {
+			t.Errorf("%+v, %+v", d, r)
+		}
+		if !strings.HasSuffix(d.Error, ": mend its auth or headers in the servers file, which releases what is held") {
+			t.Errorf("it is held with %q", d.Error)
+		}
+		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
+		releaser.Called([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
+		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		w.until(d.ID, store.Delivered)
+		if _, err := w.store.AgentRow(within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("an agent that nobody has delivered to is known: %v", err)
+		}
+	})
+
+	t.Run("a token may be stored for what it sends nothing to", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t, status(http.StatusForbidden))
+		id := w.register(nil)
+		o.say(id, map[string]any{"url": a.URL})
+		d := w.until(w.accept(w.feedback(id)), store.Held)
+		if !strings.Contains(d.Error, "give it auth or headers in the servers file, or `worker token set`") {
+			t.Errorf("it is held with %q", d.Error)
+		}
+	})
+
+	t.Run("an endpoint for an agent of a chain without one", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.register(nil)
+		d := w.until(w.accept(w.feedback(id)), store.Held)
+		if d.Reason != "chain_unconfigured" {
+			t.Fatalf("%s: %s", d.Reason, d.Error)
+		}
+		o.say(id, map[string]any{"url": a.URL})
+		releaser.Called([]store.Agent{w.agentOf(id)})
+		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		w.until(d.ID, store.Delivered)
+	})
+}
+
+// TestRefusedIsTheFilesAffair: a delivery that is held without a call, because the agent has just refused what the file has it sent, is told
+// to wait for the file and not for a stored token.
+func TestRefusedIsTheFilesAffair(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) {
+		c.Servers = o.server
+		c.Credentials = must(NewCredentials(CredentialsConfig{Ledger: w.store, Opener: w.keys}))
+	})
+	w.serve(k)
+	a := newAgent(t, wantsKey("right"))
+	id := w.register(nil)
+	o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "wrong"}})
+	const advice = "mend its auth or headers in the servers file, which releases what is held"
+	first := w.heldFor(w.accept(w.feedback(id)), advice)
+	second := w.heldFor(w.accept(w.feedback(id)), "is not asked again")
+	if !strings.HasSuffix(second.Error, advice) || strings.Contains(first.Error+second.Error, "worker token set") {
+		t.Errorf("%q\n%q", first.Error, second.Error)
+	}
+}
+
+// wantsKey answers 401 to everything that does not bring this X-Api-Key.
+func wantsKey(key string) func(*agent) {
+	return func(a *agent) {
+		a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			if r.Header.Get("X-Api-Key") == key {
+				return false
+			}
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+	}
+}
+
+// TestDisabledBothWays: one that its row disables and the file too is released by neither alone.
+func TestDisabledBothWays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) { c.Servers = o.server })
+	w.serve(k)
+	a := newAgent(t)
+	id := w.register(nil)
+	o.say(id, map[string]any{"url": a.URL, "enabled": false})
+	if _, _, err := w.store.EnableAgent(t.Context(), w.agentOf(id), false); err != nil {
+		t.Fatal(err)
+	}
+	one := w.accept(w.feedback(id))
+	w.until(one, store.Held)
+	released, tasks, err := w.store.EnableAgent(t.Context(), w.agentOf(id), true)
+	if err != nil || released != 1 {
+		t.Fatal(released, err)
+	}
+	w.dispatcher.Dispatch(t.Context(), tasks)
+	await(t, func() bool { d := w.row(one); return d.Status == store.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
+	if len(a.received()) != 0 {
+		t.Error("it was called")
+	}
+}
+
+// TestRememberedProtocol: what the agent spoke last is tried first when nothing else says what it speaks.
+func TestRememberedProtocol(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	w.serve(k)
+	for want, doc := range map[string]map[string]any{"server/discover": {"name": "MCP"}, "initialize": {"name": "MCP", "version": "2025-11-25"}} {
+		var mu sync.Mutex
+		var first string
+		a := newAgent(t, func(a *agent) {
+			a.on = func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				if first == "" {
+					first = method
+				}
+				if method == "server/discover" {
+					replyError(rw, id, -32601, "what is this")
+					return true
+				}
+				return false
+			}
+		})
+		doc["endpoint"] = a.URL
+		id := w.register(map[string]any{"name": "agent", "services": []any{doc}})
+		if err := w.store.LearnAgent(t.Context(), w.agentOf(id), store.Learned{Protocol: "2026-07-28"}); err != nil {
+			t.Fatal(err)
+		}
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		mu.Lock()
+		if first != want {
+			t.Errorf("with %v the agent was asked for %s first, want %s", doc, first, want)
+		}
+		mu.Unlock()
+		if r := w.agentRow(id); r.Protocol != "2025-11-25" {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// TestToolsAreNewsOnce: what an agent offers is written when it was listed anew, not with every delivery.
+func TestToolsAreNewsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	agent := w.agentOf(big.NewInt(7))
+	set := mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "a", InputSchema: json.RawMessage(`{}`)}, {Name: "b"}}, Protocol: "p",
+		Server: mcpcall.ServerInfo{Name: "n", Version: "1"}, Listed: time.Unix(1, 0)}
+	one := &attempt{claim: claimOf(agent)}
+	for range 2 { // until it is recorded
+		k.pipeline.learn(one, set)
+		if string(one.out.Tools) != `[{"name":"a","schema":true},{"name":"b","schema":false}]` || string(one.out.ServerInfo) != `{"name":"n","version":"1"}` || one.out.Protocol != "p" {
+			t.Errorf("%+v", one.out)
+		}
+	}
+	k.pipeline.told.Add(agent, one.offered)
+	k.pipeline.learn(one, set)
+	if one.out.Tools != nil || one.out.ServerInfo != nil || one.out.Protocol != "p" {
+		t.Errorf("told again: %+v", one.out)
+	}
+	set.Listed = time.Unix(2, 0)
+	if k.pipeline.learn(one, set); one.out.Tools == nil {
+		t.Error("a new list is no news")
+	}
+}
+
+// claimOf is a claim of a delivery for an agent.
+func claimOf(a store.Agent) *store.Claim {
+	id, _ := new(big.Int).SetString(a.ID, 10)
+	return &store.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
+}
+
+// TestWhereListed: a command of the servers file has limits of its own, in whose name there is nothing of its arguments.
+func TestWhereListed(t *testing.T) {
+	t.Parallel()
+	a := &attempt{claim: claimOf(store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}),
+		target: mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}, Listed: true}}
+	if got := a.where(); got != "stdio:1:"+a.claim.Agent().Registry+":2" {
+		t.Error(got)
+	}
+	a.target.Listed = false
+	if got := a.where(); got != "stdio:node" {
+		t.Error(got)
+	}
+	a.target = mcpcall.Endpoint{Transport: mcpcall.TransportSSE, URL: "https://a.example/sse", Listed: true}
+	if got := a.where(); got != "https://a.example" {
+		t.Error(got)
+	}
+}
+
+// calledLedger remembers whose deliveries were released for want of an endpoint or a credential.
+type calledLedger struct {
+	away bool
+	held map[string]int64
+	got  []string
+}
+
+func (l *calledLedger) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+	return 0, nil, nil
+}
+
+func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
+	n, ok := l.held[a.ID]
+	if !ok {
+		return store.AgentRow{}, store.ErrNotFound
+	}
+	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
+}
+
+func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons []string) (int, []store.Task, error) {
+	if l.away {
+		return 0, nil, errors.New("away")
+	}
+	l.got = append(l.got, fmt.Sprint(a.ID, reasons))
+	return 1, nil, nil
+}
+
+// TestCalledTwice: two rounds, more only after one that failed, and nothing for agents of whom nothing is held.
+func TestCalledTwice(t *testing.T) {
+	t.Parallel()
+	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
+	r := must(NewReleaser(ReleaserConfig{Ledger: l, Dispatcher: &Dispatcher{}, Logger: slog.New(slog.DiscardHandler)}))
+	r.Called([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
+	for range 2 {
+		if err := r.Release(t.Context()); err == nil {
+			t.Error("it does not say that it failed")
+		}
+	}
+	l.away = false
+	for range 4 {
+		if err := r.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"1[auth_required chain_unconfigured]", "1[auth_required chain_unconfigured]"}; !slices.Equal(l.got, want) {
+		t.Errorf("released: %q", l.got)
+	}
+}
+
+// releases is a ledger that fails when it is told to.
+type releases struct {
+	asked chan bool
+	err   chan error
+}
+
+func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+	r.asked <- true
+	return 0, nil, <-r.err
+}
+
+func (r releases) ReleaseHeld(context.Context, store.Agent, []string) (int, []store.Task, error) {
+	return 0, nil, nil
+}
+
+func (r releases) AgentRow(context.Context, store.Agent) (store.AgentRow, error) {
+	return store.AgentRow{}, store.ErrNotFound
+}
+
+// TestReleaser: a round at the start, another a while later, one when it is woken, and again after one that failed.
+func TestReleaser(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	l := releases{make(chan bool), make(chan error)}
+	ticks := make(chan time.Time)
+	r := must(NewReleaser(ReleaserConfig{Ledger: l, Dispatcher: &Dispatcher{}, Again: time.Millisecond, Ticks: ticks, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Run(ctx) })
+	for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, nil} {
+		receive(t, "a round", l.asked)
+		l.err <- err
+	}
+	select {
+	case <-l.asked:
+		t.Error("a round that nobody asked for")
+		l.err <- nil
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.Wake()
+	for range 2 {
+		receive(t, "a round", l.asked)
+		l.err <- nil
+	}
+	for range 2 { // nobody asks for these
+		select {
+		case ticks <- time.Time{}:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it does not hear of the time")
+		}
+		receive(t, "a slow round", l.asked)
+		l.err <- nil
+	}
+	cancel()
+	wg.Wait()
+	if n := strings.Count(log.String(), "not released yet"); n != 2 {
+		t.Errorf("%d failures were told: %s", n, &log)
+	}
+}

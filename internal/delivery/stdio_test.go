@@ -1,0 +1,83 @@
+package delivery
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// stdioAgent in its environment makes this test's binary an agent on stdin and stdout (2025-11-25).
+const stdioAgent = "HERALD_TEST_STDIO_AGENT"
+
+// speakStdio answers calls with the agent's process, folder, arguments and environment, and how long those are that will be masked.
+func speakStdio() {
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		var req struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.Unmarshal(in.Bytes(), &req)
+		result := `{}`
+		switch req.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"a command","version":"1"}}`
+		case "tools/list":
+			result = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`
+		case "tools/call":
+			dir, _ := os.Getwd()
+			about, _ := json.Marshal(fmt.Sprintf("%d %s %d %d %q %q", os.Getpid(), dir, len(strings.Join(os.Args[1:], " ")), len(os.Getenv("SECRET")), os.Args[1:], os.Environ()))
+			result = `{"content":[{"type":"text","text":` + string(about) + `}]}`
+		}
+		if len(req.ID) > 0 {
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", req.ID, result)
+		}
+	}
+}
+
+// TestCommandOfTheServersFile: it is run although HERALD_STDIO_COMMANDS does not list it, with the arguments, the environment and the folder of
+// the file and nothing of ours; once for all deliveries, until the file says otherwise. A job that names it is refused all the same.
+func TestCommandOfTheServersFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) { c.Servers = o.server })
+	w.serve(k)
+	dir := t.TempDir()
+	id := w.register(nil)
+	o.say(id, map[string]any{"command": os.Args[0], "args": []string{"--key", "${KEY}"}, "env": map[string]string{stdioAgent: "1", "SECRET": "${SECRET}"}, "workingDir": dir})
+	answer := func() (pid string) {
+		t.Helper()
+		d := w.until(w.accept(w.feedback(id)), store.Delivered)
+		if d.Endpoint != "stdio:"+os.Args[0] {
+			t.Errorf("the row shows %s", d.Endpoint)
+		}
+		var result struct{ Content []struct{ Text string } }
+		if err := json.Unmarshal(d.Result, &result); err != nil || len(result.Content) != 1 {
+			t.Fatalf("%v %s", err, d.Result)
+		}
+		pid, rest, _ := strings.Cut(result.Content[0].Text, " ")
+		about := fmt.Sprintf(`%s %d %d ["--key" "******"] `, dir, len("--key hunter2KEY"), len("hunter2SECRET"))
+		if !strings.HasPrefix(rest, about) || !strings.Contains(rest, `"SECRET=******"`) || strings.Contains(rest, "PWD=") || strings.Count(rest, "=") > 5 {
+			t.Errorf("it was run so: %s", rest)
+		}
+		return pid
+	}
+	pid := answer()
+	if again := answer(); again != pid {
+		t.Errorf("process %s, then %s", pid, again)
+	}
+	own := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": os.Args[0], "args": []string{"--key", "hunter2KEY"}}}
+	if d := w.until(w.accept(with(w.feedback(id), own)), store.Rejected); d.Reason != "transport_refused" {
+		t.Errorf("%+v", d)
+	}
+	if strings.Contains(w.log.String(), "hunter2") {
+		t.Error("the log tells a secret")
+	}
+}

@@ -1,0 +1,137 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// A rotation as operators make it: at each step both the keyset before and the one after are in use at once.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	first := create(t)
+	old := first.PrimaryID()
+	added, id, err := first.Add()
+	if err != nil || id == old {
+		t.Fatalf("key %d, %v", id, err)
+	}
+	promoted, err := added.Promote(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := promoted.Remove(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string][2]*Keyset{"roll-out": {first, added}, "promotion": {added, promoted}, "the old key's end": {promoted, ended}} {
+		for _, ways := range [][2]*Keyset{pair, {pair[1], pair[0]}} {
+			if name == "the old key's end" && ways[0] == ended {
+				continue // what is sealed by then is sealed with the new key: below
+			}
+			c, err := ways[0].Seal([]byte(text), full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := ways[1].Open(c, full); err != nil || string(got) != text {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if keys := added.Keys(); len(keys) != 2 || keys[0] != (Key{old, true}) || keys[1] != (Key{id, false}) {
+		t.Errorf("added: %+v", keys)
+	}
+	if keys := ended.Keys(); len(keys) != 1 || keys[0] != (Key{id, true}) || ended.Has(old) || !promoted.Has(old) {
+		t.Errorf("ended: %+v", keys)
+	}
+	if first.PrimaryID() != old || len(first.Keys()) != 1 {
+		t.Error("a keyset was changed instead of copied")
+	}
+	c, _ := first.Seal([]byte(text), full)
+	var d *DecryptError
+	if _, err := ended.Open(c, full); !errors.As(err, &d) || !strings.Contains(err.Error(), "is not in HERALD_KEYSET") {
+		t.Errorf("a removed key: %v", err)
+	}
+}
+
+func TestRotationRefuses(t *testing.T) {
+	t.Parallel()
+	k := create(t)
+	var refused *KeysetError
+	if _, err := k.Promote(k.PrimaryID() + 1); !errors.As(err, &refused) {
+		t.Errorf("promote: %v", err)
+	}
+	if _, err := k.Remove(k.PrimaryID() + 1); !errors.As(err, &refused) {
+		t.Errorf("remove another's: %v", err)
+	}
+	if _, err := k.Remove(k.PrimaryID()); !errors.As(err, &refused) || !strings.Contains(err.Error(), "promote another") {
+		t.Errorf("remove the primary: %v", err)
+	}
+	for len(k.Keys()) < MaxKeys {
+		grown, _, err := k.Add()
+		if err != nil {
+			t.Fatal(err)
+		}
+		k = grown
+	}
+	if _, _, err := k.Add(); !errors.As(err, &refused) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+func TestWrapped(t *testing.T) {
+	t.Parallel()
+	key := bytes.Repeat([]byte{7}, 32)
+	m, err := MasterKey(New(base64.StdEncoding.EncodeToString(key) + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byHex, err := MasterKey(New(hex.EncodeToString(key)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := MasterKey(New(strings.Repeat("00", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := create(t)
+	var b bytes.Buffer
+	if err := k.WriteWrapped(&b, m); err != nil {
+		t.Fatal(err)
+	}
+	w := New(b.String() + "\n")
+	if !IsWrapped(w) || IsWrapped(written(t, k)) {
+		t.Error("IsWrapped")
+	}
+	c, _ := k.Seal([]byte(text), full)
+	for name, m := range map[string]Master{"base64": m, "hex": byHex} {
+		got, err := Unwrap(w, m)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if plain, err := got.Open(c, full); err != nil || string(plain) != text {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := Unwrap(written(t, k), m); err != nil || got.PrimaryID() != k.PrimaryID() {
+		t.Errorf("in clear: %v", err)
+	}
+	for name, err := range map[string]error{
+		"no master": second(Unwrap(w, nil)), "another master": second(Unwrap(w, other)), "cut": second(Unwrap(New(w.Reveal()[:60]), m)),
+		"as clear text": second(Parse(w)), "flipped": second(Unwrap(New(strings.Replace(w.Reveal(), w.Reveal()[40:44], "AAAA", 1)), m)),
+	} {
+		var refused *KeysetError
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, bad := range []string{"", "short", hex.EncodeToString(key[:31]), strings.Repeat("z", 64)} {
+		if _, err := MasterKey(New(bad)); err == nil || bad != "" && strings.Contains(err.Error(), bad) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func second(_ *Keyset, err error) error { return err }

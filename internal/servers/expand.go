@@ -1,0 +1,58 @@
+package servers
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxValue bounds one value after what it names has been put in, in bytes.
+const maxValue = 64 << 10
+
+// expand puts the environment's values where ${NAME} stands; $${ is a plain ${. It returns the problem in words, or "".
+func expand(s string, env func(string) (string, bool)) (_, problem string) {
+	var out strings.Builder
+	for s != "" {
+		i := strings.Index(s, "${")
+		if i < 0 {
+			out.WriteString(s)
+			break
+		}
+		if i > 0 && s[i-1] == '$' {
+			out.WriteString(s[:i-1] + "${")
+			s = s[i+2:]
+			continue
+		}
+		out.WriteString(s[:i])
+		name, rest, closed := strings.Cut(s[i+2:], "}")
+		if !closed || !variable(name) {
+			return "", "has a ${ that begins no name of a variable: ${NAME} is replaced, and $${ is a plain ${"
+		}
+		value, ok := env(name)
+		if !ok || value == "" {
+			return "", fmt.Sprintf("names ${%s}, which is not set in the environment of this process", name)
+		}
+		if out.WriteString(value); out.Len() > maxValue {
+			break
+		}
+		s = rest
+	}
+	v := out.String()
+	switch {
+	case len(v) > maxValue:
+		return "", fmt.Sprintf("is longer than %d bytes with what it names", maxValue)
+	case strings.ContainsRune(v, 0) || !utf8.ValidString(v):
+		return "", "holds a NUL, or is no UTF-8 text with what it names"
+	}
+	return v, ""
+}
+
+// variable tells whether s is a name that the environment can have, and not a long text without a closing brace.
+func variable(s string) bool {
+	if s == "" || len(s) > maxShownName || '0' <= s[0] && s[0] <= '9' {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+}

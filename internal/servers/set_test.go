@@ -1,0 +1,315 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watched is a set on a file of the test's own.
+type watched struct {
+	*Set
+	t     testing.TB
+	path  string
+	log   *bytes.Buffer
+	diffs []Diff
+}
+
+func watch(t testing.TB, content string) *watched {
+	t.Helper()
+	w := &watched{t: t, path: filepath.Join(t.TempDir(), "servers.json"), log: &bytes.Buffer{}}
+	w.write(content)
+	w.open()
+	return w
+}
+
+func (w *watched) open() {
+	w.t.Helper()
+	var err error
+	w.Set, err = Open(Config{Path: w.path, Env: environment, Logger: slog.New(slog.NewTextHandler(w.log, nil)), Changed: func(d Diff) { w.diffs = append(w.diffs, d) }})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *watched) write(content string) {
+	w.t.Helper()
+	if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// look looks once and returns what was logged.
+func (w *watched) look() string {
+	w.log.Reset()
+	w.Look()
+	return w.log.String()
+}
+
+func (w *watched) has(agents ...string) {
+	w.t.Helper()
+	if got := fmt.Sprint(w.File().Keys()); got != fmt.Sprint(agents) {
+		w.t.Errorf("in force is %s, want %s", got, agents)
+	}
+}
+
+func TestReload(t *testing.T) {
+	t.Parallel()
+	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "${TOKEN}"}}, "1:2": {"command": "x"}, "1:3": {}}}`)
+	w.has("1:1", "1:2", "1:3")
+	for range 3 {
+		if said := w.look(); said != "" || len(w.diffs) != 0 {
+			t.Errorf("nothing changed, and it says %s %v", said, w.diffs)
+		}
+	}
+	w.write(`{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "other${TOKEN}"}, "timeoutMs": 2000}, "1:3": {}, "2:1": {"enabled": false}}}`)
+	said := w.look()
+	w.has("1:1", "1:3", "2:1")
+	for _, want := range []string{`added=[2:1]`, `removed=[1:2]`, `changed="[1:1 (headers, timeoutMs)]"`, "servers=3"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the log lacks %s: %s", want, said)
+		}
+	}
+	if strings.Contains(said, "hunter2") {
+		t.Errorf("the log tells a secret: %s", said)
+	}
+	if len(w.diffs) != 1 {
+		t.Fatalf("%v", w.diffs)
+	}
+	d := w.diffs[0]
+	if len(d.Dropped()) != 2 || d.Dropped()[0].Command != "x" || d.Dropped()[1].Headers["Authorization"].Reveal() != "Bearer hunter2hunter2" {
+		t.Errorf("%+v", d.Dropped())
+	}
+	if s, ok := w.Lookup(1, "1"); !ok || s.Timeout != 2*time.Second {
+		t.Errorf("%+v, %v", s, ok)
+	}
+	// What is no endpoint's concern drops nothing, nor do spaces change anything.
+	w.write(`{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "other${TOKEN}"}}, "1:3": {}, "2:1": {"enabled": false}}}`)
+	w.look()
+	if len(w.diffs) != 2 || len(w.diffs[1].Dropped()) != 0 || w.diffs[1].Changed[0].String() != "1:1 (timeoutMs)" {
+		t.Errorf("%+v", w.diffs)
+	}
+	w.write(`{"servers": {"1:1": {"headers": {"authorization": "Bearer other${TOKEN}"}, "url": "https://a.example"}, "1:3": {"enabled": true}, "2:1": {"enabled": false}} }`)
+	if said := w.look(); said != "" || len(w.diffs) != 2 {
+		t.Errorf("%s %+v", said, w.diffs)
+	}
+}
+
+// TestRespelt: a secret that is taken out of the file's text is shown no more, though everything is called as before.
+func TestRespelt(t *testing.T) {
+	t.Parallel()
+	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example/hunter2hunter2"}, "1:2": {"command": "hunter2hunter2"}, "1:3": {"command": "x", "args": ["hunter2hunter2"]}}}`)
+	w.write(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"command": "${TOKEN}"}, "1:3": {"command": "x", "args": ["hunter2hunter2"]}}}`)
+	if said := w.look(); !strings.Contains(said, `changed="[1:1 (url) 1:2 (command)]"`) || strings.Contains(said, "hunter2") {
+		t.Errorf("it says %s", said)
+	}
+	for id, want := range map[string]string{"1": "https://a.example/${TOKEN}", "2": "stdio:${TOKEN}"} {
+		if s, _ := w.Lookup(1, id); s.Display != want {
+			t.Errorf("1:%s is shown as %s", id, s.Display)
+		}
+	}
+	if len(w.diffs) != 1 || len(w.diffs[0].Dropped()) != 0 || len(w.diffs[0].Called()) != 0 {
+		t.Errorf("%+v", w.diffs)
+	}
+	w.write(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"command": "${TOKEN}"}, "1:3": {"command": "x", "args": ["${TOKEN}"]}}}`)
+	w.look()
+	if s, _ := w.Lookup(1, "3"); len(s.endpoint.Secrets) != 1 || len(w.diffs) != 1 {
+		t.Errorf("what is masked is still %d, %+v", len(s.endpoint.Secrets), w.diffs)
+	}
+}
+
+// TestCalled: agents that are called elsewhere or with something else than before, and no others.
+func TestCalled(t *testing.T) {
+	t.Parallel()
+	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example"}, "1:2": {"url": "https://a.example"}, "1:3": {}, "1:4": {"url": "https://a.example"}, "1:5": {"command": "x"}}}`)
+	w.write(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"X-Key": "x"}}, "1:2": {"url": "https://a.example", "timeoutMs": 5000},
+		"1:3": {"url": "https://a.example"}, "1:4": {}, "1:6": {"command": "x"}, "1:7": {}}}`)
+	w.look()
+	if got := fmt.Sprint(w.diffs[0].Called()); got != "[1:6 1:1 1:3]" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestBrokenStays: a broken file changes nothing and is told once; a missing one too.
+func TestBrokenStays(t *testing.T) {
+	t.Parallel()
+	const good = `{"servers": {"1:1": {}}}`
+	w := watch(t, good)
+	for _, tt := range []struct {
+		make func()
+		want string
+	}{
+		{func() { w.write("{\n\"servers\": {\"1:1\": {\"url\": \"${MISSING}\"}}}") }, `servers.json:2: servers[\"1:1\"].url: names ${MISSING}`},
+		{func() { w.write("{") }, "is not JSON"},
+		{func() { _ = os.Remove(w.path) }, "cannot be read"},
+	} {
+		tt.make()
+		if said := w.look(); !strings.Contains(said, tt.want) || !strings.Contains(said, "level=ERROR") {
+			t.Errorf("it says %s, want %s", said, tt.want)
+		}
+		for range 3 {
+			if said := w.look(); said != "" {
+				t.Errorf("it says again: %s", said)
+			}
+		}
+		w.has("1:1")
+	}
+	w.write(good)
+	if said := w.look(); !strings.Contains(said, "can be used again") {
+		t.Errorf("it says %q", said)
+	}
+	if said := w.look(); said != "" || len(w.diffs) != 0 {
+		t.Errorf("it says %s %v", said, w.diffs)
+	}
+	w.write(`{"servers": {"1:2": {}}}`)
+	w.look()
+	w.has("1:2")
+}
+
+// TestSameMoment: two writes that a coarse clock does not tell apart are both seen.
+func TestSameMoment(t *testing.T) {
+	t.Parallel()
+	w := watch(t, `{"servers": {"1:1": {}}}`)
+	at := time.Now().Add(-time.Hour)
+	set := func(content string) {
+		w.write(content)
+		if err := os.Chtimes(w.path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(`{"servers": {"1:2": {}}}`)
+	w.look()
+	w.has("1:2")
+	set(`{"servers": {"1:3": {}}}`)
+	w.look()
+	w.has("1:3")
+}
+
+// TestKubernetes: a volume is swapped by a link to a link, and the file keeps its name, and perhaps its size.
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	version := func(name, content string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "servers.json"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tmp := filepath.Join(dir, "..data_tmp")
+		if err := os.Symlink(name, tmp); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..1", `{"servers": {"1:1": {}}}`)
+	w := &watched{t: t, path: filepath.Join(dir, "servers.json"), log: &bytes.Buffer{}}
+	if err := os.Symlink("..data/servers.json", w.path); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	w.look()
+	version("..2", `{"servers": {"1:2": {}}}`)
+	w.look()
+	w.has("1:2")
+	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
+		t.Fatal(err)
+	}
+	if said := w.look(); said != "" {
+		t.Errorf("it says %s", said)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "servers.json")
+	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot be read: no such file") {
+		t.Error(err)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "is not JSON") {
+		t.Error(err)
+	}
+	var none *Set
+	if _, ok := none.Lookup(1, "1"); ok || len(none.File().Keys()) != 0 {
+		t.Error("no file says something")
+	}
+}
+
+// TestRun: it looks with every tick and ends with its context; readers meanwhile see one file or the other.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "servers.json")
+	write := func(agent string) {
+		tmp := path + ".tmp"
+		if err := os.WriteFile(tmp, []byte(`{"servers": {"1:`+agent+`": {"command": "`+agent+`"}}}`), 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := os.Rename(tmp, path); err != nil {
+			t.Error(err)
+		}
+	}
+	write("1")
+	ticks, changed := make(chan time.Time), make(chan Diff)
+	s, err := Open(Config{Path: path, Logger: slog.New(slog.DiscardHandler), Ticks: ticks, Changed: func(d Diff) { changed <- d }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				for _, id := range []string{"1", "2"} {
+					if got, ok := s.Lookup(1, id); ok && got.Display != "stdio:"+id {
+						t.Errorf("%s is %+v", id, got)
+					}
+				}
+			}
+		})
+	}
+	for i := range 20 {
+		write(fmt.Sprint(1 + (i+1)%2))
+		ticks <- time.Time{}
+		if d := <-changed; len(d.Added) != 1 || len(d.Removed) != 1 {
+			t.Errorf("%+v", d)
+		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestShown(t *testing.T) {
+	t.Parallel()
+	list := make([]Change, maxShown+5)
+	if got := shown(list); len(got) != maxShown+1 || got[maxShown] != "…" {
+		t.Errorf("%q", got)
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	w := watch(b, `{"servers": {"8453:42": {"url": "https://a.example"}}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if s, ok := w.Lookup(8453, "42"); !ok || !s.Enabled {
+			b.Fatal(s)
+		}
+	}
+}

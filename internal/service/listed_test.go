@@ -1,0 +1,148 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// The servers file says where an agent is called, and holds its deliveries; a new one is in force without a restart, a broken one is not.
+func TestServersFile(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	line := feedback(t, net, "https://127.0.0.1:1/nobody")
+	var event struct {
+		AgentID json.Number `json:"agentId"`
+	}
+	if err := json.Unmarshal(line, &event); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "servers.json")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say := func(entry string) {
+		t.Helper()
+		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), event.AgentID, entry))
+	}
+	say(`{"url": "` + a.URL + `", "enabled": false}`)
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t), "HERALD_SERVERS_FILE="+path)
+	r := run(t, false, env...)
+	w := r.up()
+	id := accept(t, w, line)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var d store.Delivery
+	eventually(t, func() bool {
+		var err error
+		d, err = w.Store.Delivery(ctx, id)
+		return err == nil && d.Status == store.Held && d.Reason == "agent_disabled"
+	}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+
+	write("{\n")
+	eventually(t, func() bool { return strings.Contains(r.log.String(), "cannot be used") }, func() string { return r.log.String() })
+	say(`{"url": "` + a.URL + `"}`)
+	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
+		t.Errorf("%+v, %d calls", d, a.count())
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"set IDENTITY_REGISTRY_99", fmt.Sprintf("%d:%s (enabled)", net.ChainID(), event.AgentID)} {
+		if !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, r.log)
+		}
+	}
+
+	write("{\n,")
+	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+embeddedtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
+		!strings.Contains(err.Error(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestServersFileReleases: what is held because an agent refused what the file has it sent is delivered after the file is mended, whether
+// the worker runs meanwhile or starts then.
+func TestServersFileReleases(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.Header.Get("X-Api-Key"), "right") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	first, second := feedback(t, net, "https://127.0.0.1:1/nobody"), feedback(t, net, "https://127.0.0.1:1/nobody")
+	path := filepath.Join(t.TempDir(), "servers.json")
+	key := func(line []byte, key string) string {
+		t.Helper()
+		var event struct {
+			AgentID json.Number `json:"agentId"`
+		}
+		if err := json.Unmarshal(line, &event); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`, net.ChainID(), event.AgentID, door.URL, key)
+	}
+	write := func(entries ...string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(key(first, "wrong"), key(second, "wrong"))
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t), "HERALD_SERVERS_FILE="+path)
+	r := run(t, false, env...)
+	w := r.up()
+	held := func(id uuid.UUID, dispatch int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		var d store.Delivery
+		eventually(t, func() bool {
+			var err error
+			d, err = w.Store.Delivery(ctx, id)
+			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "mend its auth or headers in the servers file")
+		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+	}
+	one, two := accept(t, w, first), accept(t, w, second)
+	held(one, 1)
+	held(two, 1)
+	write(key(first, "no better"), key(second, "wrong"))
+	held(one, 2)
+	write(key(first, "right"), key(second, "wrong"))
+	delivered(t, w.Store, one)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	write(key(first, "right"), key(second, "right"))
+	r = run(t, false, env...)
+	w = r.up()
+	delivered(t, w.Store, two)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,152 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The states of an agent (agents.state): what is known of its server. Whether it is enabled, AgentRow.Enabled and the servers file say.
+const (
+	StateDisabled  = "disabled"   // its deliveries are held
+	StatePending   = "pending"    // nobody has tried it yet
+	StateConnected = "connected"  // it took the last call, or let somebody list its tools
+	StateNeedsAuth = "needs_auth" // it refuses the credentials, or wants some
+	StateFailed    = "failed"     // the last attempt failed, and that was the agent's fault
+)
+
+// Learned is what somebody found out about an agent's server without a delivery, as `worker agent probe` does. Zero fields leave what is
+// known. Strings are made storable and cut here.
+type Learned struct {
+	Endpoint   string // as pages may show it: without query, user information and arguments
+	Protocol   string // the MCP revision spoken
+	ServerInfo json.RawMessage
+	Tools      json.RawMessage // ToolList
+	State      string          // StateConnected, StateNeedsAuth or StateFailed; "": it stays
+	Error      string          // what the agent is to blame for; a sentence without secrets
+}
+
+// LearnAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays disabled. It does
+// not count as a success (last_ok_at): only a delivery does.
+func (s *Store) LearnAgent(ctx context.Context, a Agent, l Learned) error {
+	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
+		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	_, err := s.pool.Exec(ctx, s.sql.learn, a.ChainID, a.Registry, a.ID, null(l.State), null(text(l.Endpoint, maxURLBytes)), name(l.Protocol),
+		Storable(l.ServerInfo, maxSideBytes), Storable(l.Tools, maxSideBytes), null(text(l.Error, maxErrorBytes)))
+	if err != nil {
+		return fmt.Errorf("write down what was learned of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
+	}
+	return nil
+}
+
+// KnownTool is one entry of agents.tools.
+type KnownTool struct {
+	Name   string `json:"name"`
+	Schema bool   `json:"schema"` // it says what arguments it takes
+}
+
+// maxToolsBytes is less than what is kept of anything foreign, so that a long list ends between two tools and not within one.
+const maxToolsBytes = maxSideBytes - 64
+
+// ToolList writes tools as agents.tools keeps them: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
+func ToolList(tools []KnownTool) json.RawMessage {
+	out := []byte{'['}
+	for i, t := range tools {
+		entry, err := json.Marshal(KnownTool{Name: text(t.Name, maxNameBytes), Schema: t.Schema})
+		if err != nil || len(out)+len(entry) > maxToolsBytes {
+			break
+		}
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, entry...)
+	}
+	return append(out, ']')
+}
+
+// ReleaseEnabled releases what is held because its agent was disabled, of every agent that is enabled now and for which except does not
+// say otherwise (nil: it never does). It returns how many deliveries were released and the tasks that the caller puts into Redis, also
+// when it fails in the middle: calling it again goes on.
+func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
+	seen := map[Agent]bool{}
+	var last heldRow
+	for {
+		page, err := s.heldDisabled(ctx, last)
+		if err != nil {
+			return released, tasks, fmt.Errorf("find what is held though its agent is enabled: %w", Plain(err))
+		}
+		for _, row := range page {
+			last = row
+			if seen[row.agent] || !row.enabled || except != nil && except(row.agent) {
+				continue
+			}
+			seen[row.agent] = true
+			n, more, err := s.releaseAgent(ctx, row.agent)
+			released, tasks = released+n, append(tasks, more...)
+			if err != nil {
+				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID, row.agent.ID, Plain(err))
+			}
+		}
+		if len(page) < maxMove {
+			return released, tasks, nil
+		}
+	}
+}
+
+// heldRow is a delivery that is held because its agent was disabled.
+type heldRow struct {
+	agent   Agent
+	seq     int64
+	enabled bool // the agent is, now
+}
+
+func (s *Store) heldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, s.sql.heldDisabled, int64(after.agent.ChainID), after.seq, maxMove)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r heldRow, err error) {
+		err = row.Scan(&r.agent.ChainID, &r.seq, &r.agent.Registry, &r.agent.ID, &r.enabled)
+		return r, err
+	})
+}
+
+// releaseAgent releases all that is held of one agent, in as many transactions as it takes.
+func (s *Store) releaseAgent(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
+	for {
+		n, more, err := s.releaseSome(ctx, a)
+		released, tasks = released+n, append(tasks, more...)
+		if err != nil || n < maxMove {
+			return released, tasks, err
+		}
+	}
+}
+
+func (s *Store) releaseSome(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', updated_at = now()
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`, a.ChainID, a.Registry, a.ID)
+		if err != nil {
+			return err
+		}
+		released, tasks, err = s.releaseIn(ctx, tx, a)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err // what was not committed was not handed out
+	}
+	return released, tasks, nil
+}

@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Sealed is a ciphertext of a delivery (action.endpoint.headers), with what it is bound to.
+type Sealed struct {
+	ID         uuid.UUID
+	ChainID    uint64
+	Registry   string // IdentityRegistry
+	AgentID    string // decimal
+	URL        string // action.endpoint.url of the job, whose origin the headers are for
+	Ciphertext []byte
+}
+
+// sealedPage is how many deliveries are looked at by one statement; few of them have headers of their own.
+const sealedPage = 5000
+
+// SealedAfter looks at the deliveries after an id, in the order of ids, and returns what is sealed among the next 5,000. next is where
+// to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come meanwhile may be missed: they are
+// sealed by whoever accepts them.
+func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT id, chain_id, identity_registry, agent_id::text,
+		CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
+		FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2`, after, sealedPage)
+	if err != nil {
+		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
+	}
+	seen := 0
+	var r Sealed
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext}, func() error {
+		seen++
+		next = r.ID
+		if r.Ciphertext != nil {
+			page = append(page, r)
+		}
+		r = Sealed{}
+		return nil
+	})
+	if err != nil {
+		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
+	}
+	return page, next, seen < sealedPage, nil
+}
+
+// Reseal replaces a delivery's ciphertext, if it is still the one that was read. changed false: it was replaced or dropped meanwhile,
+// and there is nothing left to do. A worker that has claimed the delivery holds the old one, which its keyset still opens.
+func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `UPDATE herald.deliveries SET secret_headers = $3, updated_at = now()
+		WHERE id = $1 AND secret_headers = $2 RETURNING true`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("replace the sealed headers of delivery %s: %w", old.ID, Plain(err))
+	}
+	return changed, nil
+}

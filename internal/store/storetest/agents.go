@@ -1,0 +1,187 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// disabled holds a delivery because its agent is disabled; elsewhere: not by the agent's row.
+func disabled(elsewhere bool) store.Outcome {
+	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
+}
+
+// releaseOfEnabled: what the servers file held is released when it does not any more, whatever else is held.
+func (s *suite) releaseOfEnabled() {
+	byFile, byRow, auth := s.takeOne(1), s.takeOne(2), s.takeOne(3)
+	s.record(s.claim(byFile), disabled(true))
+	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // though the row says enabled
+	_, _, err := s.EnableAgent(s.Context(), Agent(2), false)
+	s.must(err)
+	s.record(s.claim(byRow), disabled(false))
+	s.heldBack(auth)
+	more := s.take(4, 2)
+	for _, t := range more {
+		s.record(s.claim(t), disabled(true))
+	}
+	if r := s.agentRow(1); r.State != store.StateDisabled || !r.Enabled {
+		s.Errorf("%+v", r)
+	}
+
+	release := func(want int, except ...int) []store.Task {
+		s.Helper()
+		n, tasks, err := s.ReleaseEnabled(s.Context(), func(a store.Agent) bool {
+			return slices.ContainsFunc(except, func(agent int) bool { return a == Agent(agent) })
+		})
+		s.must(err)
+		if n != want || len(tasks) != want {
+			s.Fatalf("%d released, handed out %+v; want %d", n, tasks, want)
+		}
+		return tasks
+	}
+	release(0, 1, 4)
+	tasks := release(2, 1)
+	for i, t := range tasks {
+		if t.ID != more[i].ID || t.N != more[i].N+1 {
+			s.Errorf("%+v after %+v", t, more[i])
+		}
+	}
+	if r := s.agentRow(4); r.State != store.StatePending {
+		s.Errorf("%+v", r)
+	}
+	n, tasks, err := s.ReleaseEnabled(s.Context(), nil)
+	if n != 1 || len(tasks) != 1 || tasks[0].ID != byFile.ID || err != nil {
+		s.Errorf("%d released, %+v, %v", n, tasks, err)
+	}
+	c := s.claim(tasks[0])
+	if c.Attempt != 1 || c.Replay {
+		s.Errorf("%+v", c)
+	}
+	s.record(c, delivered)
+	s.is(byRow.ID, store.Held, "agent_disabled", 0, 0)
+	s.is(auth.ID, store.Held, "auth_required", 0, 0)
+}
+
+func (s *suite) agentRow(agent int) store.AgentRow {
+	s.Helper()
+	r, err := s.AgentRow(s.Context(), Agent(agent))
+	s.must(err)
+	return r
+}
+
+// agentStates: each outcome leaves the agent's state as what it told.
+func (s *suite) agentStates() {
+	task := s.takeOne(1)
+	if r := s.agentRow(1); r.State != store.StatePending {
+		s.Errorf("before anything is tried: %+v", r)
+	}
+	again := func(o store.Outcome) store.Outcome {
+		o.Status, o.Delay, o.Task, o.Stage = store.Waiting, time.Minute, true, "call"
+		return o
+	}
+	for i, tt := range []struct {
+		o    store.Outcome
+		want string
+	}{
+		{again(store.Outcome{Reason: "chain_unavailable"}), store.StatePending}, // nobody has asked the agent
+		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), store.StateFailed},
+		{again(store.Outcome{Reason: "throttled", Free: true}), store.StateFailed},
+		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), store.StateNeedsAuth},
+		{again(store.Outcome{Reason: "auth_failed"}), store.StateNeedsAuth}, // headers of a job's own say nothing of the agent
+		{again(store.Outcome{Reason: "agent_disabled", Free: true}), store.StateDisabled},
+		{again(store.Outcome{Reason: "throttled", Free: true}), store.StatePending}, // enabled again
+		{delivered, store.StateConnected},
+	} {
+		r := s.record(s.claim(task), tt.o)
+		if got := s.agentRow(1); got.State != tt.want {
+			s.Errorf("%d: after %s %s it is %s, want %s", i, tt.o.Status, tt.o.Reason, got.State, tt.want)
+		}
+		if r.Task != nil {
+			task = *r.Task
+			s.Advance(time.Minute)
+		}
+	}
+	if r := s.agentRow(1); r.LastOKAt == nil || r.LastError != "it said 401" || r.LastErrorAt == nil {
+		s.Errorf("%+v", r)
+	}
+	if _, _, err := s.EnableAgent(s.Context(), Agent(1), false); err != nil {
+		s.Error(err)
+	}
+	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // claimed before, as far as it knows
+	if r := s.agentRow(1); r.State != store.StateDisabled || r.Enabled {
+		s.Errorf("%+v", r)
+	}
+}
+
+// learned: what an outcome says of the agent's server is kept, and what it does not say stays.
+func (s *suite) learned() {
+	o := delivered
+	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
+	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
+	o.Tools = store.ToolList([]store.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
+	tasks := s.take(1, 3)
+	s.record(s.claim(tasks[0]), o)
+	s.record(s.claim(tasks[1]), delivered)
+	s.knows(1, store.Learned{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
+	old := o.ServerInfo
+	o = delivered
+	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
+	s.record(s.claim(tasks[2]), o)
+	s.knows(1, store.Learned{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
+}
+
+func (s *suite) learnedWithoutDelivery() {
+	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
+		s.Error(err)
+	}
+	first := store.Learned{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
+		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: store.StateConnected}
+	s.must(s.LearnAgent(s.Context(), Agent(1), first)) // known or not
+	s.knows(1, first)
+	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
+		s.Errorf("%+v", r)
+	}
+	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{State: store.StateNeedsAuth, Error: "it said 401"}))
+	first.State, first.Error = store.StateNeedsAuth, "it said 401"
+	s.knows(1, first)
+	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{}))
+	s.knows(1, first)
+	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
+	s.must(err)
+	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{State: store.StateConnected, Protocol: "2025-11-25"}))
+	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
+	s.knows(1, first)
+	// One that the servers file disabled when something was held, and does not any more.
+	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	s.must(s.LearnAgent(s.Context(), Agent(2), store.Learned{State: store.StateConnected}))
+	if r := s.agentRow(2); r.State != store.StateConnected {
+		s.Errorf("enabled, found connected, and %s", r.State)
+	}
+	for _, state := range []string{store.StateDisabled, store.StatePending, "x"} {
+		if s.LearnAgent(s.Context(), Agent(1), store.Learned{State: state}) == nil {
+			s.Errorf("an agent was found %q", state)
+		}
+	}
+}
+
+// knows compares what is known of an agent's server.
+func (s *suite) knows(agent int, want store.Learned) {
+	s.Helper()
+	r := s.agentRow(agent)
+	got := store.Learned{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
+	if got.Error != "" && r.LastErrorAt == nil {
+		s.Error("nobody knows when it failed")
+	}
+	for _, raw := range []*json.RawMessage{&got.ServerInfo, &got.Tools, &want.ServerInfo, &want.Tools} {
+		var v any
+		_ = json.Unmarshal(*raw, &v)
+		*raw, _ = json.Marshal(v) // jsonb has spaces of its own
+	}
+	if !reflect.DeepEqual(got, want) {
+		s.Errorf("known is %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/jackc/pgx/v5"
+)
+
+// The ways in which a stored token is sent (agent_mcp_tokens.scheme).
+const (
+	SchemeBearer = "bearer" // Authorization: Bearer <token>
+	SchemeHeader = "header" // the bare token in the named header
+	SchemeFile   = "file"   // what is sealed is the path of a file that holds the token; sent as its header says
+)
+
+// Token is a credential that an operator stored: his consent that it is sent to that origin, and to no other.
+type Token struct {
+	Agent
+	Origin     string // scheme://host[:port], as delivery.CredentialOrigin spells it
+	Scheme     string
+	Header     string // canonical; Authorization means that Bearer stands before the token
+	Ciphertext []byte
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+	ExpiresAt  *time.Time // nil: never
+}
+
+// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme or header it does not open.
+func (t Token) Binding() secret.Binding {
+	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
+		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header}
+}
+
+// tokenColumns are read by scanToken.
+const tokenColumns = `chain_id, identity_registry, agent_id::text, origin, scheme, coalesce(header, ''), ciphertext, created_at, updated_at, expires_at`
+
+func scanToken(row pgx.CollectableRow) (t Token, err error) {
+	err = row.Scan(&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Ciphertext, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt)
+	return t, err
+}
+
+// SetToken keeps a token in the place of the one of the same agent and origin, raises the agent's epoch, so that every worker sees it
+// with its next claim, and releases what is held for want of a credential: in order, in as many transactions as it takes. An agent that is
+// not known yet is made known. It returns how many deliveries were released and the tasks that the caller puts into Redis, also when it
+// fails in the middle: calling it again goes on.
+func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
+	key, ok := secret.KeyID(t.Ciphertext)
+	if !ok || t.Origin == "" || t.Header == "" {
+		return 0, nil, errors.New("a token needs an origin, a header and a ciphertext")
+	}
+	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.sql.setToken, t.ChainID, t.Registry, t.ID, t.Origin, t.Scheme, t.Header, t.Ciphertext, int64(key), t.ExpiresAt)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("store a token of agent %d:%s: %w", t.ChainID, t.ID, Plain(err))
+	}
+	return released, tasks, err
+}
+
+// RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there is none.
+func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (released int, tasks []Task, err error) {
+	released, tasks, err = s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
+			a.ChainID, a.Registry, a.ID, origin)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = ErrNotFound
+		}
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("remove the token of agent %d:%s for %s: %w", a.ChainID, a.ID, origin, Plain(err))
+	}
+	return released, tasks, err
+}
+
+// changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that releases.
+func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+	released, tasks, err = s.releaseHeldSome(ctx, a, []string{authReason}, func(ctx context.Context, tx pgx.Tx) error {
+		if err := change(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET epoch = epoch + 1, updated_at = now(),
+			state = CASE WHEN state = 'needs_auth' THEN 'pending' ELSE state END
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID)
+		return err
+	})
+	if err != nil || released < maxMove {
+		return released, tasks, err
+	}
+	more, others, err := s.ReleaseAuth(ctx, a)
+	return released + more, append(tasks, others...), err
+}
+
+// ReleaseAuth releases what is held of an agent for want of a credential, as SetToken does.
+func (s *Store) ReleaseAuth(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
+	return s.ReleaseHeld(ctx, a, []string{authReason})
+}
+
+// ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it takes. It returns how many,
+// and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons []string) (released int, tasks []Task, err error) {
+	for {
+		n, more, err := s.releaseHeldSome(ctx, a, reasons, nil)
+		released, tasks = released+n, append(tasks, more...)
+		if err != nil {
+			return released, tasks, fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "), Plain(err))
+		}
+		if n < maxMove {
+			return released, tasks, nil
+		}
+	}
+}
+
+// releaseHeldSome is one transaction: before, if there is something to do before, and a batch.
+func (s *Store) releaseHeldSome(ctx context.Context, a Agent, reasons []string, before func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
+			return err
+		}
+		if before != nil {
+			if err := before(ctx, tx); err != nil {
+				return err
+			}
+		}
+		tag, err := tx.Exec(ctx, s.sql.releaseAuth, a.ChainID, a.Registry, a.ID, maxMove, anyEpoch, reasons)
+		if err != nil {
+			return err
+		}
+		released = int(tag.RowsAffected())
+		tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
+		return err
+	})
+	if err != nil { // nothing of it happened
+		return 0, nil, err
+	}
+	return released, tasks, nil
+}
+
+// anyEpoch has release_auth.sql not look at the agent's epoch.
+const anyEpoch = int64(-1)
+
+// authReason is why deliveries are held that a credential could mend.
+const authReason = "auth_required"
+
+// wantsAuth: a token may have been stored between the claim and now, and nobody would release the delivery after that.
+func (o Outcome) wantsAuth() bool { return o.Status == Held && o.Reason == authReason }
+
+// maxTokens is how many origins of one agent are looked at. An agent has one, or two while it moves.
+const maxTokens = 64
+
+// AgentTokens are the tokens of an agent, sealed, in the order of their origins, and whether deliveries of it are held for want of one.
+// It is one round trip.
+func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
+		Query(func(rows pgx.Rows) error {
+			tokens, err = pgx.CollectRows(rows, scanToken)
+			return err
+		})
+	b.Queue(`SELECT EXISTS (SELECT FROM herald.deliveries
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, authReason).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, false, fmt.Errorf("look for tokens of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
+	}
+	return tokens, held, nil
+}
+
+// tokenPage is how many tokens are read at once.
+const tokenPage = 1000
+
+// TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts after the last
+// one; nil is before the first.
+func (s *Store) TokensAfter(ctx context.Context, last *Token) ([]Token, error) {
+	after := Token{Agent: Agent{ID: "-1"}}
+	if last != nil {
+		after = *last
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
+		WHERE (t.chain_id, t.identity_registry, t.agent_id, t.origin) > ($1::bigint, $2::text, $3::numeric, $4::text)
+		ORDER BY t.chain_id, t.identity_registry, t.agent_id, t.origin LIMIT $5`, int64(after.ChainID), after.Registry, cmp.Or(after.ID, "0"), after.Origin, tokenPage)
+	var list []Token
+	if err == nil {
+		list, err = pgx.CollectRows(rows, scanToken)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", Plain(err))
+	}
+	return list, nil
+}
+
+// ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or removed meanwhile.
+// A worker that knows the old one goes on with it for a while; its keyset still opens that.
+func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
+	key, ok := secret.KeyID(ciphertext)
+	if !ok || bytes.Equal(old.Ciphertext, ciphertext) {
+		return false, errors.New("a token is sealed anew with another ciphertext")
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET ciphertext = $5, key_id = $6
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7 RETURNING true`,
+		old.ChainID, old.Registry, old.ID, old.Origin, ciphertext, int64(key), old.Ciphertext).Scan(&changed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("seal the token of agent %d:%s for %s anew: %w", old.ChainID, old.ID, old.Origin, Plain(err))
+	}
+	return changed, nil
+}
+
+// Expiring is how many tokens there are, and how many of them will not be sent any more.
+type Expiring struct {
+	Stored  int
+	Soon    int // expire within the time that was asked for, and have not yet
+	Expired int
+}
+
+// TokensExpiring counts tokens by Postgres' clock.
+func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
+		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).Scan(&e.Stored, &e.Soon, &e.Expired)
+	if err != nil {
+		return Expiring{}, fmt.Errorf("count the tokens that expire: %w", Plain(err))
+	}
+	return e, nil
+}

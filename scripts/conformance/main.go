@@ -1,0 +1,148 @@
+// Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (by way of
+// internal/mcpcall/conformance) and prints a line for each scenario:
+//
+//	conformance                        every scenario that needs no authorization, of both revisions: a minute
+//	conformance -scenario sse-retry    only those whose name matches the expression
+//	conformance -v                     with every check that did not succeed, whatever is expected
+//
+// The suite and the Node.js that runs it come from npm at pinned versions, into the user's cache. Which scenarios there are is asked of the
+// suite. Each runs by itself. It passes if at least one of its checks succeeded, none failed or warned, and the client ended well; a
+// scenario without a check counts as failed, although the suite lets it pass.
+//
+// Scenarios that a revision does not require but its list names (added later) are run too.
+//
+// expected.txt lists the scenarios that may fail, with the check that fails then and the reason. One of them that passes, or fails without
+// that check, is an error too.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial/npm"
+
+	_ "embed"
+)
+
+const (
+	suitePackage = "@modelcontextprotocol/conformance"
+	suiteVersion = "0.2.0-alpha.12"
+	listTime     = time.Minute
+)
+
+// revisions are those whose required scenarios are run.
+var revisions = []string{"2025-11-25", "2026-07-28"}
+
+//go:embed expected.txt
+var expectedFile string
+
+func main() {
+	only := flag.String("scenario", ".", "run only scenarios whose name matches this `expression`")
+	verbose := flag.Bool("v", false, "tell every check that did not succeed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *only, *verbose)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only string, verbose bool) (err error) {
+	match, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-scenario: %w", err)
+	}
+	expected, err := readExpected(expectedFile)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "herald-conformance-")
+	if err != nil {
+		return fmt.Errorf("make a scratch folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	s, err := prepare(ctx, scratch)
+	if err != nil {
+		return err
+	}
+	var all []outcome
+	for _, revision := range revisions {
+		names, err := s.list(ctx, revision)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !match.MatchString(name) {
+				continue
+			}
+			o, err := s.run(ctx, revision, name)
+			if err != nil {
+				return err
+			}
+			o.may = expected[key{revision, name}]
+			delete(expected, key{revision, name})
+			fmt.Println(o.line())
+			if verbose || !o.asExpected() {
+				fmt.Print(o.details())
+			}
+			all = append(all, o)
+		}
+	}
+	return verdict(all, expected, only == ".")
+}
+
+// suite is what runs scenarios.
+type suite struct {
+	node, program string // the suite's
+	client        string // under test
+	scratch       string
+	runs          int // numbers the folders
+}
+
+// prepare installs the suite and builds the client.
+func prepare(ctx context.Context, scratch string) (*suite, error) {
+	node, err := npm.Node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	packages, err := npm.Install(ctx, suitePackage+"@"+suiteVersion)
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{node: node, program: packages.Path(suitePackage, "dist", "index.js"), client: filepath.Join(scratch, "client"), scratch: scratch}
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", s.client, "./internal/mcpcall/conformance")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the client (run this at the top of the repository): %w\n%s", err, out)
+	}
+	return s, nil
+}
+
+// list asks the suite for a revision's client scenarios and leaves out those about authorization.
+func (s *suite) list(ctx context.Context, revision string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.node, s.program, "list", "--client", "--requirements", revision)
+	cmd.Env = npm.Environment()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("ask the suite for the scenarios of %s: %w: %s", revision, err, out)
+	}
+	names := slices.DeleteFunc(scenariosOf(string(out)), func(name string) bool { return strings.HasPrefix(name, "auth/") })
+	if len(names) == 0 {
+		return nil, fmt.Errorf("the suite lists no scenario for %s that needs no authorization:\n%s", revision, out)
+	}
+	return names, nil
+}

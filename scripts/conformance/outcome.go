@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/trial/npm"
+)
+
+// scenarioTime is more than the suite gives the client.
+const scenarioTime = time.Minute
+
+// key names a scenario as it is run: one that two revisions have is run twice.
+type key struct{ revision, scenario string }
+
+// check is one of the things that the suite looks at.
+type check struct {
+	ID           string `json:"id"`
+	Description  string `json:"description"`
+	Status       string `json:"status"` // SUCCESS FAILURE WARNING SKIPPED INFO
+	ErrorMessage string `json:"errorMessage"`
+}
+
+// outcome is what came of a scenario.
+type outcome struct {
+	key
+	checks []check
+	ended  error       // the suite's own verdict: nil when it let the scenario pass
+	said   string      // by the suite and the client
+	may    expectation // how it may fail; zero: it may not
+}
+
+// expectation says which check of a scenario may fail, and why. What else fails with it is its consequence; without it, something else
+// is wrong.
+type expectation struct{ check, reason string }
+
+// run runs one scenario.
+func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, error) {
+	s.runs++
+	folder := filepath.Join(s.scratch, fmt.Sprint(s.runs))
+	log := folder + ".log"
+	p, err := trial.Foreign{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
+		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "-o", folder}}.Start()
+	if err != nil {
+		return outcome{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTime, fmt.Errorf("not within %s", scenarioTime))
+	defer cancel()
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		return outcome{}, errors.Join(fmt.Errorf("scenario %s: %w", scenario, context.Cause(ctx)), p.End())
+	}
+	o := outcome{key: key{revision, scenario}, ended: p.Wait(ctx)}
+	said, err := os.ReadFile(log)
+	if err != nil {
+		return o, fmt.Errorf("read what the suite said: %w", err)
+	}
+	o.said = string(said)
+	o.checks, err = readChecks(folder)
+	return o, err
+}
+
+// readChecks reads what the suite left in its folder. None is no error: then the scenario has failed.
+func readChecks(folder string) ([]check, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*", "checks.json"))
+	if err != nil {
+		return nil, fmt.Errorf("look for the suite's checks: %w", err)
+	}
+	var all []check
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the suite's checks: %w", err)
+		}
+		var checks []check
+		if err := json.Unmarshal(b, &checks); err != nil {
+			return nil, fmt.Errorf("read the suite's checks in %s: %w", file, err)
+		}
+		all = append(all, checks...)
+	}
+	return all, nil
+}
+
+// count is how many checks ended so.
+func (o outcome) count(status string) int {
+	n := 0
+	for _, c := range o.checks {
+		if c.Status == status {
+			n++
+		}
+	}
+	return n
+}
+
+// passed: "0 of 0 checks" is not a pass, whatever the suite says.
+func (o outcome) passed() bool {
+	return o.ended == nil && o.count("SUCCESS") > 0 && o.count("FAILURE")+o.count("WARNING") == 0
+}
+
+// asExpected: it passed, or it failed in the way it may. A scenario that breaks off before the check that may fail did not do so.
+func (o outcome) asExpected() bool {
+	if o.may == (expectation{}) {
+		return o.passed()
+	}
+	return slices.ContainsFunc(o.checks, func(c check) bool { return c.ID == o.may.check && c.bad() })
+}
+
+func (c check) bad() bool { return c.Status == "FAILURE" || c.Status == "WARNING" }
+
+func (o outcome) line() string {
+	word := "ok"
+	switch {
+	case o.passed() && o.may.reason != "":
+		word = "PASSED, although expected to fail"
+	case o.passed():
+	case o.asExpected():
+		word = "failed as expected: " + o.may.reason
+	case o.may.reason != "":
+		word = "FAILED otherwise than expected: not in " + o.may.check
+	default:
+		word = "FAILED"
+	}
+	return fmt.Sprintf("%s  %-38s %3d succeeded %2d failed %2d warned %2d skipped  %s", o.revision, o.scenario,
+		o.count("SUCCESS"), o.count("FAILURE"), o.count("WARNING"), o.count("SKIPPED"), word)
+}
+
+// details tells every check that did not succeed; without one, what the suite said.
+func (o outcome) details() string {
+	var b strings.Builder
+	for _, c := range o.checks {
+		if c.bad() || c.Status == "SKIPPED" {
+			fmt.Fprintf(&b, "    %-7s %s: %s %s\n", c.Status, c.ID, c.Description, c.ErrorMessage)
+		}
+	}
+	if o.count("FAILURE")+o.count("WARNING") == 0 && !o.passed() {
+		fmt.Fprintf(&b, "    %v; the suite said:\n%s\n", o.ended, strings.TrimSpace(o.said[max(0, len(o.said)-3000):]))
+	}
+	return b.String()
+}
+
+// verdict is nil when everything went as expected. left are expectations that met no scenario; with whole, none may be left.
+func verdict(all []outcome, left map[key]expectation, whole bool) error {
+	var errs []error
+	passed, failed := 0, 0
+	for _, o := range all {
+		switch {
+		case o.asExpected() && o.passed():
+			passed++
+		case o.asExpected():
+			failed++
+		case o.passed():
+			errs = append(errs, fmt.Errorf("%s %s passes: take it out of scripts/conformance/expected.txt", o.revision, o.scenario))
+		case o.may.reason != "":
+			errs = append(errs, fmt.Errorf("%s %s failed otherwise than expected: not in %s", o.revision, o.scenario, o.may.check))
+		default:
+			errs = append(errs, fmt.Errorf("%s %s failed", o.revision, o.scenario))
+		}
+	}
+	if len(all) == 0 {
+		errs = append(errs, errors.New("no scenario was run"))
+	}
+	if whole {
+		for k := range left {
+			errs = append(errs, fmt.Errorf("%s %s is in scripts/conformance/expected.txt, and the suite does not have it", k.revision, k.scenario))
+		}
+	}
+	fmt.Printf("%d scenarios passed, %d failed as expected, %d went otherwise\n", passed, failed, len(errs))
+	return errors.Join(errs...)
+}
+
+// scenariosOf reads the suite's list: the names below "Client scenarios", and from the mixed list of those that no revision requires the
+// ones marked [client].
+func scenariosOf(list string) []string {
+	var names []string
+	client := false
+	for line := range strings.Lines(list) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+		case fields[0] != "-":
+			client = strings.HasPrefix(line, "Client scenarios")
+		case len(fields) == 2 && client || len(fields) == 3 && fields[2] == "[client]":
+			names = append(names, fields[1])
+		}
+	}
+	return names
+}
+
+// readExpected reads lines "REVISION SCENARIO CHECK REASON"; # begins a comment.
+func readExpected(text string) (map[key]expectation, error) {
+	out := map[key]expectation{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Fields(line)
+		if len(fields) < 4 || !slices.Contains(revisions, fields[0]) {
+			return nil, fmt.Errorf("expected.txt: %q is not REVISION SCENARIO CHECK REASON", line)
+		}
+		k := key{fields[0], fields[1]}
+		if _, twice := out[k]; twice {
+			return nil, fmt.Errorf("expected.txt: %s %s is there twice", k.revision, k.scenario)
+		}
+		out[k] = expectation{check: fields[2], reason: strings.Join(fields[3:], " ")}
+	}
+	return out, nil
+}
