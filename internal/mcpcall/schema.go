@@ -2,6 +2,7 @@ package mcpcall
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -169,11 +170,12 @@ var errBudget = errors.New("validation budget spent")
 type budget struct {
 	left     int
 	deadline time.Time
+	patience time.Duration // 0: maxValidation
 }
 
 func (b *budget) start() {
 	b.left = maxEvaluations
-	b.deadline = time.Now().Add(maxValidation)
+	b.deadline = time.Now().Add(cmp.Or(b.patience, maxValidation))
 }
 
 // charge stops the validation by panicking when the budget is spent, the only way out of the validator; validate recovers.
