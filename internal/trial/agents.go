@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -63,8 +64,10 @@ func StartAgents(n int) (*Agents, error) {
 
 func (a *Agents) start(n int) error {
 	port := "0"
+	// A network of its own: what listens elsewhere on this machine can never answer for an agent that is down.
+	network := 1 + rand.IntN(250)
 	for i := range n {
-		s := &agentServer{all: a, number: i, address: net.JoinHostPort(fmt.Sprintf("127.1.%d.%d", i/250, 1+i%250), port)}
+		s := &agentServer{all: a, number: i, address: net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", network, i/250, 1+i%250), port)}
 		a.servers = append(a.servers, s)
 		s.behave(Taking(0))
 		if err := s.up(); err != nil {
