@@ -9,8 +9,6 @@ import (
 	"math/big"
 	"net/url"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
@@ -260,30 +258,23 @@ func (p *prober) list(pool *mcpcall.Pool, e mcpcall.Endpoint) (mcpcall.Tool, err
 
 // find picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file lets be called.
 func (p *prober) find(tools []mcpcall.Tool) (mcpcall.Tool, error) {
-	names := slices.Concat([]string{p.found.Asked}, mcpcall.Aliases(p.found.Asked), p.cfg.ToolAliases[p.found.Asked])
-	if p.listed != nil {
-		if names = p.listed.Allows(names); len(names) == 0 {
-			return mcpcall.Tool{}, p.sample.noTool("the servers file does not list " + p.found.Asked + " among the tools that are called at this agent")
+	names := delivery.ToolNames(p.found.Asked, p.cfg.ToolAliases, p.listed)
+	if len(names) > 0 {
+		if tool, ok := mcpcall.Find(tools, names[0], names[1:]); ok {
+			return tool, nil
 		}
 	}
-	if tool, ok := mcpcall.Find(tools, names[0], names[1:]); ok {
-		return tool, nil
-	}
-	why := "the agent offers no tool " + names[0]
-	if len(names) > 1 {
-		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
-	}
-	return mcpcall.Tool{}, p.sample.noTool(why)
+	return mcpcall.Tool{}, delivery.NoTool(p.sample.job.Kind, p.found.Asked, names)
 }
 
 // fit shows what the tool's schema makes of the sample, or why it refuses it.
 func (p *prober) fit(tool mcpcall.Tool) (map[string]any, error) {
 	p.found.Tool = tool.Name
-	args, err := p.sample.fit(tool)
+	fitted, err := delivery.Fit(p.sample.job, p.sample.file, probeDeliveryID, tool)
 	p.found.Fits = err == nil
-	list, failed := p.sample.compare(args)
+	list, failed := p.sample.compare(fitted.Arguments)
 	p.found.Arguments = list
-	return args, cmp.Or(err, failed)
+	return fitted.Arguments, cmp.Or(err, failed)
 }
 
 // send calls the tool once.

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -81,24 +79,6 @@ func (s sample) meta() map[string]any {
 
 // arguments of a sample before they are fitted.
 func (s sample) arguments() map[string]any { return s.job.Arguments(s.file, probeDeliveryID) }
-
-// noTool is what becomes of a delivery whose tool is not there (DESIGN §3).
-func (s sample) noTool(why string) error {
-	if s.job.Kind == job.KindNewFeedback {
-		return retry.Fail(retry.ToolNotFound, why)
-	}
-	return retry.Fail(retry.ToolNotOffered, why)
-}
-
-// fit adapts the sample to the tool as a delivery does; the error is a *mcpcall.SchemaError.
-func (s sample) fit(tool mcpcall.Tool) (map[string]any, error) {
-	fitted, err := mcpcall.Fit(tool, s.arguments())
-	if err != nil {
-		return nil, err
-	}
-	clean, _ := mcpcall.Clean(fitted)
-	return clean, nil
-}
 
 // Changes of an argument.
 const (

@@ -78,7 +78,7 @@ func variables() []variable {
 				c.AllowHTTP = b
 				return ""
 			}},
-		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Nothing else is ever started; every element must match.`, false, setCommands},
+		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "", `Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
 		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Read again when it changes.", false,

@@ -3,21 +3,13 @@ package delivery
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
-
-var errNoTool = errors.New("the agent offers no such tool")
-
-// maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
-const maxArguments = 8 << 20
 
 // compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
 // after its tools were listed anew.
@@ -48,31 +40,19 @@ func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err
 	return a.tool.Name != tool || !bytes.Equal(a.out.Arguments, sent), nil
 }
 
-// noTool gives errNoTool its reason, which depends on the kind (DESIGN §3).
+// noTool gives errNoTool its reason.
 func (p *Pipeline) noTool(a *attempt, err error) error {
-	switch {
-	case !errors.Is(err, errNoTool):
-		return err
-	case len(p.toolNames(a)) == 0 && a.job.Kind == job.KindNewFeedback:
-		return retry.Bar(retry.ToolNotFound, fmt.Sprintf(barred, a.job.Action.ToolName))
-	case len(p.toolNames(a)) == 0:
-		return retry.Bar(retry.ToolNotOffered, fmt.Sprintf(barred, a.job.Action.ToolName))
-	case a.job.Kind == job.KindNewFeedback:
-		return retry.Fail(retry.ToolNotFound, fmt.Sprintf("the agent offers no tool %s, nor one of its aliases", a.job.Action.ToolName))
+	if errors.Is(err, errNoTool) {
+		return NoTool(a.job.Kind, a.job.Action.ToolName, p.toolNames(a))
 	}
-	return retry.Fail(retry.ToolNotOffered, fmt.Sprintf("the agent offers no tool %s", a.job.Action.ToolName))
+	return err
 }
 
-const barred = "the servers file does not list %s among the tools that are called at this agent"
-
-// toolNames are the names under which the job's tool is looked for, the best first; none: the servers file allows none of them.
 func (p *Pipeline) toolNames(a *attempt) []string {
-	name := a.job.Action.ToolName
-	names := slices.Concat([]string{name}, mcpcall.Aliases(name), p.ToolAliases[name])
 	if a.listed {
-		return a.server.Allows(names)
+		return ToolNames(a.job.Action.ToolName, p.ToolAliases, &a.server)
 	}
-	return names
+	return ToolNames(a.job.Action.ToolName, p.ToolAliases, nil)
 }
 
 func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
@@ -91,27 +71,12 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	if !ok {
 		return errNoTool
 	}
-	args := a.job.Arguments(a.file, a.claim.ID.String())
-	if len(a.job.Action.PayloadTemplate) > 0 {
-		if args, err = a.job.RenderTemplate(args); err != nil {
-			return retry.Fail(retry.InvalidJob, "action.payloadTemplate: "+err.Error())
-		}
-		args["deliveryId"] = a.claim.ID.String()
-	}
-	fitted, err := mcpcall.Fit(tool, args)
+	f, err := Fit(a.job, a.file, a.claim.ID.String(), tool)
 	if err != nil {
 		return err
 	}
-	clean, cleaned := mcpcall.Clean(fitted)
-	sent, err := json.Marshal(clean)
-	switch {
-	case err != nil:
-		return fmt.Errorf("write the arguments as JSON: %w", err)
-	case len(sent) > maxArguments:
-		return retry.Fail(retry.InvalidJob, fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(sent), maxArguments))
-	}
-	a.tool, a.args, a.cleaned = tool, clean, cleaned
-	a.out.ToolName, a.out.Arguments = tool.Name, sent
+	a.tool, a.args, a.cleaned = tool, f.Arguments, f.Cleaned
+	a.out.ToolName, a.out.Arguments = tool.Name, f.Sent
 	return nil
 }
 

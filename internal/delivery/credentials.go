@@ -30,7 +30,7 @@ import (
 // TokenLedger is the store as stored tokens need it.
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
-	ReleaseAuth(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
 }
 
 // CredentialsConfig makes Credentials.
@@ -255,7 +255,7 @@ func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
 		return
 	}
 	c.released.Add(agent, a.claim.Epoch)
-	n, tasks, err := c.Ledger.ReleaseAuth(context.WithoutCancel(ctx), agent)
+	n, tasks, err := c.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, string(retry.AuthRequired))
 	p.Dispatcher.Dispatch(ctx, tasks)
 	switch {
 	case err != nil:

@@ -95,7 +95,7 @@ func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]store.Toke
 	return nil, l.held, l.err
 }
 
-func (l *countingTokens) ReleaseAuth(context.Context, store.Agent) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }

@@ -17,7 +17,7 @@ import (
 // ReleaseLedger is the store as a Releaser needs it.
 type ReleaseLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons []string) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
@@ -161,5 +161,5 @@ func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int
 	case err != nil || row.Open[store.Held] == 0:
 		return 0, nil, err
 	}
-	return r.Ledger.ReleaseHeld(ctx, a, calledReasons)
+	return r.Ledger.ReleaseHeld(ctx, a, calledReasons...)
 }

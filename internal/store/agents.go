@@ -121,45 +121,20 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
 // they are claimed. Enabling releases those that were held for it, in as many transactions as it takes; it returns how many, and
 // the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
-	for {
-		n, more, err := s.enableAgent(ctx, a, enabled)
-		if err != nil {
-			return released, tasks, fmt.Errorf("enable or disable agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-		}
-		released, tasks = released+n, append(tasks, more...)
-		if n < maxMove {
-			return released, tasks, nil
-		}
+	var reasons []string
+	if enabled {
+		reasons = []string{agentDisabled}
 	}
-}
-
-func (s *Store) enableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
-			return err
-		}
+	released, tasks, err = s.release(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
-		if err != nil || !enabled {
-			return err
-		}
-		released, tasks, err = s.releaseIn(ctx, tx, a)
 		return err
 	})
-	return released, tasks, err
-}
-
-// releaseIn queues what was held because the agent was disabled, if it is enabled now, and hands out. The agent is locked.
-func (s *Store) releaseIn(ctx context.Context, tx pgx.Tx, a Agent) (released int, tasks []Task, err error) {
-	tag, err := tx.Exec(ctx, s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
 	if err != nil {
-		return 0, nil, err
+		err = fmt.Errorf("enable or disable agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
 	}
-	tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
-	return int(tag.RowsAffected()), tasks, err
+	return released, tasks, err
 }
 
 // SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An agent that

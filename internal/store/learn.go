@@ -87,7 +87,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 				continue
 			}
 			seen[row.agent] = true
-			n, more, err := s.releaseAgent(ctx, row.agent)
+			n, more, err := s.release(ctx, row.agent, []string{agentDisabled}, notDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
 				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID, row.agent.ID, Plain(err))
@@ -119,34 +119,11 @@ func (s *Store) heldDisabled(ctx context.Context, after heldRow) ([]heldRow, err
 	})
 }
 
-// releaseAgent releases all that is held of one agent, in as many transactions as it takes.
-func (s *Store) releaseAgent(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
-	for {
-		n, more, err := s.releaseSome(ctx, a)
-		released, tasks = released+n, append(tasks, more...)
-		if err != nil || n < maxMove {
-			return released, tasks, err
-		}
-	}
-}
-
-func (s *Store) releaseSome(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
-			return err
-		}
+// notDisabled has an enabled agent's state say so.
+func notDisabled(a Agent) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', updated_at = now()
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`, a.ChainID, a.Registry, a.ID)
-		if err != nil {
-			return err
-		}
-		released, tasks, err = s.releaseIn(ctx, tx, a)
 		return err
-	})
-	if err != nil {
-		return 0, nil, err // what was not committed was not handed out
 	}
-	return released, tasks, nil
 }

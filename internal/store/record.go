@@ -185,11 +185,8 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
 		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes),
 		o.FetchFailed, o.Moved, c.Epoch, tookMs, names(o.FileDisagrees), Storable(o.Tools, maxSideBytes))
-	if o.releases() {
-		b.Queue(s.sql.releaseAgent, a.ChainID, a.Registry, a.ID, maxMove)
-	}
-	if o.wantsAuth() {
-		b.Queue(s.sql.releaseAuth, a.ChainID, a.Registry, a.ID, maxMove, c.Epoch, []string{authReason})
+	if reasons, since := o.mended(c.Epoch); reasons != nil {
+		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
 	if !o.KeepLine {
 		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
@@ -204,14 +201,6 @@ func (q *statements) recordIn(c *Claim, p Past) string {
 	return strings.ReplaceAll(q.record, "herald.attempts\n", c.week+"\n")
 }
 
-// releases: the agent may have been enabled between the claim and now, and nobody would release the delivery after that.
-func (o Outcome) releases() bool {
-	return o.Status == Held && o.Reason == agentDisabled && !o.Elsewhere
-}
-
-// agentDisabled is the reason why a disabled agent's deliveries are held.
-const agentDisabled = "agent_disabled"
-
 // readRecorded reads the answers to what queueRecord has queued, to the commit.
 func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec Recorded, err error) {
 	var n int
@@ -223,14 +212,9 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if err != nil && !fenced {
 		return rec, err
 	}
-	if o.releases() {
+	if reasons, _ := o.mended(c.Epoch); reasons != nil {
 		if _, err := res.Exec(); err != nil {
-			return rec, fmt.Errorf("release what the agent's return frees: %w", err)
-		}
-	}
-	if o.wantsAuth() {
-		if _, err := res.Exec(); err != nil {
-			return rec, fmt.Errorf("release what a token stored meanwhile frees: %w", err)
+			return rec, fmt.Errorf("release what was mended meanwhile: %w", err)
 		}
 	}
 	if !o.KeepLine {

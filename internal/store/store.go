@@ -93,9 +93,9 @@ type statements struct {
 	makeAgents, lockAgents, dispatch, backlog                       string
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
 	overdue, redispatch, lostBefore, depth                          string
-	adopt, replay, cancel, releaseAgent, agentsOf                   string
+	adopt, replay, cancel, releaseHeld, agentsOf                    string
 	heldDisabled, learn                                             string
-	setToken, releaseAuth                                           string
+	setToken                                                        string
 	retain, retainAttempts, oldWeeks                                string
 }
 
@@ -107,10 +107,10 @@ func readStatements() (q statements, err error) {
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
 		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
-		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_agent": &q.releaseAgent, "agents_of": &q.agentsOf,
+		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld, "agents_of": &q.agentsOf,
 		"held_disabled": &q.heldDisabled, "learn": &q.learn,
-		"set_token": &q.setToken, "release_auth": &q.releaseAuth,
-		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
+		"set_token": &q.setToken,
+		"retain":    &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
 		b, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {

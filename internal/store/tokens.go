@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -83,7 +82,7 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (releas
 
 // changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that releases.
 func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	released, tasks, err = s.releaseHeldSome(ctx, a, []string{authReason}, func(ctx context.Context, tx pgx.Tx) error {
+	return s.release(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -92,68 +91,7 @@ func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.C
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID)
 		return err
 	})
-	if err != nil || released < maxMove {
-		return released, tasks, err
-	}
-	more, others, err := s.ReleaseAuth(ctx, a)
-	return released + more, append(tasks, others...), err
 }
-
-// ReleaseAuth releases what is held of an agent for want of a credential, as SetToken does.
-func (s *Store) ReleaseAuth(ctx context.Context, a Agent) (released int, tasks []Task, err error) {
-	return s.ReleaseHeld(ctx, a, []string{authReason})
-}
-
-// ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it takes. It returns how many,
-// and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
-func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons []string) (released int, tasks []Task, err error) {
-	for {
-		n, more, err := s.releaseHeldSome(ctx, a, reasons, nil)
-		released, tasks = released+n, append(tasks, more...)
-		if err != nil {
-			return released, tasks, fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "), Plain(err))
-		}
-		if n < maxMove {
-			return released, tasks, nil
-		}
-	}
-}
-
-// releaseHeldSome is one transaction: before, if there is something to do before, and a batch.
-func (s *Store) releaseHeldSome(ctx context.Context, a Agent, reasons []string, before func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
-			return err
-		}
-		if before != nil {
-			if err := before(ctx, tx); err != nil {
-				return err
-			}
-		}
-		tag, err := tx.Exec(ctx, s.sql.releaseAuth, a.ChainID, a.Registry, a.ID, maxMove, anyEpoch, reasons)
-		if err != nil {
-			return err
-		}
-		released = int(tag.RowsAffected())
-		tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
-		return err
-	})
-	if err != nil { // nothing of it happened
-		return 0, nil, err
-	}
-	return released, tasks, nil
-}
-
-// anyEpoch has release_auth.sql not look at the agent's epoch.
-const anyEpoch = int64(-1)
-
-// authReason is why deliveries are held that a credential could mend.
-const authReason = "auth_required"
-
-// wantsAuth: a token may have been stored between the claim and now, and nobody would release the delivery after that.
-func (o Outcome) wantsAuth() bool { return o.Status == Held && o.Reason == authReason }
 
 // maxTokens is how many origins of one agent are looked at. An agent has one, or two while it moves.
 const maxTokens = 64
@@ -171,7 +109,7 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.deliveries
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, authReason).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, authRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, false, fmt.Errorf("look for tokens of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
