@@ -24,10 +24,14 @@ type ephemeral struct {
 	lock *Lock
 }
 
-// newEphemeral makes a temporary data folder, after removing those that killed processes of this user left.
-func newEphemeral(ctx context.Context, log *slog.Logger) (*ephemeral, error) {
-	sweepEphemeral(ctx, os.TempDir(), log)
-	dir, err := os.MkdirTemp("", ephemeralPrefix)
+// newEphemeral makes a temporary data folder in parent, after removing those that killed processes of this user left there. An empty
+// parent is the system's folder for such things.
+func newEphemeral(ctx context.Context, parent string, log *slog.Logger) (*ephemeral, error) {
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	sweepEphemeral(ctx, parent, log)
+	dir, err := os.MkdirTemp(parent, ephemeralPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary data folder: %w", err)
 	}

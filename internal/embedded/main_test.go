@@ -171,7 +171,13 @@ func testLogger(t *testing.T) *slog.Logger {
 // openTemp is a temporary folder that every user may pass through; t.TempDir's parent is closed to others.
 func openTemp(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "herald-test-")
+	return openTempIn(t, memoryDir())
+}
+
+// openTempIn makes such a folder in parent; "" is the system's place.
+func openTempIn(t *testing.T, parent string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(parent, "herald-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +195,7 @@ func openCopy(t *testing.T, binary string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(openTemp(t), "helper")
+	path := filepath.Join(openTempIn(t, ""), "helper") // nothing may be executed in memory
 	if err := os.WriteFile(path, b, 0o755); err != nil {
 		t.Fatal(err)
 	}

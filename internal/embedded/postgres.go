@@ -32,7 +32,8 @@ type PostgresConfig struct {
 	Dir string
 	// Ephemeral keeps the data in a temporary folder that Stop removes.
 	Ephemeral bool
-	// Test trades safety for speed: fsync is off. A crash loses the last commits, a power failure ruins the data.
+	// Test trades safety for speed: fsync is off, and what is Ephemeral too is kept in memory where that is roomy. A crash loses the
+	// last commits, a power failure ruins the data.
 	Test bool
 	// Fetch allows downloading binaries into CacheDir when none are found (see Fetch).
 	Fetch bool
@@ -40,6 +41,14 @@ type PostgresConfig struct {
 	CacheDir string
 	// Logger gets one line per step. Default: nothing is logged.
 	Logger *slog.Logger
+}
+
+// parent is where a temporary data folder is made, "" for the system's place.
+func (cfg PostgresConfig) parent() string {
+	if cfg.Test {
+		return memoryDir()
+	}
+	return ""
 }
 
 // VersionError means that existing data was written by another major version than the binaries at hand.
@@ -88,7 +97,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	case cfg.Ephemeral && dir != "":
 		return nil, errors.New("embedded Postgres: Dir and Ephemeral exclude each other")
 	case cfg.Ephemeral:
-		if p.ephemeral, err = newEphemeral(ctx, log); err != nil {
+		if p.ephemeral, err = newEphemeral(ctx, cfg.parent(), log); err != nil {
 			return nil, fmt.Errorf("embedded Postgres: %w", err)
 		}
 		dir = p.ephemeral.dir

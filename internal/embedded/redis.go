@@ -85,7 +85,7 @@ func StartRedis(ctx context.Context, cfg RedisConfig) (_ *Redis, err error) {
 	case cfg.Ephemeral && dir != "":
 		return nil, errors.New("embedded Redis: Dir and Ephemeral exclude each other")
 	case cfg.Ephemeral:
-		if r.ephemeral, err = newEphemeral(ctx, log); err != nil {
+		if r.ephemeral, err = newEphemeral(ctx, "", log); err != nil {
 			return nil, fmt.Errorf("embedded Redis: %w", err)
 		}
 		dir = r.ephemeral.dir

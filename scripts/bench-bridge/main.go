@@ -24,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -44,6 +45,9 @@ var bridgeSource []byte
 //go:embed agent/schema.json
 var agentSchema []byte
 
+// gcPercent is as in cmd/worker. Whatever way is measured has it, but the bridge and the agents, which are other processes.
+const gcPercent = 400
+
 // options are the command line's.
 type options struct {
 	out    string
@@ -59,6 +63,9 @@ func main() {
 	flag.DurationVar(&o.time, "time", 4*time.Second, "how long a turn is measured")
 	flag.BoolVar(&o.keep, "keep", false, "keep what the processes said, and tell where")
 	flag.Parse()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
 	stop()
