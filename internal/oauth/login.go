@@ -1,0 +1,183 @@
+package oauth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// challengeMethod is the one kind of PKCE challenge that is used (RFC 7636 §4.2).
+const challengeMethod = "S256"
+
+// offlineAccess is the scope that asks for a refresh token (OpenID Connect Core §11).
+const offlineAccess = "offline_access"
+
+// ErrState: a callback does not belong to this login. The login can still be finished with its own.
+var ErrState = errors.New("the callback does not belong to this login: its state is another or missing")
+
+// LoginConfig says for whom and for what a person is to log in.
+type LoginConfig struct {
+	ClientID string
+	Method   string        // default MethodNone without, MethodBasic with a secret
+	Secret   secret.Secret // of MethodBasic and MethodPost
+	Redirect string        // http://127.0.0.1:port/path
+	Resource string        // value of the resource parameter
+	Scope    string        // offline_access is added when the server names it among its scopes
+
+	Key              secret.Secret // of MethodKey, as in Credential
+	KeyID, Algorithm string
+}
+
+// Login is one person's login, from the URL that is shown to the callback. It prints no secret.
+type Login struct {
+	client     *Client
+	server     Server
+	credential Credential
+	redirect   string
+	scope      string
+	state      secret.Secret
+	verifier   secret.Secret
+	address    string
+	done       atomic.Bool
+}
+
+// Begin prepares a login with the authorization code grant and PKCE (OAuth 2.1 §4.1). *MetadataError when the server does not say that it
+// checks S256 challenges, or has no page to log in; other errors for a configuration that cannot be used.
+func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
+	page, err := loginPage(s)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := parseEndpoint(cfg.Redirect); err != nil {
+		return nil, fmt.Errorf("the redirect URI %w", err)
+	}
+	scope := cleanScope(cfg.Scope)
+	if slices.Contains(s.Scopes, offlineAccess) {
+		scope = UnionScopes(scope, offlineAccess)
+	}
+	cred := Credential{Grant: GrantRefreshToken, ClientID: cfg.ClientID, Method: cfg.Method, Secret: cfg.Secret, Key: cfg.Key, KeyID: cfg.KeyID,
+		Algorithm: cfg.Algorithm, Resource: cfg.Resource, Scope: scope}
+	if cred.Method == "" {
+		cred.Method = MethodNone
+		if !cfg.Secret.IsZero() {
+			cred.Method = MethodBasic
+		}
+	}
+	if err := cred.Check(); err != nil {
+		return nil, fmt.Errorf("the login cannot begin: %w", err)
+	}
+	state, verifier := random(), random()
+	challenge := sha256.Sum256([]byte(verifier))
+	query := page.Query()
+	for name, value := range map[string]string{"response_type": "code", "client_id": cfg.ClientID, "redirect_uri": cfg.Redirect, "state": state,
+		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": challengeMethod, "scope": scope, "resource": cfg.Resource} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	page.RawQuery = query.Encode()
+	return &Login{client: c, server: s, credential: cred, redirect: cfg.Redirect, scope: scope, state: secret.New(state),
+		verifier: secret.New(verifier), address: page.String()}, nil
+}
+
+// loginPage is the server's authorization endpoint, if it can be used.
+func loginPage(s Server) (*url.URL, error) {
+	page, err := parseEndpoint(s.AuthorizationEndpoint)
+	switch {
+	case s.AuthorizationEndpoint == "":
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it names no authorization endpoint, so nobody can log in there"}
+	case err != nil:
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its authorization endpoint " + err.Error()}
+	case !slices.Contains(s.Challenges, challengeMethod):
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it does not say that it checks PKCE challenges of the kind S256, without which a code can be stolen"}
+	}
+	return page, nil
+}
+
+// random is 256 bits that nobody can guess, in 43 characters that need no escaping.
+func random() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// URL is what the person opens in a browser.
+func (l *Login) URL() string { return l.address }
+
+// Finish takes the parameters of the callback and exchanges the code. They count only with this login's state (else ErrState) and from its
+// issuer: an iss is compared by the letter, and has to be there when the server promised it (RFC 9207 §2.4; *IssuerError). A code is sent
+// once: a second Finish is an error. Other errors: *RefusedError, also for a person who said no, and *UnavailableError.
+func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credential, error) {
+	state, err := single(callback, "state")
+	if err != nil || !l.state.Compare(state) {
+		return Token{}, Credential{}, ErrState
+	}
+	if l.done.Swap(true) {
+		return Token{}, Credential{}, errors.New("this login has been finished before: begin another one")
+	}
+	code, err := l.read(callback)
+	if err != nil {
+		return Token{}, Credential{}, err
+	}
+	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.redirect}, "code_verifier": {l.verifier.Reveal()}}
+	if l.credential.Resource != "" {
+		form.Set("resource", l.credential.Resource)
+	}
+	t, err := l.client.redeem(ctx, l.server, l.credential, form)
+	if err != nil {
+		return Token{}, Credential{}, err
+	}
+	if t.Scope == "" {
+		t.Scope = l.scope
+	}
+	cred := l.credential
+	cred.RefreshToken = t.Refresh
+	return t, cred, nil
+}
+
+// read checks who answers before it looks at what they say.
+func (l *Login) read(callback url.Values) (code string, err error) {
+	values := map[string]string{}
+	for _, name := range []string{"iss", "error", "error_description", "code"} {
+		if values[name], err = single(callback, name); err != nil {
+			return "", err
+		}
+	}
+	switch iss := values["iss"]; {
+	case iss != "" && iss != l.server.Issuer:
+		return "", &IssuerError{Pinned: l.server.Issuer, Named: named(iss)}
+	case iss == "" && l.server.IssParameter:
+		return "", &IssuerError{Pinned: l.server.Issuer}
+	}
+	hidden := []string{values["code"], l.state.Reveal(), l.verifier.Reveal()}
+	switch {
+	case callback.Has("error"):
+		return "", refused(0, object{"error": values["error"], "error_description": values["error_description"]}, hidden)
+	case values["code"] == "" || strings.ContainsFunc(values["code"], unprintable):
+		return "", &RefusedError{Description: "the callback brings no code"}
+	}
+	return values["code"], nil
+}
+
+// single is a parameter that may stand once (RFC 6749 §3.1).
+func single(callback url.Values, name string) (string, error) {
+	list := callback[name]
+	switch {
+	case len(list) == 0:
+		return "", nil
+	case len(list) > 1:
+		return "", &RefusedError{Description: "the callback brings " + name + " more than once"}
+	case len(list[0]) > maxParameter:
+		return "", &RefusedError{Description: fmt.Sprintf("the %s of the callback is longer than %d bytes", name, maxParameter)}
+	}
+	return list[0], nil
+}

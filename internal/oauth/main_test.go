@@ -1,0 +1,152 @@
+package oauth
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// epoch is the clock of tests.
+var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// newClient is a client that dials through a guard which lets loopback pass.
+func newClient(t testing.TB, adapt ...func(*Config)) *Client {
+	t.Helper()
+	return clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, adapt...)
+}
+
+func clientOf(t testing.TB, allow netguard.Config, adapt ...func(*Config)) *Client {
+	t.Helper()
+	guard, err := netguard.New(allow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{HTTP: guard.Client(netguard.Limits{}, 0), Now: func() time.Time { return epoch }}
+	t.Cleanup(cfg.HTTP.CloseIdleConnections)
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func impatient(c *Config) { c.Timeout = 100 * time.Millisecond }
+
+// site is a server of which a test says what it answers where; everywhere else it has nothing.
+type site struct {
+	*httptest.Server
+	mu    sync.Mutex
+	paths []string
+}
+
+func newSite(t testing.TB, routes map[string]http.HandlerFunc) *site {
+	t.Helper()
+	s := &site{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.paths = append(s.paths, r.URL.RequestURI())
+		s.mu.Unlock()
+		if h := routes[r.URL.Path]; h != nil {
+			h(w, r)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// asked are the paths that were asked for, in order.
+func (s *site) asked() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.paths, " ")
+}
+
+// say answers with a body in which $ is the server's own origin. Headers come in pairs.
+func say(status int, body string, headers ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Set(headers[i], at(headers[i+1], "http://"+r.Host))
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(at(body, "http://"+r.Host)))
+	}
+}
+
+func at(text, origin string) string { return strings.ReplaceAll(text, "$", origin) }
+
+// endless goes on until nobody listens.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	for piece := []byte(strings.Repeat(`{"a":`, 1<<10)); ; {
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
+	}
+}
+
+// silent never says anything.
+func silent(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that nobody waits
+	<-r.Context().Done()
+}
+
+// cut breaks the connection in the middle of an answer.
+func cut(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", "1000")
+	_, _ = w.Write([]byte(`{"issuer":`))
+	panic(http.ErrAbortHandler)
+}
+
+func deep(levels int) string {
+	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
+}
+
+func bounded(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// says checks an error's words.
+func says(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+}
+
+// keeps checks that an error holds none of the secrets, however it is printed.
+func keeps(t *testing.T, err error, secrets ...string) {
+	t.Helper()
+	text := fmt.Sprintf("%v %+v", err, err)
+	for _, s := range secrets {
+		if strings.Contains(text, s) {
+			t.Errorf("the error holds a secret: %s", text)
+		}
+	}
+}

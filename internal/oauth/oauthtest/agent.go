@@ -1,0 +1,104 @@
+package oauthtest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// Tool is the agent's one tool. It takes any arguments.
+const Tool = "agent.receiveFeedback"
+
+type tokenKey struct{}
+
+// newTool makes the agent behind the guard.
+func (s *Server) newTool() {
+	s.mcpTool = server.NewMCPServer("oauthtest", "1", server.WithToolCapabilities(false))
+	s.mcpTool.AddTool(mcp.NewToolWithRawSchema(Tool, "takes feedback", []byte(`{"type":"object"}`)), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		token, _ := ctx.Value(tokenKey{}).(string)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.calls = append(s.calls, Call{Tool: req.Params.Name, Arguments: req.GetArguments(), Token: token})
+		return mcp.NewToolResultText(`{"acknowledged":true}`), nil
+	})
+	s.mcp = server.NewStreamableHTTPServer(s.mcpTool)
+}
+
+// serveAgent answers as the agent: the document that names its authorization servers, and the tool for those who have a token.
+func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method == http.MethodGet && !s.o.Legacy && r.URL.Path == s.metadataPath():
+		answer(w, http.StatusOK, s.resource())
+	case r.URL.Path != s.o.Path:
+		http.NotFound(w, r)
+	default:
+		s.serveTool(w, r)
+	}
+}
+
+// metadataPath is that of RFC 9728 §3.1.
+func (s *Server) metadataPath() string {
+	if s.o.RootMetadata {
+		return resourceMetadata
+	}
+	return resourceMetadata + s.o.Path
+}
+
+func (s *Server) resource() map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := map[string]any{"resource": s.AgentURL, "authorization_servers": s.issuers, "bearer_methods_supported": []string{"header"}}
+	if s.o.Scopes != nil {
+		// offline_access is between client and authorization server: no scope of a resource.
+		m["scopes_supported"] = slices.DeleteFunc(slices.Clone(s.o.Scopes), func(one string) bool { return one == "offline_access" })
+	}
+	return m
+}
+
+// serveTool lets in who has a token that is valid and has the scope.
+func (s *Server) serveTool(w http.ResponseWriter, r *http.Request) {
+	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	s.mu.Lock()
+	i := slices.IndexFunc(s.tokens, func(t *token) bool { return t.text == text })
+	valid := strings.EqualFold(scheme, "Bearer") && i >= 0 && !s.tokens[i].revoked && s.o.Now().Before(s.tokens[i].expires)
+	enough := true
+	for _, one := range s.require {
+		enough = enough && valid && slices.Contains(strings.Fields(s.tokens[i].scope), one)
+	}
+	scope := s.scope
+	s.mu.Unlock()
+	switch {
+	case !valid && text == "":
+		s.challenge(w, http.StatusUnauthorized, "", scope)
+	case !valid:
+		s.challenge(w, http.StatusUnauthorized, "invalid_token", scope)
+	case !enough:
+		s.challenge(w, http.StatusForbidden, "insufficient_scope", scope)
+	default:
+		s.mcp.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, text)))
+	}
+}
+
+// challenge is RFC 6750 §3 with RFC 9728 §5.1.
+func (s *Server) challenge(w http.ResponseWriter, status int, code, scope string) {
+	value := "Bearer"
+	separator := " "
+	add := func(name, text string) {
+		if text != "" {
+			value += fmt.Sprintf(`%s%s="%s"`, separator, name, text)
+			separator = ", "
+		}
+	}
+	add("error", code)
+	add("scope", scope)
+	if !s.o.NoChallenge && !s.o.Legacy {
+		add("resource_metadata", s.agent.URL+s.metadataPath())
+	}
+	w.Header().Set("WWW-Authenticate", value)
+	http.Error(w, http.StatusText(status), status)
+}

@@ -1,0 +1,372 @@
+package oauthtest_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// ask posts a form to the token endpoint, with Basic if name is given.
+func ask(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if name != "" {
+		req.SetBasicAuth(name, password)
+	}
+	return do(t, req)
+}
+
+// do sends a request and reads JSON, if that is what comes.
+func do(t *testing.T, req *http.Request) (int, map[string]any) {
+	t.Helper()
+	res, err := web.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	_ = json.Unmarshal(b, &out)
+	return res.StatusCode, out
+}
+
+// call calls the agent's tool (2025-11-25, no session asked for) and tells the status and the challenge.
+func call(t *testing.T, s *oauthtest.Server, access string) (int, string) {
+	t.Helper()
+	const body = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.AgentURL, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if access != "" {
+		req.Header.Set("Authorization", "Bearer "+access)
+	}
+	res, err := web.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	return res.StatusCode, res.Header.Get("WWW-Authenticate")
+}
+
+func form(pairs ...string) url.Values {
+	out := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		out.Set(pairs[i], pairs[i+1])
+	}
+	return out
+}
+
+// The token endpoint takes what is right and says what is wrong.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "b"}, Prefix: "canary-"})
+	s.Register("us", "p: %§")
+	s.Register("public", "")
+	good := form("grant_type", "client_credentials", "resource", s.AgentURL, "scope", "a")
+	with := func(pairs ...string) url.Values {
+		f := form(pairs...)
+		for name, values := range good {
+			if !f.Has(name) {
+				f[name] = values
+			}
+		}
+		return f
+	}
+	name, secret := url.QueryEscape("us"), url.QueryEscape("p: %§")
+	for title, tt := range map[string]struct {
+		name, secret string
+		form         url.Values
+		status       int
+		code         string
+	}{
+		"basic":                 {name, secret, good, 200, ""},
+		"basic, not encoded":    {"us", "p: %§", good, 401, "invalid_client"},
+		"basic, another secret": {name, "x", good, 401, "invalid_client"},
+		"post":                  {"", "", with("client_id", "us", "client_secret", "p: %§"), 200, ""},
+		"both":                  {name, secret, with("client_id", "us", "client_secret", "p: %§"), 401, "invalid_client"},
+		"nothing":               {"", "", with("client_id", "us"), 401, "invalid_client"},
+		"public":                {"", "", with("client_id", "public"), 400, "unauthorized_client"},
+		"unknown":               {"", "", with("client_id", "them", "client_secret", "x"), 401, "invalid_client"},
+		"another resource":      {name, secret, with("resource", s.AgentURL+"/"), 400, "invalid_target"},
+		"another scope":         {name, secret, with("scope", "a c"), 400, "invalid_scope"},
+		"another grant":         {name, secret, with("grant_type", "password"), 400, "unsupported_grant_type"},
+	} {
+		status, answer := ask(t, s, tt.name, tt.secret, tt.form)
+		code, _ := answer["error"].(string)
+		if status != tt.status || code != tt.code {
+			t.Errorf("%s: %d %v", title, status, answer)
+		}
+		if access, _ := answer["access_token"].(string); code == "" && (!strings.HasPrefix(access, "canary-") || answer["scope"] != "a" || answer["expires_in"] != 3600.0) {
+			t.Errorf("%s: %v", title, answer)
+		}
+	}
+	if got := s.TokenRequests(); len(got) != 11 || len(s.Tokens()) != 2 {
+		t.Errorf("%d requests, %d tokens", len(got), len(s.Tokens()))
+	}
+}
+
+// The agent lets in who has a token that is valid, not revoked, not expired and wide enough.
+func TestAgent(t *testing.T) {
+	t.Parallel()
+	var later atomic.Int64 // nanoseconds
+	clock := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "offline_access"}, Require: []string{"a"}, ChallengeScope: "a", Now: clock})
+	s.Register("us", "secret")
+	token := func(scope string) string {
+		_, answer := ask(t, s, "us", "secret", form("grant_type", "client_credentials", "resource", s.AgentURL, "scope", scope))
+		access, _ := answer["access_token"].(string)
+		return access
+	}
+	metadata := `resource_metadata="` + strings.TrimSuffix(s.AgentURL, "/mcp") + `/.well-known/oauth-protected-resource/mcp"`
+	refused := func(title, access string, want int, challenge string) {
+		t.Helper()
+		if status, got := call(t, s, access); status != want || got != challenge {
+			t.Errorf("%s: %d %s", title, status, got)
+		}
+	}
+	refused("nothing", "", 401, `Bearer scope="a", `+metadata)
+	refused("another", "x", 401, `Bearer error="invalid_token", scope="a", `+metadata)
+	refused("too narrow", token(""), 403, `Bearer error="insufficient_scope", scope="a", `+metadata)
+	good := token("a")
+	refused("good", good, 200, "")
+	s.Revoke(good)
+	refused("revoked", good, 401, `Bearer error="invalid_token", scope="a", `+metadata)
+	s.ExpireIn(time.Minute)
+	short := token("a")
+	refused("short", short, 200, "")
+	later.Store(int64(2 * time.Minute))
+	refused("expired", short, 401, `Bearer error="invalid_token", scope="a", `+metadata)
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(s.AgentURL, "/mcp")+"/.well-known/oauth-protected-resource/mcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, document := do(t, req)
+	if document["resource"] != s.AgentURL || len(document["scopes_supported"].([]any)) != 1 {
+		t.Errorf("%v", document)
+	}
+}
+
+// A code is good once, for who asked, with the verifier; a refresh token that was rotated ends the grant when it comes again.
+func TestCodeAndRefresh(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
+	s.Register("us", "")
+	verifier := strings.Repeat("v", 43)
+	sum := sha256.Sum256([]byte(verifier))
+	code := func() string {
+		q := form("response_type", "code", "client_id", "us", "redirect_uri", "http://127.0.0.1:9/cb", "state", "st", "resource", s.AgentURL,
+			"code_challenge_method", "S256", "code_challenge", base64.RawURLEncoding.EncodeToString(sum[:]))
+		back := s.Approve(s.Issuer + "/authorize?" + q.Encode())
+		if back.Get("state") != "st" || back.Get("iss") != s.Issuer {
+			t.Errorf("%v", back)
+		}
+		return back.Get("code")
+	}
+	exchange := func(code, verifier string) (int, map[string]any) {
+		return ask(t, s, "", "", form("grant_type", "authorization_code", "client_id", "us", "code", code, "redirect_uri", "http://127.0.0.1:9/cb",
+			"code_verifier", verifier, "resource", s.AgentURL))
+	}
+	if status, _ := exchange(code(), strings.Repeat("w", 43)); status != 400 {
+		t.Errorf("another verifier: %d", status)
+	}
+	once := code()
+	status, answer := exchange(once, verifier)
+	if status != 200 {
+		t.Fatalf("%d %v", status, answer)
+	}
+	if status, _ := exchange(once, verifier); status != 400 {
+		t.Errorf("a second time: %d", status)
+	}
+	refresh := func(token any) (int, map[string]any) {
+		text, _ := token.(string)
+		return ask(t, s, "", "", form("grant_type", "refresh_token", "client_id", "us", "refresh_token", text, "resource", s.AgentURL))
+	}
+	first := answer["refresh_token"]
+	if status, answer = refresh(first); status != 200 || answer["refresh_token"] == first {
+		t.Errorf("%d %v", status, answer)
+	}
+	if status, _ := refresh(first); status != 400 {
+		t.Errorf("rotated, again: %d", status)
+	}
+	if status, _ := refresh(answer["refresh_token"]); status != 400 {
+		t.Errorf("after that: %d", status)
+	}
+	made := s.RefreshToken("us", "")
+	if status, answer = refresh(made); status != 200 {
+		t.Errorf("made here: %d", status)
+	}
+	s.RevokeRefresh()
+	if status, answer = refresh(answer["refresh_token"]); status != 400 || answer["error"] != "invalid_grant" {
+		t.Errorf("all revoked: %d %v", status, answer)
+	}
+	s.Unregister("us")
+	if status, answer = refresh(made); status != 401 || answer["error"] != "invalid_client" {
+		t.Errorf("client forgotten: %d %v", status, answer)
+	}
+}
+
+// What is wrong with an authorization request goes back by the redirect, never a code.
+func TestAuthorizeRefuses(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a"}, NoIss: true})
+	s.Register("us", "")
+	good := form("response_type", "code", "client_id", "us", "redirect_uri", "http://localhost:9/cb?x=y", "state", "st", "resource", s.AgentURL,
+		"code_challenge_method", "S256", "code_challenge", strings.Repeat("c", 43), "scope", "a")
+	for name, tt := range map[string]struct{ parameter, value, code string }{
+		"nothing":  {"scope", "a", ""},
+		"implicit": {"response_type", "token", "unsupported_response_type"},
+		"no state": {"state", "", "invalid_request"},
+		"plain":    {"code_challenge_method", "plain", "invalid_request"},
+		"resource": {"resource", s.Issuer, "invalid_target"},
+		"scope":    {"scope", "b", "invalid_scope"},
+	} {
+		q := form(tt.parameter, tt.value)
+		for name, values := range good {
+			if !q.Has(name) {
+				q[name] = values
+			}
+		}
+		back := s.Approve(s.Issuer + "/authorize?" + q.Encode())
+		if back.Get("error") != tt.code || back.Has("code") == (tt.code != "") || back.Get("x") != "y" || back.Has("iss") {
+			t.Errorf("%s: %v", name, back)
+		}
+	}
+}
+
+// An assertion is good once, by the right key, for this issuer, for a short time.
+func TestAssertion(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{})
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.RegisterKey("us", &ec.PublicKey)
+	s.RegisterKey("ed", ed.Public())
+	good := map[string]any{"iss": "us", "sub": "us", "aud": s.Issuer, "exp": time.Now().Add(time.Minute).Unix(), "jti": "1"}
+	sent := func(algorithm string, claims map[string]any, change ...any) int {
+		all := map[string]any{}
+		for name, value := range claims {
+			all[name] = value
+		}
+		for i := 0; i < len(change); i += 2 {
+			all[change[i].(string)] = change[i+1]
+		}
+		status, _ := ask(t, s, "", "", form("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", signed(t, algorithm, all, ec, ed),
+			"client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"))
+		return status
+	}
+	for title, got := range map[string]bool{
+		"good":           sent("ES256", good) == 200,
+		"again":          sent("ES256", good) == 401,
+		"in an array":    sent("ES256", good, "jti", "2", "aud", []string{s.Issuer}) == 200,
+		"Ed25519":        sent("EdDSA", good, "jti", "3", "iss", "ed", "sub", "ed") == 200,
+		"another issuer": sent("ES256", good, "jti", "4", "aud", s.Issuer+"/token") == 401,
+		"expired":        sent("ES256", good, "jti", "5", "exp", time.Now().Add(-time.Minute).Unix()) == 401,
+		"long":           sent("ES256", good, "jti", "6", "exp", time.Now().Add(time.Hour).Unix()) == 401,
+		"no id":          sent("ES256", good, "jti", "") == 401,
+		"another key":    sent("EdDSA", good, "jti", "7") == 401,
+		"another client": sent("ES256", good, "jti", "8", "sub", "ed") == 401,
+	} {
+		if !got {
+			t.Error(title)
+		}
+	}
+}
+
+// signed is a JWT.
+func signed(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
+	t.Helper()
+	head, err := json.Marshal(map[string]string{"alg": algorithm})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(body)
+	var signature []byte
+	if algorithm == "EdDSA" {
+		signature, err = ed.Sign(rand.Reader, []byte(text), crypto.Hash(0))
+	} else {
+		sum := sha256.Sum256([]byte(text))
+		r, v, signErr := ecdsa.Sign(rand.Reader, ec, sum[:])
+		signature, err = append(r.FillBytes(make([]byte, 32)), v.FillBytes(make([]byte, 32))...), signErr
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
+}
+
+// Register, and a person in a browser who follows the redirect.
+func TestRegisterAndVisit(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{IssuerPath: "/tenant", OpenID: true})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Issuer+"/.well-known/openid-configuration", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, metadata := do(t, req)
+	if metadata["issuer"] != s.Issuer {
+		t.Fatalf("%v", metadata)
+	}
+	register := func(body string) (int, map[string]any) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/register", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return do(t, req)
+	}
+	if status, _ := register(`{"redirect_uris":["http://127.0.0.1/cb"]}`); status != 400 {
+		t.Errorf("not native: %d", status)
+	}
+	status, client := register(`{"redirect_uris":["http://127.0.0.1/cb"],"application_type":"native","token_endpoint_auth_method":"none"}`)
+	if status != 201 {
+		t.Fatalf("%d %v", status, client)
+	}
+	id, _ := client["client_id"].(string)
+	back := s.Approve(s.Issuer + "/authorize?" + form("client_id", id, "redirect_uri", "http://127.0.0.1:1234/cb", "state", "x").Encode())
+	if back.Get("error") != "unsupported_response_type" || back.Get("state") != "x" {
+		t.Errorf("%v", back)
+	}
+	if page := s.Visit(s.Issuer + "/authorize?" + form("client_id", id, "redirect_uri", strings.Replace(s.AgentURL, "/mcp", "/cb", 1)).Encode()); !strings.Contains(page, "not found") {
+		t.Errorf("%s", page)
+	}
+}

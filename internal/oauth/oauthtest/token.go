@@ -1,0 +1,279 @@
+package oauthtest
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// grant is what a person agreed to, or a client has by itself: what a code or a refresh token stands for.
+type grant struct {
+	client, redirect, challenge, scope string
+	ended, used                        bool // used: this code or refresh token; ended: all that came of it
+	whole                              *grant
+}
+
+// token is an access token.
+type token struct {
+	text, client, scope string
+	expires             time.Time
+	revoked             bool
+}
+
+// Token is an access token that was issued.
+type Token struct {
+	Access, ClientID, Scope string
+	Expires                 time.Time
+}
+
+// Tokens are all access tokens issued, in order.
+func (s *Server) Tokens() []Token {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Token, 0, len(s.tokens))
+	for _, t := range s.tokens {
+		out = append(out, Token{Access: t.text, ClientID: t.client, Scope: t.scope, Expires: t.expires})
+	}
+	return out
+}
+
+// Revoke makes the agent refuse these access tokens; without any, all that were issued until now.
+func (s *Server) Revoke(access ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tokens {
+		if len(access) == 0 || slices.Contains(access, t.text) {
+			t.revoked = true
+		}
+	}
+}
+
+// RevokeRefresh ends every refresh token: invalid_grant from then on.
+func (s *Server) RevokeRefresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.refresh {
+		g.whole.ended = true
+	}
+}
+
+// newCode is an authorization code for what was asked for.
+func (s *Server) newCode(id, redirect string, q url.Values) string {
+	g := &grant{client: id, redirect: redirect, challenge: q.Get("code_challenge"), scope: q.Get("scope")}
+	g.whole = g
+	code := s.random("code-")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.codes[code] = g
+	return code
+}
+
+// RefreshToken is a refresh token as a login would have brought it, for a client that is registered.
+func (s *Server) RefreshToken(clientID, scope string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &grant{client: clientID, scope: scope}
+	g.whole = g
+	return s.newRefresh(g)
+}
+
+// newRefresh needs the lock.
+func (s *Server) newRefresh(whole *grant) string {
+	text := s.random("refresh-")
+	s.refresh[text] = &grant{client: whole.client, scope: whole.scope, whole: whole}
+	return text
+}
+
+// serveToken is RFC 6749 §3.2.
+func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Values) {
+	for name, values := range form {
+		if len(values) > 1 {
+			refuse(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
+			return
+		}
+	}
+	if r.URL.RawQuery != "" {
+		refuse(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
+		return
+	}
+	if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded") {
+		refuse(w, http.StatusBadRequest, "invalid_request", "the body is no form")
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, problem := s.authenticate(r, form)
+	if problem != "" {
+		w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
+		refuse(w, http.StatusUnauthorized, "invalid_client", problem)
+		return
+	}
+	switch form.Get("grant_type") {
+	case "client_credentials":
+		if c := s.clients[id]; c == nil || c.secret == "" && c.key == nil {
+			refuse(w, http.StatusBadRequest, "unauthorized_client", "client_credentials is for confidential clients")
+			return
+		}
+		s.issue(w, form, &grant{client: id, scope: form.Get("scope")}, "")
+	case "authorization_code":
+		s.serveCode(w, form, id)
+	case "refresh_token":
+		s.serveRefresh(w, form, id)
+	default:
+		refuse(w, http.StatusBadRequest, "unsupported_grant_type", form.Get("grant_type"))
+	}
+}
+
+// serveCode is RFC 6749 §4.1.3 with RFC 7636 §4.6.
+func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
+	g := s.codes[form.Get("code")]
+	sum := sha256.Sum256([]byte(form.Get("code_verifier")))
+	switch verifier := form.Get("code_verifier"); {
+	case g == nil || g.client != id || g.used:
+		refuse(w, http.StatusBadRequest, "invalid_grant", "the code is unknown, used or another client's")
+		return
+	case g.redirect != form.Get("redirect_uri"):
+		refuse(w, http.StatusBadRequest, "invalid_grant", "redirect_uri is another")
+		return
+	case len(verifier) < 43 || len(verifier) > 128 || base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge:
+		refuse(w, http.StatusBadRequest, "invalid_grant", "code_verifier does not match")
+		return
+	}
+	g.used = true
+	refresh := ""
+	if !s.o.NoRefresh && (!slices.Contains(s.o.Scopes, "offline_access") || slices.Contains(strings.Fields(g.scope), "offline_access")) {
+		refresh = s.newRefresh(g)
+	}
+	s.issue(w, form, g, refresh)
+}
+
+// serveRefresh is RFC 6749 §6, with rotation as RFC 9700 §4.14 has it.
+func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string) {
+	g := s.refresh[form.Get("refresh_token")]
+	switch {
+	case g == nil || g.client != id || g.whole.ended:
+		refuse(w, http.StatusBadRequest, "invalid_grant", "the refresh token is unknown, revoked or another client's")
+		return
+	case g.used:
+		g.whole.ended = true
+		refuse(w, http.StatusBadRequest, "invalid_grant", "the refresh token was used before: the whole grant is revoked")
+		return
+	}
+	narrowed := *g
+	if scope := form.Get("scope"); scope != "" {
+		for _, one := range strings.Fields(scope) {
+			if !slices.Contains(strings.Fields(g.scope), one) {
+				refuse(w, http.StatusBadRequest, "invalid_scope", one+" was not granted")
+				return
+			}
+		}
+		narrowed.scope = scope
+	}
+	if !s.isResource(form["resource"]) {
+		refuse(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q", form["resource"]))
+		return
+	}
+	refresh := ""
+	if s.o.RotateRefresh {
+		g.used = true
+		refresh = s.newRefresh(g.whole)
+	}
+	s.issue(w, form, &narrowed, refresh)
+}
+
+// issue answers with a new access token. It needs the lock.
+func (s *Server) issue(w http.ResponseWriter, form url.Values, g *grant, refresh string) {
+	switch {
+	case !s.isResource(form["resource"]):
+		refuse(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q is not %s", form["resource"], s.AgentURL))
+		return
+	case !s.knows(g.scope):
+		refuse(w, http.StatusBadRequest, "invalid_scope", fmt.Sprintf("scope %q", g.scope))
+		return
+	}
+	lifetime := s.lifetime
+	if lifetime < 0 {
+		lifetime = defaultLifetime
+	}
+	t := &token{text: s.random("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime)}
+	s.tokens = append(s.tokens, t)
+	out := map[string]any{"access_token": t.text, "token_type": "Bearer"}
+	if s.lifetime >= 0 {
+		out["expires_in"] = int64(lifetime / time.Second)
+	}
+	if t.scope != "" {
+		out["scope"] = t.scope
+	}
+	if refresh != "" {
+		out["refresh_token"] = refresh
+	}
+	answer(w, http.StatusOK, out)
+}
+
+// authenticate is who the client is, or what is wrong with what it says (RFC 6749 §2.3). It needs the lock.
+func (s *Server) authenticate(r *http.Request, form url.Values) (id, problem string) {
+	id = form.Get("client_id")
+	method := MethodNone
+	header := r.Header.Get("Authorization")
+	switch {
+	case header != "" && (form.Has("client_secret") || form.Has("client_assertion")), form.Has("client_secret") && form.Has("client_assertion"):
+		return "", "two ways of client authentication in one request"
+	case header != "":
+		method = MethodBasic
+	case form.Has("client_secret"):
+		method = MethodPost
+	case form.Has("client_assertion"):
+		method = MethodKey
+	}
+	if !slices.Contains(s.o.Methods, method) {
+		return "", method + " is not supported"
+	}
+	given := form.Get("client_secret")
+	switch method {
+	case MethodBasic:
+		name, secret, ok := basic(r)
+		if !ok || id != "" && id != name {
+			return "", "the Authorization header is no Basic, or names another client"
+		}
+		id, given = name, secret
+	case MethodKey:
+		if id, problem = s.checkAssertion(form); problem != "" {
+			return "", problem
+		}
+	}
+	c := s.clients[id]
+	if c == nil && s.o.ClientIDMetadata && strings.HasPrefix(id, "https://") {
+		c = &client{}
+	}
+	switch {
+	case c == nil:
+		return "", fmt.Sprintf("client %q is unknown", id)
+	case c.method != "" && c.method != method:
+		return "", "the client is registered for " + c.method
+	case (c.secret != "" || c.key != nil) && method == MethodNone:
+		return "", "the client does not authenticate"
+	case (method == MethodBasic || method == MethodPost) && (c.secret == "" || subtle.ConstantTimeCompare([]byte(c.secret), []byte(given)) == 0):
+		return "", "the secret is wrong"
+	}
+	return id, ""
+}
+
+// basic reads the header as RFC 6749 §2.3.1 has it: both halves form-encoded.
+func basic(r *http.Request) (id, secret string, ok bool) {
+	name, given, ok := r.BasicAuth()
+	if !ok {
+		return "", "", false
+	}
+	id, err := url.QueryUnescape(name)
+	if err != nil {
+		return "", "", false
+	}
+	secret, err = url.QueryUnescape(given)
+	return id, secret, err == nil
+}

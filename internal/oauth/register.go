@@ -1,0 +1,123 @@
+package oauth
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// RegisterConfig describes the client that is registered.
+type RegisterConfig struct {
+	Redirect string // the one redirect URI
+	Scope    string // may be empty
+	Name     string // client_name, shown to the person; default "Herald"
+}
+
+// Register makes a client for logins known to the server (RFC 7591): a native one, with the authorization code grant, and refresh tokens
+// unless the server says that it has none. The credential has no refresh token yet; its ClientID, Method and Secret are for LoginConfig.
+// Errors: *MetadataError when nobody can register, *RefusedError, *UnavailableError.
+func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
+	if s.RegistrationEndpoint == "" {
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it registers no clients by itself: have one registered, and name its client id"}
+	}
+	endpoint, err := parseEndpoint(s.RegistrationEndpoint)
+	if err != nil {
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its registration endpoint " + err.Error()}
+	}
+	if _, err := parseEndpoint(cfg.Redirect); err != nil {
+		return Credential{}, fmt.Errorf("the redirect URI %w", err)
+	}
+	body, err := registration(s, cfg)
+	if err != nil {
+		return Credential{}, err
+	}
+	req, err := http.NewRequest(http.MethodPost, endpoint.String(), bytes.NewReader(body))
+	if err != nil {
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its registration endpoint is no URL"}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	a, err := c.ask(ctx, req, maxAnswer, nil)
+	if err != nil {
+		return Credential{}, err
+	}
+	o, err := parseObject(a.body)
+	if a.status < 200 || a.status > 299 {
+		return Credential{}, refused(a.status, o, nil)
+	}
+	if err == nil {
+		var cred Credential
+		if cred, err = readClient(s, o); err == nil {
+			cred.Scope = cleanScope(cfg.Scope)
+			return cred, nil
+		}
+	}
+	return Credential{}, &UnavailableError{Host: endpoint.Host, Err: fmt.Errorf("its answer is no registration: %w", err)}
+}
+
+// registration is the client's metadata (RFC 7591 §2).
+func registration(s Server, cfg RegisterConfig) ([]byte, error) {
+	method := MethodNone
+	switch fits := func(m string) bool { return slices.Contains(s.AuthMethods, m) }; {
+	case fits(MethodNone):
+	case len(s.AuthMethods) == 0, fits(MethodBasic):
+		method = MethodBasic
+	case fits(MethodPost):
+		method = MethodPost
+	}
+	grants := []string{"authorization_code"}
+	if len(s.Grants) == 0 || slices.Contains(s.Grants, GrantRefreshToken) {
+		grants = append(grants, GrantRefreshToken)
+	}
+	if cfg.Name == "" {
+		cfg.Name = "Herald"
+	}
+	raw, err := json.Marshal(struct {
+		Name        string   `json:"client_name"`
+		Redirects   []string `json:"redirect_uris"`
+		Grants      []string `json:"grant_types"`
+		Responses   []string `json:"response_types"`
+		Method      string   `json:"token_endpoint_auth_method"`
+		Application string   `json:"application_type"` // MCP 2026-07-28 demands it
+		Scope       string   `json:"scope,omitempty"`
+	}{cfg.Name, []string{cfg.Redirect}, grants, []string{"code"}, method, "native", cleanScope(cfg.Scope)})
+	if err != nil {
+		return nil, fmt.Errorf("describe the client: %w", err)
+	}
+	return raw, nil
+}
+
+// readClient reads the answer to a registration (RFC 7591 §3.2.1). The server may give other ways to say who one is than it was asked for.
+func readClient(s Server, o object) (Credential, error) {
+	c := Credential{Grant: GrantRefreshToken}
+	var err error
+	if c.ClientID, err = o.text("client_id", maxClientID); err != nil {
+		return Credential{}, err
+	}
+	given, err := o.text("client_secret", maxSecret)
+	if err != nil {
+		return Credential{}, err
+	}
+	if c.Method, err = o.text("token_endpoint_auth_method", maxName); err != nil {
+		return Credential{}, err
+	}
+	if c.Method == "" {
+		// One that says nothing means Basic (RFC 7591 §2), where it takes that.
+		if c.Method, err = s.Method(given != "", false); err != nil {
+			c.Method = MethodNone
+		}
+	}
+	switch c.Method {
+	case MethodBasic, MethodPost:
+		c.Secret = secret.New(given)
+	case MethodNone:
+	default:
+		return Credential{}, errors.New("it wants the client to say who it is by a way that was not asked for")
+	}
+	return c, c.Check()
+}

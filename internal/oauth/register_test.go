@@ -1,0 +1,89 @@
+package oauth
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	refused := func(err error) bool { var e *RefusedError; return errors.As(err, &e) }
+	unavailable := func(err error) bool { var e *UnavailableError; return errors.As(err, &e) }
+	type want struct{ asked, method, secret string }
+	for name, tt := range map[string]struct {
+		server  Server
+		handler http.HandlerFunc
+		want    want
+		fails   func(error) bool
+		says    string
+	}{
+		"public":                  {Server{AuthMethods: []string{MethodBasic, MethodNone}}, say(201, `{"client_id":"id"}`), want{MethodNone, MethodNone, ""}, nil, ""},
+		"not said":                {Server{}, say(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodBasic, MethodBasic, "s3cret"}, nil, ""},
+		"post":                    {Server{AuthMethods: []string{MethodPost}}, say(200, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodPost, MethodPost, "s3cret"}, nil, ""},
+		"another than asked":      {Server{AuthMethods: []string{MethodBasic}}, say(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"client_secret_post"}`), want{MethodBasic, MethodPost, "s3cret"}, nil, ""},
+		"secret of a public one":  {Server{AuthMethods: []string{MethodNone}}, say(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodNone, MethodNone, ""}, nil, ""},
+		"none, and a secret":      {Server{}, say(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"none"}`), want{MethodBasic, MethodNone, ""}, nil, ""},
+		"a way that is not known": {Server{}, say(201, `{"client_id":"id","token_endpoint_auth_method":"tls_client_auth"}`), want{asked: MethodBasic}, unavailable, "not asked for"},
+		"secret missing":          {Server{}, say(201, `{"client_id":"id","token_endpoint_auth_method":"client_secret_basic"}`), want{asked: MethodBasic}, unavailable, "the client secret is empty"},
+		"no id":                   {Server{}, say(201, `{"client_secret":"s3cret"}`), want{asked: MethodBasic}, unavailable, "no client id"},
+		"long id":                 {Server{}, say(201, `{"client_id":"`+strings.Repeat("a", maxClientID+1)+`"}`), want{asked: MethodBasic}, unavailable, "its client_id is longer"},
+		"twice":                   {Server{}, say(201, `{"client_id":"id","client_id":"id"}`), want{asked: MethodBasic}, unavailable, "stands in it twice"},
+		"no JSON":                 {Server{}, say(201, `s3cret`), want{asked: MethodBasic}, unavailable, "not a JSON object"},
+		"refused":                 {Server{}, say(400, `{"error":"invalid_redirect_uri","error_description":"no"}`), want{asked: MethodBasic}, refused, `invalid_redirect_uri ("no") [HTTP 400]`},
+		"closed":                  {Server{}, say(403, ``), want{asked: MethodBasic}, refused, "HTTP 403"},
+		"moved":                   {Server{}, say(308, ``, "Location", "$/x"), want{asked: MethodBasic}, refused, "redirects elsewhere"},
+		"busy":                    {Server{}, say(503, ``, "Retry-After", "5"), want{asked: MethodBasic}, unavailable, "again after 5s"},
+		"endless":                 {Server{}, endless, want{asked: MethodBasic}, unavailable, "longer than 65536"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sent map[string]any
+			s := newSite(t, map[string]http.HandlerFunc{"/register": func(w http.ResponseWriter, r *http.Request) {
+				_ = json.NewDecoder(r.Body).Decode(&sent)
+				tt.handler(w, r)
+			}})
+			tt.server.Issuer, tt.server.RegistrationEndpoint = s.URL, s.URL+"/register"
+			got, err := c.Register(bounded(t), tt.server, RegisterConfig{Redirect: redirect, Scope: "a"})
+			asked := map[string]any{"client_name": "Herald", "redirect_uris": []any{redirect}, "grant_types": []any{"authorization_code", "refresh_token"},
+				"response_types": []any{"code"}, "token_endpoint_auth_method": tt.want.asked, "application_type": "native", "scope": "a"}
+			if !reflect.DeepEqual(sent, asked) {
+				t.Errorf("sent %v", sent)
+			}
+			if tt.fails != nil {
+				if !tt.fails(err) {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				says(t, err, tt.says)
+				keeps(t, err, "s3cret")
+				return
+			}
+			if err != nil || got.ClientID != "id" || got.Method != tt.want.method || got.Secret.Reveal() != tt.want.secret || got.Grant != GrantRefreshToken || got.Scope != "a" {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+	var m *MetadataError
+	if _, err := c.Register(bounded(t), Server{Issuer: "https://as.example"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
+		t.Errorf("no endpoint: %v", err)
+	}
+	if _, err := c.Register(bounded(t), Server{RegistrationEndpoint: "http://as.example/r"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
+		t.Errorf("over http: %v", err)
+	}
+	if _, err := c.Register(bounded(t), Server{RegistrationEndpoint: "https://as.example/r"}, RegisterConfig{Redirect: "http://a.example/cb"}); err == nil {
+		t.Error("a redirect away")
+	}
+}
+
+// A server that has no refresh tokens is not asked for them.
+func TestRegistrationGrants(t *testing.T) {
+	t.Parallel()
+	raw, err := registration(Server{Grants: []string{"authorization_code"}}, RegisterConfig{Redirect: redirect, Name: "Us"})
+	if want := `{"client_name":"Us","redirect_uris":["` + redirect + `"],"grant_types":["authorization_code"],"response_types":["code"],"token_endpoint_auth_method":"client_secret_basic","application_type":"native"}`; err != nil || string(raw) != want {
+		t.Errorf("got %s, %v", raw, err)
+	}
+}

@@ -1,0 +1,183 @@
+package oauth
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// answer is what a server said, read to its end.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// ask sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets that were sent along: they
+// are not in the error, whatever the server does. Errors are *UnavailableError.
+func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	fail := func(status int, err error) error {
+		var u *url.Error
+		if errors.As(err, &u) { // its text is the whole address
+			err = u.Err
+		}
+		return &UnavailableError{Host: req.URL.Host, Status: status, Err: &plain{scrub(excerpt(err.Error(), 300), hidden), err}}
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.http.Do(req.WithContext(ctx))
+	if err != nil {
+		return nil, fail(0, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, fail(resp.StatusCode, err)
+	case int64(len(body)) > limit:
+		return nil, fail(resp.StatusCode, fmt.Errorf("its answer is longer than %d bytes", limit))
+	}
+	a := &answer{status: resp.StatusCode, header: resp.Header, body: body}
+	if passing(a.status) {
+		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status, RetryAfter: retryAfter(resp.Header, c.now()), Err: fmt.Errorf("HTTP %d", a.status)}
+	}
+	return a, nil
+}
+
+// passing statuses say nothing about the request.
+func passing(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500 || status < 200
+}
+
+// plain puts clean words over a cause that errors.As may still look into.
+type plain struct {
+	text  string
+	cause error
+}
+
+func (p *plain) Error() string { return p.text }
+func (p *plain) Unwrap() error { return p.cause }
+
+// scrub is text unless it holds something of what was sent.
+func scrub(text string, hidden []string) string {
+	if slices.ContainsFunc(hidden, func(s string) bool { return holds(text, s) }) {
+		return "its words are left out, since they hold a secret that it was sent"
+	}
+	return text
+}
+
+// holds tells whether text holds a secret in one of the forms in which secrets are sent, or a good part of it.
+func holds(text, secret string) bool {
+	const (
+		short = 4  // bytes; shorter ones are in every text
+		part  = 12 // bytes in a row that are no accident
+	)
+	if len(secret) < short {
+		return false
+	}
+	for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret),
+		base64.StdEncoding.EncodeToString([]byte(secret)), base64.RawURLEncoding.EncodeToString([]byte(secret))} {
+		if strings.Contains(text, form) {
+			return true
+		}
+	}
+	for i := 0; i+part <= len(text); i++ {
+		if strings.Contains(secret, text[i:i+part]) {
+			return true
+		}
+	}
+	return false
+}
+
+// retryAfter reads Retry-After (RFC 9110 §10.2.3), seconds or a date; at most maxRetry.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	v := strings.TrimSpace(h.Get("Retry-After"))
+	if n, err := strconv.ParseUint(v, 10, 32); err == nil {
+		return min(time.Duration(n)*time.Second, maxRetry)
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return min(max(t.Sub(now), 0), maxRetry)
+	}
+	return 0
+}
+
+// document is a metadata document that was fetched.
+type document struct {
+	object object
+	from   *url.URL
+}
+
+// fetch looks for a document at the first of the addresses that has one. name is how an error calls the place, since addresses of
+// resources may hold secrets in their paths. An address that does not have it leads to the next one; network failures and passing
+// statuses do not: who can cause those must not choose which document is read. Errors: *MetadataError, *UnavailableError.
+func (c *Client) fetch(ctx context.Context, name string, addresses []string) (*document, error) {
+	worst, problem := absent, ""
+	for _, address := range addresses {
+		u, err := parseURL(address)
+		if err != nil {
+			return nil, &MetadataError{URL: name, Problem: "its address " + err.Error()}
+		}
+		req, err := http.NewRequest(http.MethodGet, u.String(), nil)
+		if err != nil {
+			return nil, &MetadataError{URL: name, Problem: "its address is no URL"}
+		}
+		a, err := c.ask(ctx, req, maxMetadata, nil)
+		if err != nil {
+			return nil, err
+		}
+		o, why, problemHere := readDocument(a)
+		if o != nil {
+			return &document{object: o, from: u}, nil
+		}
+		worst = max(worst, why)
+		if problem == "" || strings.HasPrefix(problem, "it is not there") {
+			problem = problemHere
+		}
+	}
+	return nil, &MetadataError{URL: name, Problem: problem, Missing: worst == absent, Denied: worst == denied}
+}
+
+// lack is why a place has no document.
+type lack int
+
+const (
+	absent   lack = iota // it says so
+	denied               // it wants a token for it
+	unusable             // there is something, and it is none
+)
+
+// readDocument reads what a place answered: its document, or why it has none and that in words.
+func readDocument(a *answer) (object, lack, string) {
+	switch a.status {
+	case http.StatusOK:
+		o, err := parseObject(a.body)
+		if err != nil {
+			return nil, unusable, err.Error()
+		}
+		return o, absent, ""
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone:
+		return nil, absent, fmt.Sprintf("it is not there (HTTP %d)", a.status)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, denied, fmt.Sprintf("it is not given out (HTTP %d)", a.status)
+	}
+	switch {
+	case a.status >= 400:
+		return nil, unusable, fmt.Sprintf("it is not given out (HTTP %d)", a.status)
+	case a.status >= 300:
+		return nil, unusable, fmt.Sprintf("it redirects (HTTP %d), which is not followed", a.status)
+	}
+	return nil, unusable, fmt.Sprintf("it answers HTTP %d", a.status)
+}

@@ -1,0 +1,138 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// Server is an authorization server as its metadata describes it (RFC 8414).
+type Server struct {
+	Issuer                string
+	TokenEndpoint         string   // never empty
+	AuthorizationEndpoint string   // may be empty
+	RegistrationEndpoint  string   // may be empty
+	AuthMethods           []string // token_endpoint_auth_methods_supported; empty: not said, which means client_secret_basic
+	Algorithms            []string // token_endpoint_auth_signing_alg_values_supported; empty: not said
+	Challenges            []string // code_challenge_methods_supported
+	Scopes                []string // scopes_supported
+	Grants                []string // grant_types_supported; empty: not said
+	IssParameter          bool     // authorization_response_iss_parameter_supported (RFC 9207)
+	ClientIDMetadata      bool     // client_id_metadata_document_supported
+	Legacy                bool     // it has no metadata: the endpoints are where MCP 2025-03-26 puts them
+}
+
+// Server reads the metadata of an authorization server: RFC 8414, then OpenID Connect Discovery with the issuer's path after the well-known
+// name and before it. The document's issuer has to be the given one by the letter, else *IssuerError. Other errors: *MetadataError,
+// *UnavailableError.
+func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
+	u, err := parseIssuer(issuer)
+	if err != nil {
+		return Server{}, &MetadataError{URL: excerpt(issuer, maxText), Problem: "the issuer " + err.Error()}
+	}
+	const openID = "openid-configuration"
+	origin, path := originOf(u), strings.TrimRight(u.EscapedPath(), "/")
+	addresses := []string{wellKnown(origin, "oauth-authorization-server", path), wellKnown(origin, openID, path)}
+	if path != "" {
+		addresses = append(addresses, wellKnown(origin+path, openID, ""))
+	}
+	d, err := c.fetch(ctx, issuer, addresses)
+	if err != nil {
+		return Server{}, err
+	}
+	s, err := readServer(d.object)
+	switch {
+	case err != nil:
+		return Server{}, &MetadataError{URL: issuer, Problem: err.Error()}
+	case s.Issuer != issuer:
+		return Server{}, &IssuerError{Pinned: issuer, Named: named(s.Issuer)}
+	}
+	return s, nil
+}
+
+// readServer reads a server's document. Errors are clauses.
+func readServer(o object) (s Server, err error) {
+	if s.Issuer, err = o.text("issuer", maxURL); err != nil {
+		return Server{}, err
+	}
+	if s.Issuer == "" {
+		return Server{}, errors.New("it names no issuer")
+	}
+	for name, to := range map[string]*string{"token_endpoint": &s.TokenEndpoint, "authorization_endpoint": &s.AuthorizationEndpoint,
+		"registration_endpoint": &s.RegistrationEndpoint} {
+		if *to, err = o.text(name, maxURL); err != nil {
+			return Server{}, err
+		}
+		if *to == "" {
+			continue
+		}
+		if _, err := parseEndpoint(*to); err != nil {
+			return Server{}, errors.New("its " + name + " " + err.Error())
+		}
+	}
+	if s.TokenEndpoint == "" {
+		return Server{}, errors.New("it names no token endpoint")
+	}
+	for name, to := range map[string]*[]string{"token_endpoint_auth_methods_supported": &s.AuthMethods, "code_challenge_methods_supported": &s.Challenges,
+		"token_endpoint_auth_signing_alg_values_supported": &s.Algorithms, "scopes_supported": &s.Scopes, "grant_types_supported": &s.Grants} {
+		if *to, err = o.texts(name, maxNames, maxName); err != nil {
+			return Server{}, err
+		}
+	}
+	s.Scopes = scopes(s.Scopes)
+	s.IssParameter = o.flag("authorization_response_iss_parameter_supported")
+	s.ClientIDMetadata = o.flag("client_id_metadata_document_supported")
+	return s, nil
+}
+
+// ServerOf reads the metadata of a resource's authorization server: the pinned one, or the first that the resource names when issuer is
+// empty. *IssuerError when the resource does not name the pinned one: nothing is asked then. For a Legacy resource without server metadata
+// it is LegacyServer. Other errors as of Server.
+func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Server, error) {
+	switch {
+	case len(r.Issuers) == 0:
+		return Server{}, &MetadataError{URL: excerpt(r.URL, maxText), Problem: "it names no authorization server"}
+	case issuer == "":
+		issuer = r.Issuers[0]
+	case !slices.Contains(r.Issuers, issuer):
+		return Server{}, &IssuerError{Pinned: issuer, Named: named(r.Issuers...)}
+	}
+	s, err := c.Server(ctx, issuer)
+	var m *MetadataError
+	if r.Legacy && errors.As(err, &m) && m.Missing {
+		return LegacyServer(issuer)
+	}
+	return s, err
+}
+
+// LegacyServer is the authorization server of an agent that has metadata of neither kind: MCP 2025-03-26 puts it at the agent's own origin,
+// and demands PKCE of it. It asks nobody. *MetadataError when origin is none, or is not https.
+func LegacyServer(origin string) (Server, error) {
+	u, err := parseIssuer(origin)
+	if err == nil && u.EscapedPath() != "" {
+		err = errors.New("holds a path")
+	}
+	if err != nil {
+		return Server{}, &MetadataError{URL: excerpt(origin, maxText), Problem: "the agent's origin " + err.Error()}
+	}
+	return Server{Issuer: origin, TokenEndpoint: origin + "/token", AuthorizationEndpoint: origin + "/authorize", RegistrationEndpoint: origin + "/register",
+		Challenges: []string{challengeMethod}, Legacy: true}, nil
+}
+
+// Method chooses how a client that has a key, or a secret, or neither, says who it is, when nobody named a method. *MetadataError when the
+// server takes none of those.
+func (s Server) Method(secret, key bool) (string, error) {
+	fits := func(method string) bool { return slices.Contains(s.AuthMethods, method) }
+	switch {
+	case !key && !secret:
+		return MethodNone, nil // public clients are known to a server without being in its list
+	case key && (len(s.AuthMethods) == 0 || fits(MethodKey)):
+		return MethodKey, nil
+	case secret && (len(s.AuthMethods) == 0 || fits(MethodBasic)):
+		return MethodBasic, nil
+	case secret && fits(MethodPost):
+		return MethodPost, nil
+	}
+	return "", &MetadataError{URL: s.Issuer, Problem: "its token endpoint takes only " + excerpt(strings.Join(s.AuthMethods, ", "), maxText)}
+}

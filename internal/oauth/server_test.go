@@ -1,0 +1,188 @@
+package oauth
+
+import (
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// full is a document with everything in it; %s is the issuer.
+const full = `{"issuer":"%s","token_endpoint":"$/t","authorization_endpoint":"$/a","registration_endpoint":"https://other.example/r",
+	"token_endpoint_auth_methods_supported":["client_secret_post"],"token_endpoint_auth_signing_alg_values_supported":["PS256"],
+	"code_challenge_methods_supported":["plain","S256"],"scopes_supported":["a","offline_access"],"grant_types_supported":["authorization_code"],
+	"authorization_response_iss_parameter_supported":true,"client_id_metadata_document_supported":true,"jwks":{"keys":[{"kty":"RSA"}]}}`
+
+func metadata(issuer string) http.HandlerFunc {
+	return say(200, strings.Replace(full, "%s", issuer, 1))
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	type routes = map[string]http.HandlerFunc
+	for name, tt := range map[string]struct {
+		path    string // of the issuer
+		routes  routes
+		problem string // "" found, "issuer" *IssuerError, else of *MetadataError
+		asked   string
+	}{
+		"at the origin":       {"", routes{serverDoc: metadata("$")}, "", serverDoc},
+		"ends in a /":         {"/", routes{serverDoc: metadata("$/")}, "", serverDoc},
+		"OpenID":              {"", routes{openIDDoc: metadata("$")}, "", serverDoc + " " + openIDDoc},
+		"path":                {"/t1", routes{serverDoc + "/t1": metadata("$/t1")}, "", serverDoc + "/t1"},
+		"path and /":          {"/t1/", routes{serverDoc + "/t1": metadata("$/t1/")}, "", serverDoc + "/t1"},
+		"OpenID, path after":  {"/t1", routes{openIDDoc + "/t1": metadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1"},
+		"OpenID, path before": {"/t1", routes{"/t1" + openIDDoc: metadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
+		"nowhere":             {"/t1", routes{serverDoc: metadata("$/t1")}, "it is not there (HTTP 404)", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
+		"another issuer":      {"", routes{serverDoc: metadata("https://evil.example"), openIDDoc: metadata("$")}, "issuer", serverDoc},
+		"a / too many":        {"", routes{serverDoc: metadata("$/")}, "issuer", serverDoc},
+		"a / too few":         {"/", routes{serverDoc: metadata("$")}, "issuer", serverDoc},
+		"another case":        {"/t1", routes{serverDoc + "/t1": metadata("$/T1")}, "issuer", serverDoc + "/t1"},
+		"no issuer":           {"", routes{serverDoc: say(200, `{"token_endpoint":"$/t"}`)}, "it names no issuer", serverDoc},
+		"no token endpoint":   {"", routes{serverDoc: say(200, `{"issuer":"$"}`)}, "it names no token endpoint", serverDoc},
+		"token over http":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"http://a.example/t"}`)}, "its token_endpoint is not https", serverDoc},
+		"login is a script":   {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","authorization_endpoint":"javascript:alert(1)"}`)}, "its authorization_endpoint is no http", serverDoc},
+		"user in it":          {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"https://u@a.example/t"}`)}, "its token_endpoint holds a user", serverDoc},
+		"fragment":            {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","registration_endpoint":"$/r#x"}`)}, "its registration_endpoint holds a fragment", serverDoc},
+		"no text":             {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":7}`)}, "its token_endpoint is not text", serverDoc},
+		"methods no list":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","token_endpoint_auth_methods_supported":"none"}`)}, "is not a list", serverDoc},
+		"too many scopes":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["a"`+strings.Repeat(`,"a"`, maxNames)+`]}`)}, "more than 256 entries", serverDoc},
+		"long scope":          {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["`+strings.Repeat("a", maxName+1)+`"]}`)}, "more than 256 bytes", serverDoc},
+		"twice":               {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "a name stands in it twice", serverDoc + " " + openIDDoc},
+		"deep":                {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(5000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
+		"deeper":              {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(50_000)+`}`)}, "it is not a JSON object", serverDoc + " " + openIDDoc},
+		"redirect":            {"", routes{serverDoc: say(302, "", "Location", "$/x"), "/x": metadata("$")}, "it redirects (HTTP 302)", serverDoc + " " + openIDDoc},
+		"query":               {"?x", nil, "the issuer holds a query", ""},
+		"fragment of it":      {"#x", nil, "the issuer holds a fragment", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, tt.routes)
+			got, err := c.Server(bounded(t), s.URL+tt.path)
+			if s.asked() != tt.asked {
+				t.Errorf("asked for %q and not %q", s.asked(), tt.asked)
+			}
+			var m *MetadataError
+			var i *IssuerError
+			switch {
+			case tt.problem == "issuer":
+				if !errors.As(err, &i) || i.Pinned != s.URL+tt.path || len(i.Named) != 1 {
+					t.Errorf("got %+v, %v", got, err)
+				}
+			case tt.problem != "":
+				if !errors.As(err, &m) || m.Missing != strings.Contains(tt.problem, "not there") {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				says(t, err, tt.problem)
+			default:
+				want := Server{Issuer: s.URL + tt.path, TokenEndpoint: s.URL + "/t", AuthorizationEndpoint: s.URL + "/a", RegistrationEndpoint: "https://other.example/r",
+					AuthMethods: []string{"client_secret_post"}, Algorithms: []string{"PS256"}, Challenges: []string{"plain", "S256"}, Scopes: []string{"a", "offline_access"},
+					Grants: []string{"authorization_code"}, IssParameter: true, ClientIDMetadata: true}
+				if err != nil || !reflect.DeepEqual(got, want) {
+					t.Errorf("got %+v, %v", got, err)
+				}
+			}
+		})
+	}
+	for _, issuer := range []string{"", "as.example", "http://as.example", "https://u:p@as.example", "http://[fe80::1%25lo]/"} {
+		var m *MetadataError
+		if _, err := c.Server(bounded(t), issuer); !errors.As(err, &m) {
+			t.Errorf("%q: %v", issuer, err)
+		}
+	}
+}
+
+func TestServerOf(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	s := newSite(t, map[string]http.HandlerFunc{serverDoc: metadata("$"), serverDoc + "/b": metadata("$/b")})
+	r := Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL, s.URL + "/b"}}
+	if got, err := c.ServerOf(bounded(t), r, ""); err != nil || got.Issuer != s.URL {
+		t.Errorf("the first: %+v, %v", got, err)
+	}
+	if got, err := c.ServerOf(bounded(t), r, s.URL+"/b"); err != nil || got.Issuer != s.URL+"/b" {
+		t.Errorf("the pinned one: %+v, %v", got, err)
+	}
+	before := s.asked()
+	var i *IssuerError
+	if _, err := c.ServerOf(bounded(t), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !reflect.DeepEqual(i.Named, r.Issuers) {
+		t.Errorf("another one: %v", err)
+	}
+	if s.asked() != before {
+		t.Error("asked although the pinned one is not named")
+	}
+	// Only an agent that has no metadata at all is its own authorization server.
+	var m *MetadataError
+	if got, err := c.ServerOf(bounded(t), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
+		t.Errorf("a server without metadata: %+v, %v", got, err)
+	}
+	if _, err := c.ServerOf(bounded(t), Resource{}, ""); !errors.As(err, &m) {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+// MCP 2025-03-26: the agent is its own authorization server, with metadata or without.
+func TestLegacy(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	for name, tt := range map[string]struct {
+		routes map[string]http.HandlerFunc
+		token  string
+		legacy bool
+		fails  bool
+	}{
+		"with metadata":       {map[string]http.HandlerFunc{serverDoc: metadata("$")}, "/t", false, false},
+		"without":             {nil, "/token", true, false},
+		"with wrong metadata": {map[string]http.HandlerFunc{serverDoc: metadata("https://evil.example")}, "", false, true},
+		"with none just now":  {map[string]http.HandlerFunc{serverDoc: say(500, "")}, "", false, true},
+		"not given out":       {map[string]http.HandlerFunc{serverDoc: say(403, "")}, "", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, tt.routes)
+			r, err := c.Resource(bounded(t), s.URL+"/mcp", Challenge{Bearer: true})
+			if err != nil || !r.Legacy {
+				t.Fatalf("got %+v, %v", r, err)
+			}
+			got, err := c.ServerOf(bounded(t), r, s.URL)
+			if (err != nil) != tt.fails || !tt.fails && (got.Issuer != s.URL || got.TokenEndpoint != s.URL+tt.token || got.Legacy != tt.legacy) {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			if n := len(strings.Fields(s.asked())); n > 8 {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+	for _, origin := range []string{"http://a.example", "https://a.example/", "https://a.example/x", "", "https://a.example?x"} {
+		if got, err := LegacyServer(origin); err == nil {
+			t.Errorf("%q: %+v", origin, got)
+		}
+	}
+}
+
+func TestMethod(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		methods     string
+		secret, key bool
+		want        string // "": *MetadataError
+	}{
+		"not said, secret":    {"", true, false, MethodBasic},
+		"not said, key":       {"", false, true, MethodKey},
+		"not said, nothing":   {"", false, false, MethodNone},
+		"both secrets":        {"client_secret_post client_secret_basic", true, false, MethodBasic},
+		"post only":           {"private_key_jwt client_secret_post", true, false, MethodPost},
+		"key":                 {"client_secret_basic private_key_jwt", false, true, MethodKey},
+		"key where not taken": {"client_secret_basic", false, true, ""},
+		"secret where not":    {"private_key_jwt none", true, false, ""},
+		"public":              {"client_secret_basic", false, false, MethodNone},
+	} {
+		got, err := Server{Issuer: "https://as.example", AuthMethods: strings.Fields(tt.methods)}.Method(tt.secret, tt.key)
+		var m *MetadataError
+		if got != tt.want || (tt.want == "") != errors.As(err, &m) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

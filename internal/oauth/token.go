@@ -1,0 +1,198 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Token is what a token endpoint gave. It prints no secret.
+type Token struct {
+	Access  secret.Secret
+	Refresh secret.Secret // empty: none came; after a refresh that means that the old one stays
+	Expires time.Time     // zero: the server did not say
+	Scope   string        // granted; what was asked for when the server did not say
+}
+
+// Obtain asks for an access token, by client credentials or with a refresh token, whatever the credential is for. An empty scope is the
+// credential's own, or what the refresh token was given for (RFC 6749 §6). Whoever calls has made sure that the credential is for this
+// server's issuer. Errors: *RefusedError, *UnavailableError, and others for credentials that cannot be used.
+func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope string) (Token, error) {
+	if err := cred.Check(); err != nil {
+		return Token{}, fmt.Errorf("the OAuth credential cannot be used: %w", err)
+	}
+	form := url.Values{"grant_type": {cred.Grant}}
+	switch cred.Grant {
+	case GrantRefreshToken:
+		if cred.RefreshToken.IsZero() {
+			return Token{}, &RefusedError{Code: "invalid_grant", Description: "the server gave no refresh token when the person logged in"}
+		}
+		form.Set("refresh_token", cred.RefreshToken.Reveal())
+	case GrantClientCredentials:
+		if scope == "" {
+			scope = cred.Scope
+		}
+	}
+	if scope = cleanScope(scope); scope != "" {
+		form.Set("scope", scope)
+	}
+	if cred.Resource != "" {
+		form.Set("resource", cred.Resource)
+	}
+	t, err := c.redeem(ctx, s, cred, form)
+	if err == nil && t.Scope == "" {
+		t.Scope = cred.Scope
+	}
+	return t, err
+}
+
+// redeem sends a form to the token endpoint, as the client that cred says.
+func (c *Client) redeem(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
+	endpoint, err := parseEndpoint(s.TokenEndpoint)
+	if err != nil {
+		return Token{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its token endpoint " + err.Error()}
+	}
+	asked := form.Get("scope")
+	header := http.Header{}
+	if err := c.authenticate(s, cred, form, header); err != nil {
+		return Token{}, err
+	}
+	req, err := http.NewRequest(http.MethodPost, endpoint.String(), strings.NewReader(form.Encode()))
+	if err != nil {
+		return Token{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its token endpoint is no URL"}
+	}
+	for name := range header {
+		req.Header.Set(name, header.Get(name))
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	hidden := []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"), form.Get("client_assertion"),
+		strings.TrimPrefix(header.Get("Authorization"), "Basic ")}
+	before := c.now()
+	a, err := c.ask(ctx, req, maxAnswer, hidden)
+	if err != nil {
+		return Token{}, err
+	}
+	t, err := readToken(a, before, asked, hidden)
+	if errors.Is(err, errNoAnswer) {
+		return Token{}, &UnavailableError{Host: endpoint.Host, Status: a.status, Err: err}
+	}
+	if cred.Grant == GrantClientCredentials && form.Get("grant_type") == GrantClientCredentials {
+		t.Refresh = secret.Secret{} // some servers send one (RFC 6749 §4.4.3 advises against it), and there is nothing to do with it
+	}
+	return t, err
+}
+
+// authenticate adds what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2).
+func (c *Client) authenticate(s Server, cred Credential, form url.Values, header http.Header) error {
+	switch cred.Method {
+	case MethodBasic:
+		// Both halves are form-encoded before they are joined.
+		req := http.Request{Header: header}
+		req.SetBasicAuth(url.QueryEscape(cred.ClientID), url.QueryEscape(cred.Secret.Reveal()))
+		return nil
+	case MethodPost:
+		form.Set("client_secret", cred.Secret.Reveal())
+	case MethodKey:
+		key, err := newSigner(cred.Key, cred.Algorithm, s.Algorithms)
+		if err != nil {
+			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
+		}
+		assertion, err := key.assertion(cred.ClientID, s.Issuer, cred.KeyID, c.now())
+		if err != nil {
+			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
+		}
+		form.Set("client_assertion_type", assertionType)
+		form.Set("client_assertion", assertion)
+	}
+	form.Set("client_id", cred.ClientID)
+	return nil
+}
+
+// errNoAnswer: what came with a success is no token answer (RFC 6749 §5.1).
+var errNoAnswer = errors.New("its answer is no token")
+
+// readToken reads the answer of a token endpoint. asked is the scope that was asked for. Errors: *RefusedError, and errNoAnswer wrapped.
+func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, error) {
+	o, err := parseObject(a.body)
+	if a.status < 200 || a.status > 299 {
+		return Token{}, refused(a.status, o, hidden)
+	}
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	access, err := o.text("access_token", maxSecret)
+	switch {
+	case err != nil:
+		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	case access == "" && o["error"] != nil: // some say no with a 200
+		return Token{}, refused(a.status, o, hidden)
+	case access == "" || strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return Token{}, fmt.Errorf("%w: its access_token is empty or holds what cannot be sent", errNoAnswer)
+	}
+	kind, err := o.text("token_type", maxName)
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	if !strings.EqualFold(kind, "Bearer") {
+		if kind = excerpt(scrub(kind, append(hidden, access)), maxText); kind == "" {
+			kind = "nothing"
+		}
+		return Token{}, &RefusedError{Status: a.status, Code: "unsupported_token_type", Description: "its tokens are of type " + kind + ", and Herald sends Bearer only"}
+	}
+	refresh, err := o.text("refresh_token", maxSecret)
+	if err == nil && strings.ContainsFunc(refresh, unprintable) {
+		err = errors.New("its refresh_token holds what cannot be sent")
+	}
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	scope, err := o.text("scope", maxScope)
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	t := Token{Access: secret.New(access), Expires: expiry(o["expires_in"], now), Scope: asked}
+	if refresh != "" {
+		t.Refresh = secret.New(refresh)
+	}
+	if scope = cleanScope(scope); scope != "" {
+		t.Scope = scope
+	}
+	return t, nil
+}
+
+// expiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is nothing usable.
+func expiry(v any, now time.Time) time.Time {
+	n, ok := v.(json.Number)
+	if text, is := v.(string); is {
+		n, ok = json.Number(text), true
+	}
+	seconds, err := n.Float64()
+	if !ok || err != nil || math.IsNaN(seconds) || seconds <= 0 {
+		return time.Time{}
+	}
+	return now.Add(time.Duration(min(seconds, maxLife.Seconds()) * float64(time.Second)))
+}
+
+// refused reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not quoted.
+func refused(status int, o object, hidden []string) *RefusedError {
+	e := &RefusedError{Status: status}
+	if status >= 300 && status < 400 {
+		e.Description = "it redirects elsewhere, which is not followed"
+		return e
+	}
+	code, _ := o.text("error", maxErrorCode)
+	if code = cleanCode(code); scrub(code, hidden) == code {
+		e.Code = code
+	}
+	description, _ := o.text("error_description", maxAnswer)
+	e.Description = excerpt(scrub(description, hidden), maxText)
+	return e
+}

@@ -1,0 +1,353 @@
+package oauth
+
+import (
+	"context"
+	"crypto"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+const clientSecret = "s3cret/with=signs&more" // its forms differ: raw, form-encoded, in base64
+
+func basicCredential() Credential {
+	return Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic, Secret: secret.New(clientSecret)}
+}
+
+func refreshCredential() Credential {
+	return Credential{Grant: GrantRefreshToken, ClientID: "us", Method: MethodNone, RefreshToken: secret.New("r3fresh/token+1")}
+}
+
+// discovered asks an oauthtest server for all that a client needs.
+func discovered(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
+	t.Helper()
+	r, err := c.Resource(bounded(t), s.AgentURL, Challenge{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := c.ServerOf(bounded(t), r, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, server
+}
+
+// Every way to say who a client is, against a server that checks it.
+func TestObtain(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, Scopes: []string{"a", "b"}, Lifetime: 90 * time.Second, RotateRefresh: true})
+	r, server := discovered(t, c, s)
+	s.Register("us: 100%", clientSecret)
+	s.Register("public", "")
+	for name, tt := range map[string]struct {
+		cred  Credential
+		scope string
+		want  string // scope
+	}{
+		"basic":              {Credential{Grant: GrantClientCredentials, Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret)}, "", ""},
+		"post":               {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New(clientSecret)}, "", ""},
+		"its scope":          {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New(clientSecret), Scope: "a"}, "", "a"},
+		"another scope":      {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New(clientSecret), Scope: "a"}, "a b", "a b"},
+		"refresh":            {Credential{Grant: GrantRefreshToken, Method: MethodNone, ClientID: "public", RefreshToken: secret.New(s.RefreshToken("public", "a b")), Scope: "a b offline_access"}, "", "a b"},
+		"refresh, basic":     {Credential{Grant: GrantRefreshToken, Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret), RefreshToken: secret.New(s.RefreshToken("us: 100%", "a"))}, "", "a"},
+		"refresh, less":      {Credential{Grant: GrantRefreshToken, Method: MethodNone, ClientID: "public", RefreshToken: secret.New(s.RefreshToken("public", "a b"))}, "b", "b"},
+		"another's resource": {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New(clientSecret), Resource: "https://other.example"}, "", "invalid_target"},
+		"wrong secret":       {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New("wrong")}, "", "invalid_client"},
+		"unknown":            {Credential{Grant: GrantClientCredentials, Method: MethodBasic, ClientID: "them", Secret: secret.New("wrong")}, "", "invalid_client"},
+		"scope too much":     {Credential{Grant: GrantClientCredentials, Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret)}, "c", "invalid_scope"},
+		"refresh too much":   {Credential{Grant: GrantRefreshToken, Method: MethodNone, ClientID: "public", RefreshToken: secret.New(s.RefreshToken("public", "a"))}, "b", "invalid_scope"},
+		"revoked":            {Credential{Grant: GrantRefreshToken, Method: MethodNone, ClientID: "public", RefreshToken: secret.New("gone")}, "", "invalid_grant"},
+		"never had one":      {Credential{Grant: GrantRefreshToken, Method: MethodNone, ClientID: "public"}, "", "invalid_grant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tt.cred.Resource == "" {
+				tt.cred.Resource = r.URL
+			}
+			got, err := c.Obtain(bounded(t), server, tt.cred, tt.scope)
+			if strings.HasPrefix(tt.want, "invalid_") {
+				var no *RefusedError
+				if !errors.As(err, &no) || no.Code != tt.want {
+					t.Errorf("got %v", err)
+				}
+				keeps(t, err, clientSecret)
+				return
+			}
+			if err != nil || got.Access.IsZero() || got.Scope != tt.want || !got.Expires.Equal(epoch.Add(90*time.Second)) {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if got.Refresh.IsZero() == (tt.cred.Grant == GrantRefreshToken) {
+				t.Errorf("the refresh token: %v", got.Refresh.IsZero())
+			}
+			if strings.Contains(fmt.Sprintf("%+v %#v %v", got, got, tt.cred), got.Access.Reveal()) {
+				t.Error("the token is printed")
+			}
+		})
+	}
+}
+
+// A refresh token that comes with client credentials is left alone; the access token is as good as any.
+func TestRefreshTokenOfClientCredentials(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
+	got, err := newClient(t).Obtain(bounded(t), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
+	if err != nil || got.Access.Reveal() != "x" || !got.Refresh.IsZero() {
+		t.Errorf("%v, refresh token %t", err, !got.Refresh.IsZero())
+	}
+}
+
+// A request holds what it should, and nothing else.
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	var form url.Values
+	var header http.Header
+	s := newSite(t, map[string]http.HandlerFunc{"/token": func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		form, header = r.PostForm, r.Header
+		say(200, `{"access_token":"x","token_type":"bearer"}`)(w, r)
+	}})
+	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token?tenant=1"}
+	got, err := c.Obtain(bounded(t), server, basicCredential(), "")
+	if err != nil || !got.Expires.IsZero() || got.Scope != "" || !got.Refresh.IsZero() {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if want := (url.Values{"grant_type": {"client_credentials"}}); form.Encode() != want.Encode() {
+		t.Errorf("the form is %v", form)
+	}
+	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret))); header.Get("Authorization") != want {
+		t.Errorf("the header is %q", header.Get("Authorization"))
+	}
+	if header.Get("Accept") != "application/json" || header.Get("Content-Type") != "application/x-www-form-urlencoded" || header.Get("Cookie") != "" {
+		t.Errorf("the headers are %v", header)
+	}
+	refresh := refreshCredential()
+	refresh.Scope, refresh.Resource = "a b", "https://a.example/mcp"
+	if got, err = c.Obtain(bounded(t), server, refresh, ""); err != nil || got.Scope != "a b" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if want := (url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"}, "client_id": {"us"}, "resource": {refresh.Resource}}); form.Encode() != want.Encode() {
+		t.Errorf("the form is %v", form)
+	}
+	if s.asked() != "/token?tenant=1 /token?tenant=1" {
+		t.Errorf("asked for %q", s.asked())
+	}
+	for _, bad := range []Server{{}, {Issuer: "https://as.example"}, {TokenEndpoint: "http://as.example/token"}} {
+		var m *MetadataError
+		if _, err := c.Obtain(bounded(t), bad, basicCredential(), ""); !errors.As(err, &m) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	cred := basicCredential()
+	cred.ClientID = ""
+	if _, err := c.Obtain(bounded(t), server, cred, ""); err == nil {
+		t.Error("a credential that is none")
+	}
+}
+
+// What a token endpoint answers, well or badly.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	patient, quick := newClient(t), newClient(t, impatient)
+	const ok = `"access_token":"t0ken","token_type":"Bearer"`
+	type want struct {
+		refused, unavailable string // words; both "": a token
+		expires              time.Duration
+		scope                string
+		retry                time.Duration
+	}
+	no := func(words string) want { return want{refused: words} }
+	later := func(words string) want { return want{unavailable: words} }
+	for name, tt := range map[string]struct {
+		handler http.HandlerFunc
+		want    want
+	}{
+		"plain":                {say(200, `{`+ok+`}`), want{scope: "asked"}},
+		"case":                 {say(201, `{"access_token":"t0ken","token_type":"BEARER","scope":"a  b"}`), want{scope: "a b"}},
+		"lifetime":             {say(200, `{`+ok+`,"expires_in":3600}`), want{expires: time.Hour, scope: "asked"}},
+		"lifetime as text":     {say(200, `{`+ok+`,"expires_in":"60"}`), want{expires: time.Minute, scope: "asked"}},
+		"fraction":             {say(200, `{`+ok+`,"expires_in":1.5e0}`), want{expires: 1500 * time.Millisecond, scope: "asked"}},
+		"lifetime 0":           {say(200, `{`+ok+`,"expires_in":0}`), want{scope: "asked"}},
+		"lifetime below 0":     {say(200, `{`+ok+`,"expires_in":-1}`), want{scope: "asked"}},
+		"lifetime without end": {say(200, `{`+ok+`,"expires_in":1e300}`), want{expires: maxLife, scope: "asked"}},
+		"lifetime too large":   {say(200, `{`+ok+`,"expires_in":1e999}`), want{scope: "asked"}},
+		"lifetime NaN":         {say(200, `{`+ok+`,"expires_in":"NaN"}`), want{scope: "asked"}},
+		"lifetime a list":      {say(200, `{`+ok+`,"expires_in":[1]}`), want{scope: "asked"}},
+		"null":                 {say(200, `{`+ok+`,"expires_in":null,"scope":null,"refresh_token":null}`), want{scope: "asked"}},
+
+		"DPoP":                {say(200, `{"access_token":"t0ken","token_type":"DPoP"}`), no("tokens are of type DPoP")},
+		"no type":             {say(200, `{"access_token":"t0ken"}`), no("Bearer only")},
+		"token as type":       {say(200, `{"access_token":"t0ken12345","token_type":"t0ken12345"}`), no("words are left out")},
+		"invalid_client":      {say(401, `{"error":"invalid_client","error_description":"who\nare you"}`), no(`invalid_client ("who are you") [HTTP 401]`)},
+		"invalid_grant":       {say(400, `{"error":"invalid_grant"}`), no("invalid_grant [HTTP 400]")},
+		"no with a 200":       {say(200, `{"error":"access_denied"}`), no("access_denied [HTTP 200]")},
+		"page":                {say(403, `<html>`), no("refuses [HTTP 403]")},
+		"nothing":             {say(404, ``), no("refuses [HTTP 404]")},
+		"endpoint moved":      {say(307, ``, "Location", "http://127.0.0.1:1/"), no("it redirects elsewhere, which is not followed")},
+		"endpoint moved, 302": {say(302, ``, "Location", "$/token"), no("it redirects elsewhere")},
+		"strange code":        {say(400, `{"error":"a b\u202e"}`), no("refuses [HTTP 400]")},
+		"long description":    {say(400, `{"error":"x","error_description":"`+strings.Repeat("é", 1000)+`"}`), no(" …")},
+		"echo":                {say(400, `{"error":"x","error_description":"no: `+clientSecret+`"}`), no("words are left out")},
+		"echo, form":          {say(400, `{"error":"x","error_description":"no: `+url.QueryEscape(clientSecret)+`"}`), no("words are left out")},
+		"echo, base64":        {say(400, `{"error":"x","error_description":"no: `+base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret)))+`"}`), no("words are left out")},
+		"echo, a part":        {say(400, `{"error":"x","error_description":"no: `+clientSecret[:14]+`…"}`), no("words are left out")},
+		"echo as code":        {say(400, `{"error":"`+clientSecret+`"}`), no("refuses [HTTP 400]")},
+
+		"500":               {say(500, `{"error":"server_error"}`), later("HTTP 500")},
+		"503":               {say(503, ``, "Retry-After", "120"), want{unavailable: "HTTP 503", retry: 2 * time.Minute}},
+		"429":               {say(429, ``, "Retry-After", "86400"), want{unavailable: "HTTP 429", retry: time.Hour}},
+		"429, date gone":    {say(429, ``, "Retry-After", "Sat, 21 Nov 2020 12:01:00 GMT"), later("HTTP 429")},
+		"429, junk":         {say(429, ``, "Retry-After", "soon"), later("HTTP 429")},
+		"408":               {say(408, ``), later("HTTP 408")},
+		"too large":         {say(200, `{`+ok+`,"x":"`+strings.Repeat("a", maxAnswer)+`"}`), later("longer than 65536 bytes")},
+		"refusal too large": {say(400, strings.Repeat("a", maxAnswer+1)), later("longer than 65536 bytes")},
+		"endless":           {endless, later("longer than 65536 bytes")},
+		"cut off":           {cut, later("EOF")},
+		"silent":            {silent, later("deadline exceeded")},
+		"junk":              {func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 "+clientSecret+" OK\r\n\r\n") }, later("words are left out")},
+		"no JSON":           {say(200, `t0ken`), later("it is not a JSON object")},
+		"empty":             {say(204, ``), later("it is not a JSON object")},
+		"twice":             {say(200, `{`+ok+`,"access_token":"t0ken2"}`), later("a name stands in it twice")},
+		"deep":              {say(200, `{`+ok+`,"x":`+deep(100)+`}`), later("nests deeper")},
+		"token a number":    {say(200, `{"access_token":1,"token_type":"Bearer"}`), later("its access_token is not text")},
+		"token empty":       {say(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or holds what cannot be sent")},
+		"token two lines":   {say(200, `{"access_token":"t0ken\r\nX: y","token_type":"Bearer"}`), later("holds what cannot be sent")},
+		"token too long":    {say(200, `{"access_token":"`+strings.Repeat("a", maxSecret+1)+`","token_type":"Bearer"}`), later("longer than 16384 bytes")},
+		"type a list":       {say(200, `{"access_token":"t0ken","token_type":["Bearer"]}`), later("its token_type is not text")},
+		"refresh two lines": {say(200, `{`+ok+`,"refresh_token":"a\nb"}`), later("its refresh_token holds")},
+		"scope a list":      {say(200, `{`+ok+`,"scope":["a"]}`), later("its scope is not text")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, map[string]http.HandlerFunc{"/token": tt.handler})
+			c := patient
+			if name == "silent" {
+				c = quick
+			}
+			got, err := c.Obtain(bounded(t), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
+			var no *RefusedError
+			var later *UnavailableError
+			if s.asked() != "/token" {
+				t.Errorf("asked for %q", s.asked())
+			}
+			keeps(t, err, clientSecret, url.QueryEscape(clientSecret), "t0ken", clientSecret[:14])
+			switch {
+			case tt.want.refused != "":
+				if !errors.As(err, &no) {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				says(t, err, tt.want.refused)
+			case tt.want.unavailable != "":
+				if !errors.As(err, &later) || later.RetryAfter != tt.want.retry {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				says(t, err, tt.want.unavailable)
+			default:
+				expires := time.Time{}
+				if tt.want.expires > 0 {
+					expires = epoch.Add(tt.want.expires)
+				}
+				if err != nil || got.Access.Reveal() != "t0ken" || !got.Expires.Equal(expires) || got.Scope != tt.want.scope {
+					t.Errorf("got %+v, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
+func hijack(w http.ResponseWriter, text string) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	_, _ = conn.Write([]byte(text))
+	_ = conn.Close()
+}
+
+// The caller's own end is told apart by errors.Is.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, map[string]http.HandlerFunc{"/token": silent})
+	ctx, cancel := context.WithCancel(bounded(t))
+	cancel()
+	_, err := newClient(t).Obtain(ctx, Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Assertions by every kind of key, checked by somebody else's code.
+func TestAssertion(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, Methods: []string{MethodKey}, IssuerPath: "/tenant"})
+	r, server := discovered(t, c, s)
+	for name, tt := range map[string]struct {
+		key       crypto.Signer
+		pem       string
+		algorithm string
+		want      string
+	}{
+		"ES256":        {ecKey256, pkcs8(t, ecKey256), "", "ES256"},
+		"ES256, SEC 1": {ecKey256, sec1(t, ecKey256), "ES256", "ES256"},
+		"ES384":        {ecKey384, pkcs8(t, ecKey384), "", "ES384"},
+		"ES512":        {ecKey521, pkcs8(t, ecKey521), "", "ES512"},
+		"EdDSA":        {edKey, pkcs8(t, edKey), "", "EdDSA"},
+		"RS256":        {rsaKey(t), pkcs8(t, rsaKey(t)), "", "RS256"},
+		"RS512":        {rsaKey(t), pkcs1(rsaKey(t)), "RS512", "RS512"},
+		"PS256":        {rsaKey(t), pkcs8(t, rsaKey(t)), "PS256", "PS256"},
+		"PS384":        {rsaKey(t), "some words\n" + pkcs1(rsaKey(t)), "PS384", "PS384"},
+	} {
+		s.RegisterKey(name, tt.key.Public())
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cred := Credential{Grant: GrantClientCredentials, Method: MethodKey, ClientID: name, Key: secret.New(tt.pem), Algorithm: tt.algorithm, KeyID: "k1", Resource: r.URL}
+			for range 2 { // no assertion is sent twice
+				if _, err := c.Obtain(bounded(t), server, cred, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, req := range s.TokenRequests() {
+				if req.Form.Get("client_id") != name {
+					continue
+				}
+				head, _, _ := strings.Cut(req.Form.Get("client_assertion"), ".")
+				raw, err := base64.RawURLEncoding.DecodeString(head)
+				var h map[string]string
+				if err != nil || json.Unmarshal(raw, &h) != nil || h["alg"] != tt.want || h["kid"] != "k1" || h["typ"] != "JWT" {
+					t.Errorf("the header is %s", raw)
+				}
+			}
+		})
+	}
+}
+
+// Of the key's algorithms, the first that the server takes.
+func TestAlgorithm(t *testing.T) {
+	t.Parallel()
+	key := secret.New(pkcs8(t, rsaKey(t)))
+	for name, tt := range map[string]struct{ named, taken, want string }{
+		"not said":      {"", "", "RS256"},
+		"said":          {"", "ES256 PS256 RS512", "PS256"},
+		"none fits":     {"", "ES256", "RS256"},
+		"operator's":    {"RS384", "PS256", "RS384"},
+		"not the key's": {"ES256", "", ""},
+		"none":          {"none", "", ""},
+		"HMAC":          {"HS256", "", ""},
+	} {
+		s, err := newSigner(key, tt.named, strings.Fields(tt.taken))
+		if (err != nil) != (tt.want == "") || err == nil && s.algorithm != tt.want {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+	}
+}
