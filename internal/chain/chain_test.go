@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -395,15 +396,18 @@ func TestErrorsHideTheURL(t *testing.T) {
 		"error": func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"`+strings.Repeat("m", 5000)+`"}}`)
 		},
+		"error with the address": func(rw http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":%q}}`, strings.Repeat("m", 260)+" "+r.URL.String()+" "+strings.ReplaceAll(r.URL.String(), "/", `\/`))
+		},
 		"id big": func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"result":"0x1ffffffffffffffffff"}`)
 		},
 	}
-	urls := map[string]string{"nobody listens": "http://user:KEY@127.0.0.1:1/v3/KEY?k=KEY", "nobody listens, ws": "ws://127.0.0.1:1/v3/KEY"}
+	urls := map[string]string{"nobody listens": "http://user:KEY-of-ours@127.0.0.1:1/v3/KEY-of-ours?k=KEY-of-ours", "nobody listens, ws": "ws://127.0.0.1:1/v3/KEY-of-ours"}
 	for name, h := range answers {
 		server := httptest.NewServer(h)
 		t.Cleanup(server.Close)
-		urls[name] = server.URL + "/v3/KEY?k=KEY"
+		urls[name] = server.URL + "/v3/KEY-of-ours?k=KEY-of-ours"
 	}
 	for name, url := range urls {
 		c := newClient(t, Config{ChainID: 1, URL: secret.New(url), Timeout: 300 * time.Millisecond})

@@ -41,6 +41,7 @@ type Config struct {
 type Client struct {
 	chainID       uint64
 	url           secret.Secret
+	mask          *secret.Masker // of what in the URL may be a key
 	timeout       time.Duration
 	confirmations uint64
 	log           *slog.Logger
@@ -75,7 +76,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Logger = slog.Default()
 	}
 	return &Client{
-		chainID: cfg.ChainID, url: cfg.URL, timeout: cfg.Timeout, confirmations: cfg.Confirmations, log: cfg.Logger,
+		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(keys(u)), timeout: cfg.Timeout, confirmations: cfg.Confirmations, log: cfg.Logger,
 		transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
 			MaxIdleConnsPerHost:   16,
@@ -171,7 +172,7 @@ func (c *Client) identify(ctx context.Context, node *rpc.Client) error {
 }
 
 func (c *Client) unavailable(op string, err error) error {
-	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err)}
+	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err, c.mask)}
 }
 
 // batch asks several things in one request. Errors of single elements stay in them.

@@ -10,6 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // UnavailableError says that a node could not be asked or did not answer properly. Trying again later may help.
@@ -76,9 +78,9 @@ func (e *rpcError) Error() string {
 
 const maxMessage = 300
 
-// clean returns an error that can be shown: without the node's URL, which net/http puts into every error, and bounded. What
-// errors.Is can find of context and net errors stays.
-func clean(err error) error {
+// clean returns an error that can be shown: without the node's URL, which net/http puts into every error and some nodes put into their
+// answers, and bounded. What errors.Is can find of context and net errors stays.
+func clean(err error, mask *secret.Masker) error {
 	var httpErr rpc.HTTPError
 	var urlErr *url.Error
 	var code rpc.Error
@@ -86,11 +88,31 @@ func clean(err error) error {
 	case errors.As(err, &httpErr):
 		return &statusError{httpErr.Status}
 	case errors.As(err, &urlErr):
-		return clean(urlErr.Err)
+		return clean(urlErr.Err, mask)
 	case errors.As(err, &code):
-		return &rpcError{code.ErrorCode(), strings.ToValidUTF8(truncate(code.Error(), maxMessage), "\ufffd")}
+		return &rpcError{code.ErrorCode(), strings.ToValidUTF8(truncate(mask.Replace(code.Error()), maxMessage), "\ufffd")}
 	}
 	return err
+}
+
+// keys are what of a node's URL may be a key: user and password, what is in the path and in the query. Shorter ones are no keys.
+func keys(u *url.URL) []string {
+	const shortest = 8
+	var parts []string
+	add := func(texts ...string) {
+		for _, s := range texts {
+			if len(s) >= shortest {
+				parts = append(parts, s)
+			}
+		}
+	}
+	password, _ := u.User.Password()
+	add(password, u.User.Username(), u.RawQuery)
+	add(strings.Split(u.Path, "/")...)
+	for _, values := range u.Query() {
+		add(values...)
+	}
+	return parts
 }
 
 func truncate(s string, n int) string {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // maxAnswerText bounds Answer.Text, in bytes.
@@ -28,7 +30,7 @@ type Answer struct {
 // readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its end or that
 // the result must be treated as invalid: *InputRequiredError and, for an unknown resultType, *BadAnswerError. mask, which may be nil, is for
 // the text before it is cut, so that no half of a credential is left at its end.
-func readAnswer(raw json.RawMessage, mask *strings.Replacer) (Answer, error) {
+func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
 	var r struct {
 		Content           json.RawMessage `json:"content"`
@@ -123,7 +125,7 @@ func readBlocks(content json.RawMessage) ([]block, bool) {
 }
 
 // redact masks credentials that the agent sent back in Raw. r may be nil.
-func (a *Answer) redact(r *strings.Replacer) {
+func (a *Answer) redact(r *secret.Masker) {
 	if r == nil {
 		return
 	}

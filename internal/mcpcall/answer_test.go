@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/secret"
 )
 
 func TestReadAnswer(t *testing.T) {
@@ -69,6 +71,24 @@ func TestAnswerRedacts(t *testing.T) {
 	}
 }
 
+// JSON may spell a character in several ways, and Postgres keeps what it means.
+func TestAnswerRedactsWhateverTheSpelling(t *testing.T) {
+	t.Parallel()
+	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer ab/cd+ef==&<gh>")}}
+	for _, spelt := range []string{`ab/cd+ef==&<gh>`, `ab\/cd+ef==&<gh>`, `ab/cd+ef\u003d\u003d\u0026\u003Cgh\u003e`, `\u0061\u0062/cd+ef==&<gh>`, `ab%2Fcd%2Bef%3D%3D%26%3Cgh%3E`, `ab&#x2F;cd+ef==&amp;&lt;gh&gt;`,
+		`{\"echo\":\"ab\\/cd+ef==&<gh>\"}`} {
+		raw := json.RawMessage(`{"content":[{"type":"text","text":"sent ` + spelt + ` by you"}],"structuredContent":{"token":"` + spelt + `"},"isError":false}`)
+		a, err := readAnswer(raw, ep.redactor())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.redact(ep.redactor())
+		if !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "cd") || strings.Contains(a.Text, "cd") || !strings.Contains(a.Text, "******") || !strings.Contains(string(a.Raw), " by you") {
+			t.Errorf("%s: %s %q", spelt, a.Raw, a.Text)
+		}
+	}
+}
+
 // A credential that would be cut in two at the end of the text is masked before.
 func TestAnswerRedactsBeforeItCuts(t *testing.T) {
 	t.Parallel()
@@ -93,7 +113,7 @@ func FuzzAnswer(f *testing.F) {
 		if len(a.Text) > maxAnswerText+3 || !utf8.ValidString(a.Text) || cleanString(a.Text) != a.Text {
 			t.Fatalf("text %q", a.Text)
 		}
-		a.redact(strings.NewReplacer("ok", "******"))
+		a.redact(secret.NewMasker([]string{"ok"}))
 		if len(a.Raw) > 0 && json.Valid(raw) && !json.Valid(a.Raw) {
 			t.Fatal("masking broke the JSON")
 		}

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,8 @@ import (
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // overrun is by how much a call to a command may overrun its deadline before the command is ended: mcp-go's write to a command
@@ -36,7 +37,7 @@ type conn struct {
 	cfg      *Config
 	spawn    func(func(context.Context)) // a goroutine of the pool's
 	log      *slog.Logger
-	redact   *strings.Replacer // nil: nothing to mask
+	redact   *secret.Masker // nil: nothing to mask
 	modern   bool
 	protocol string
 	server   ServerInfo
@@ -327,6 +328,9 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.refusal(s), cause: ErrSessionGone}
 		} else {
 			e.Status = s.status
+			for _, value := range s.challenge {
+				e.Challenge = append(e.Challenge, c.masked(value))
+			}
 			e.Err = &described{text: c.refusal(s), cause: s.blocked}
 			again = stage != StageOpen && c.modern && eraGone(s)
 		}

@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -147,17 +146,11 @@ func (e Endpoint) key() [sha256.Size]byte {
 
 // redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Values under eight bytes stay: they are no
 // secrets, and masking them would garble ordinary text. more is masked too.
-func (e Endpoint) redactor(more ...string) *strings.Replacer {
-	var pairs []string
+func (e Endpoint) redactor(more ...string) *secret.Masker {
+	var texts []string
 	add := func(s string) {
-		if len(s) < 8 {
-			return
-		}
-		pairs = append(pairs, s, "******")
-		if quoted, err := json.Marshal(s); err == nil {
-			if inner := string(quoted[1 : len(quoted)-1]); inner != s {
-				pairs = append(pairs, inner, "******")
-			}
+		if len(s) >= 8 {
+			texts = append(texts, s)
 		}
 	}
 	for _, value := range e.Headers {
@@ -181,8 +174,5 @@ func (e Endpoint) redactor(more ...string) *strings.Replacer {
 	for _, s := range more {
 		add(s)
 	}
-	if pairs == nil {
-		return nil
-	}
-	return strings.NewReplacer(pairs...)
+	return secret.NewMasker(texts)
 }

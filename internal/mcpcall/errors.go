@@ -44,6 +44,7 @@ type CallError struct {
 	RetryAfter time.Duration // what the agent asked for (at most 24 h) or, for a command that keeps dying, when it is started again; 0: nothing
 	Written    bool          // some of the tools/call request may have left this process, and the agent may have looked at it
 	Timeout    bool          // the deadline passed
+	Challenge  []string      // WWW-Authenticate of a 401 or 403, as it came, bounded; what is secret of the endpoint is masked
 	Err        error         // never nil; without secrets, addresses of the configured endpoint or unbounded text
 }
 

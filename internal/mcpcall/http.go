@@ -26,6 +26,8 @@ const (
 	refusalWait     = 2 * time.Second // for that body; the status alone says enough
 	maxEventLines   = 4096            // of one server-sent event: mcp-go joins them in quadratic time
 	maxRetryAfter   = 24 * time.Hour  // nobody waits longer on an agent's word
+	maxChallenges   = 4               // of one answer
+	maxChallenge    = 4 << 10         // bytes of them all
 )
 
 // origin is scheme, host and port, the port always written.
@@ -90,7 +92,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		body := readRefusal(res.Body)
 		x.mu.Lock()
 		x.status, x.body, x.blocked = res.StatusCode, body, rt.inward(res)
-		x.retryAfter = retryAfter(res.Header.Get("Retry-After"), rt.now())
+		x.retryAfter, x.challenge = retryAfter(res.Header.Get("Retry-After"), rt.now()), challenges(res)
 		x.mu.Unlock()
 		res.Body = io.NopCloser(strings.NewReader(string(body)))
 		return res, nil
@@ -145,6 +147,23 @@ func readRefusal(body io.ReadCloser) []byte {
 	defer func() { _ = body.Close() }()
 	b, _ := io.ReadAll(io.LimitReader(body, maxRefusalBytes)) // what came is enough
 	return b
+}
+
+// challenges are what a 401 or 403 says about how to authenticate (RFC 9110 §11.6.1), the first few. One that is too long is left out: a
+// part of it would say something else.
+func challenges(res *http.Response) []string {
+	if res.StatusCode != http.StatusUnauthorized && res.StatusCode != http.StatusForbidden {
+		return nil
+	}
+	var kept []string
+	room := maxChallenge
+	for _, value := range res.Header.Values("WWW-Authenticate") {
+		if len(kept) == maxChallenges || len(value) > room {
+			break
+		}
+		kept, room = append(kept, value), room-len(value)
+	}
+	return kept
 }
 
 // retryAfter reads seconds or a date (RFC 9110 §10.2.3); 0 when there is none or it is in the past.

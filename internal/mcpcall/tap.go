@@ -26,9 +26,10 @@ type exchange struct {
 	status     int  // of the HTTP answer, 0 when none came
 	retryAfter time.Duration
 	body       []byte // beginning of a body that came with a status other than 2xx
-	blocked    error  // the guard's refusal of the address that the answer redirects to
-	session    bool   // the request carried a session id
-	read       int64  // bytes of the answer, all streams of the request together
+	challenge  []string
+	blocked    error // the guard's refusal of the address that the answer redirects to
+	session    bool  // the request carried a session id
+	read       int64 // bytes of the answer, all streams of the request together
 	tooLarge   *TooLargeError
 
 	result json.RawMessage
@@ -50,7 +51,7 @@ func (x *exchange) markSession() {
 // markAnswered: the answer came, and not in the HTTP answer, whose status says nothing any more.
 func (x *exchange) markAnswered() {
 	x.mu.Lock()
-	x.status, x.body, x.blocked, x.retryAfter = http.StatusOK, nil, nil, 0
+	x.status, x.body, x.blocked, x.retryAfter, x.challenge = http.StatusOK, nil, nil, 0, nil
 	x.mu.Unlock()
 }
 
@@ -70,6 +71,7 @@ type seen struct {
 	status     int
 	retryAfter time.Duration
 	body       []byte
+	challenge  []string
 	blocked    error
 	session    bool
 	tooLarge   *TooLargeError
@@ -80,7 +82,7 @@ type seen struct {
 func (x *exchange) seen() seen {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return seen{x.method, x.id, x.written, x.status, x.retryAfter, x.body, x.blocked, x.session, x.tooLarge, x.result, x.rpc}
+	return seen{x.method, x.id, x.written, x.status, x.retryAfter, x.body, x.challenge, x.blocked, x.session, x.tooLarge, x.result, x.rpc}
 }
 
 func (s seen) refused() bool { return s.status != 0 && (s.status < 200 || s.status > 299) }

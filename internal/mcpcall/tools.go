@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // Bounds of a tool list. An honest agent is far below them.
@@ -106,7 +108,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 
 // redact leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas, which are quoted where
 // arguments do not fit. r may be nil.
-func (p *toolPage) redact(r *strings.Replacer) {
+func (p *toolPage) redact(r *secret.Masker) {
 	if r == nil {
 		return
 	}

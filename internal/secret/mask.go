@@ -1,0 +1,239 @@
+package secret
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxEscapes is how many escapes are looked through, one in the other: JSON in the text of a JSON answer is two.
+const maxEscapes = 2
+
+// Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any character as an escape,
+// and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
+type Masker struct {
+	plain *strings.Replacer
+	texts []string
+}
+
+// NewMasker is nil without texts.
+func NewMasker(texts []string) *Masker {
+	if len(texts) == 0 {
+		return nil
+	}
+	texts = slices.Clone(texts)
+	slices.SortFunc(texts, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // of two that begin at one place the longer one
+	var pairs []string
+	for _, t := range texts {
+		pairs = append(pairs, t, mask)
+	}
+	return &Masker{strings.NewReplacer(pairs...), texts}
+}
+
+// Replace is s without the secrets.
+func (m *Masker) Replace(s string) string {
+	if m == nil {
+		return s
+	}
+	s = m.plain.Replace(s)
+	spans := m.behind(s, maxEscapes)
+	if len(spans) == 0 {
+		return s
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	var out strings.Builder
+	done := 0
+	for _, x := range spans {
+		if x.from >= done {
+			out.WriteString(s[done:x.from])
+			out.WriteString(mask)
+		}
+		done = max(done, x.to)
+	}
+	out.WriteString(s[done:])
+	return out.String()
+}
+
+// span is a part of a text, in bytes.
+type span struct{ from, to int }
+
+// behind finds secrets that are there once escapes are read, at most depth of them in one another.
+func (m *Masker) behind(s string, depth int) (found []span) {
+	for _, e := range escapes {
+		read := e.read(s)
+		if read == s {
+			continue
+		}
+		inner := m.in(read)
+		if depth > 1 {
+			inner = append(inner, m.behind(read, depth-1)...)
+		}
+		if len(inner) == 0 {
+			continue
+		}
+		at := e.offsets(s)
+		for _, x := range inner {
+			found = append(found, span{at[x.from], at[x.to]})
+		}
+	}
+	return found
+}
+
+// in finds secrets as they are.
+func (m *Masker) in(s string) (found []span) {
+	for _, t := range m.texts {
+		for at := 0; ; {
+			i := strings.Index(s[at:], t)
+			if i < 0 {
+				break
+			}
+			found = append(found, span{at + i, at + i + len(t)})
+			at += i + len(t)
+		}
+	}
+	return found
+}
+
+// escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it stands for, -1 for a byte
+// that is none by itself, and its length; 0: s begins with none.
+type escape struct {
+	begins byte
+	one    func(s string) (r rune, n int)
+}
+
+var escapes = []escape{{'\\', backslash}, {'%', percent}, {'&', entity}}
+
+// read is s with the escapes read.
+func (e escape) read(s string) string {
+	var out []byte
+	done := 0 // so much of s is in out
+	for i := strings.IndexByte(s, e.begins); i >= 0; {
+		next := i + 1
+		if r, n := e.one(s[i:]); n > 0 {
+			out = utf8.AppendRune(append(out, s[done:i]...), r)
+			next = i + n
+			done = next
+		}
+		if i = strings.IndexByte(s[next:], e.begins); i >= 0 {
+			i += next
+		}
+	}
+	if done == 0 {
+		return s
+	}
+	return string(append(out, s[done:]...))
+}
+
+// offsets tells where in s each byte of read(s) comes from, and its end.
+func (e escape) offsets(s string) []int {
+	at := make([]int, 0, len(s)+1)
+	for i := 0; i < len(s); {
+		n, width := 0, 1
+		if s[i] == e.begins {
+			var r rune
+			if r, n = e.one(s[i:]); n > 0 {
+				width = utf8.RuneLen(r)
+			}
+		}
+		for range width {
+			at = append(at, i)
+		}
+		i += max(n, 1)
+	}
+	return append(at, len(s))
+}
+
+// backslash reads the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
+func backslash(s string) (rune, int) {
+	if len(s) < 2 {
+		return 0, 0
+	}
+	switch c := s[1]; c {
+	case '"', '\\', '/', '\'':
+		return rune(c), 2
+	case 'b':
+		return '\b', 2
+	case 'f':
+		return '\f', 2
+	case 'n':
+		return '\n', 2
+	case 'r':
+		return '\r', 2
+	case 't':
+		return '\t', 2
+	case 'x':
+		return digits(s, 2, 2)
+	case 'u':
+		r, n := digits(s, 2, 4)
+		if n == 0 || !utf16.IsSurrogate(r) {
+			return r, n
+		}
+		if strings.HasPrefix(s[n:], `\u`) {
+			if low, m := digits(s[n:], 2, 4); m > 0 && utf16.DecodeRune(r, low) != utf8.RuneError {
+				return utf16.DecodeRune(r, low), n + m
+			}
+		}
+	}
+	return 0, 0
+}
+
+// percent reads the escapes of URLs (RFC 3986 §2.1) as far as they are ASCII.
+func percent(s string) (rune, int) {
+	if r, n := digits(s, 1, 2); r < utf8.RuneSelf {
+		return r, n
+	}
+	return 0, 0
+}
+
+// entities are those that every encoder of HTML and XML writes.
+var entities = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
+
+// entity reads the character references of HTML and XML.
+func entity(s string) (rune, int) {
+	const longest = 10
+	end := strings.IndexByte(s[:min(len(s), longest)], ';')
+	if end < 2 {
+		return 0, 0
+	}
+	name := s[1:end]
+	if r, ok := entities[name]; ok {
+		return r, end + 1
+	}
+	number, base := strings.CutPrefix(name, "#")
+	if !base {
+		return 0, 0
+	}
+	radix := 10
+	if hex := strings.TrimLeft(number, "xX"); hex != number {
+		number, radix = hex, 16
+	}
+	if n, err := strconv.ParseUint(number, radix, 21); err == nil && utf8.ValidRune(rune(n)) {
+		return rune(n), end + 1
+	}
+	return 0, 0
+}
+
+// digits reads count hexadecimal digits after the first bytes of s.
+func digits(s string, after, count int) (rune, int) {
+	if len(s) < after+count {
+		return 0, 0
+	}
+	var r rune
+	for _, c := range []byte(s[after : after+count]) {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, 0
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, after + count
+}

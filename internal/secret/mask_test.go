@@ -1,0 +1,105 @@
+package secret
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// A secret is masked in every spelling that means the same, also in one within another; what is around it stays.
+func TestMaskerReadsEscapes(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{"plainsecret", `s3/cret+to=ken`, `a"b\c<d>&'e%41;f`, "schlüssel-und-🔑"} {
+		m := NewMasker([]string{"another", secret})
+		quoted, err := json.Marshal(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asJSON := string(quoted[1 : len(quoted)-1])
+		var timid, numeric, all strings.Builder
+		for _, r := range secret {
+			numeric.WriteString(fmt.Sprintf("&#x%X;", r))
+			if r < 0x10000 {
+				timid.WriteString(fmt.Sprintf(`\u%04x`, r))
+			} else {
+				timid.WriteRune(r)
+			}
+		}
+		for _, b := range []byte(secret) {
+			all.WriteString(fmt.Sprintf("%%%02X", b))
+		}
+		spellings := map[string]string{"plain": secret, "JSON": asJSON, "PHP": strings.ReplaceAll(asJSON, "/", `\/`), "JSON without need": timid.String(),
+			"HTML": html.EscapeString(secret), "numbers": numeric.String(), "JSON in HTML": html.EscapeString(asJSON)}
+		if secret[0] < 0x80 && !strings.Contains(secret, "ü") {
+			spellings["query"], spellings["path"], spellings["every byte"] = url.QueryEscape(secret), url.PathEscape(secret), all.String()
+			spellings["Go"] = strings.Trim(fmt.Sprintf("%q", secret), `"`)
+		}
+		for name, spelt := range spellings {
+			twice, err := json.Marshal(spelt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts := []string{spelt}
+			if name != "JSON in HTML" { // three within each other are nobody's by accident
+				texts = append(texts, strings.Trim(string(twice), `"`))
+			}
+			for _, text := range texts {
+				for _, around := range [][2]string{{"", ""}, {"before ", " after"}, {`{"a\n\/":"`, `","b":"%20&amp;\u0041"}`}} {
+					if got, want := m.Replace(around[0]+text+around[1]), around[0]+mask+around[1]; got != want {
+						t.Errorf("%s of %q: %q", name, secret, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestMaskerLeavesTheRest(t *testing.T) {
+	t.Parallel()
+	m := NewMasker([]string{"s3cretsecret"})
+	for _, text := range []string{"", `\`, `\u`, `\u00`, `\ud83d`, `\ud83dx`, "%", "%4", "%zz", "&", "&;", "&#;", "&#x;", "&#xffffffff;", "&unknown;", `s3cret\u0000secret`, "s3cret secret",
+		`{"a":"\"\\\/","b":"%73 &amp; &#115;"}`, strings.Repeat(`\\`, 1000), strings.Repeat("&amp;", 1000)} {
+		if got := m.Replace(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+	if (*Masker)(nil).Replace("s3cretsecret") != "s3cretsecret" || NewMasker(nil) != nil {
+		t.Error("a masker of nothing masks")
+	}
+	if got := NewMasker([]string{"12345678", "1234567890"}).Replace(`1234567890 \u0031\u0032345678\u0039\u0030 12345678`); got != "****** ****** ******" {
+		t.Errorf("%q", got)
+	}
+}
+
+func FuzzMasker(f *testing.F) {
+	f.Add(`you sent s3\/cret and %73%33/cret & s3&#x2f;cret`)
+	m := NewMasker([]string{"s3/cret"})
+	f.Fuzz(func(t *testing.T, s string) {
+		masked := m.Replace(s)
+		if strings.Contains(masked, "s3/cret") {
+			t.Fatalf("%q", masked)
+		}
+		for _, e := range escapes {
+			if strings.Contains(e.read(masked), "s3/cret") {
+				t.Fatalf("%q means %q", masked, e.read(masked))
+			}
+		}
+	})
+}
+
+// What an agent answers is looked through once more for each kind of escape in it; there is nothing in it that makes that long.
+func BenchmarkMasker(b *testing.B) {
+	m := NewMasker([]string{"Bearer s3cretsecret", "s3cretsecret"})
+	for name, unit := range map[string]string{"plain": "nothing special here, ", "JSON": `{\"a\": \"b\"},\n `, "backslashes": `\\`, "entities": "&amp;", "percents": "%25", "all": `\u0026amp;%5c`} {
+		text := strings.Repeat(unit, (1<<20)/len(unit))
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				m.Replace(text)
+			}
+		})
+	}
+}
