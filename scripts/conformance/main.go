@@ -1,15 +1,15 @@
 // Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (by way of
 // internal/mcpcall/conformance) and prints a line for each scenario:
 //
-//	conformance                        every scenario that needs no authorization, of both revisions: a minute
-//	conformance -scenario sse-retry    only those whose name matches the expression
+//	conformance                        every scenario of both revisions: some two minutes
+//	conformance -scenario ^auth/       only those whose name matches the expression
 //	conformance -v                     with every check that did not succeed, whatever is expected
 //
 // The suite and the Node.js that runs it come from npm at pinned versions, into the user's cache. Which scenarios there are is asked of the
 // suite. Each runs by itself. It passes if at least one of its checks succeeded, none failed or warned, and the client ended well; a
 // scenario without a check counts as failed, although the suite lets it pass.
 //
-// Scenarios that a revision does not require but its list names (added later) are run too.
+// Scenarios that a revision does not require but its list names (extensions, added later) are run too, and the few in alsoRun.
 //
 // expected.txt lists the scenarios that may fail, with the check that fails then and the reason. One of them that passes, or fails without
 // that check, is an error too.
@@ -26,7 +26,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -43,6 +42,13 @@ const (
 
 // revisions are those whose required scenarios are run.
 var revisions = []string{"2025-11-25", "2026-07-28"}
+
+// alsoRun are scenarios that are run with a revision whatever its list says: the extension by which a delivery gets its tokens, and the
+// discovery of 2025-03-26, which the suite requires of nobody and agents of that age still have.
+var alsoRun = map[string][]string{
+	"2025-11-25": {"auth/client-credentials-basic", "auth/client-credentials-jwt", "auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"},
+	"2026-07-28": {"auth/client-credentials-basic", "auth/client-credentials-jwt"},
+}
 
 //go:embed expected.txt
 var expectedFile string
@@ -130,7 +136,7 @@ func prepare(ctx context.Context, scratch string) (*suite, error) {
 	return s, nil
 }
 
-// list asks the suite for a revision's client scenarios and leaves out those about authorization.
+// list asks the suite for a revision's client scenarios, and adds those in alsoRun that it leaves out.
 func (s *suite) list(ctx context.Context, revision string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -140,9 +146,14 @@ func (s *suite) list(ctx context.Context, revision string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the suite for the scenarios of %s: %w: %s", revision, err, out)
 	}
-	names := slices.DeleteFunc(scenariosOf(string(out)), func(name string) bool { return strings.HasPrefix(name, "auth/") })
+	names := scenariosOf(string(out))
 	if len(names) == 0 {
-		return nil, fmt.Errorf("the suite lists no scenario for %s that needs no authorization:\n%s", revision, out)
+		return nil, fmt.Errorf("the suite lists no scenario for %s:\n%s", revision, out)
+	}
+	for _, name := range alsoRun[revision] {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	return names, nil
 }

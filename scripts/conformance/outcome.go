@@ -42,13 +42,13 @@ type outcome struct {
 // is wrong.
 type expectation struct{ check, reason string }
 
-// run runs one scenario.
+// run runs one scenario. -force is for those that are no part of the revision: without it the suite passes over them.
 func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, error) {
 	s.runs++
 	folder := filepath.Join(s.scratch, fmt.Sprint(s.runs))
 	log := folder + ".log"
 	p, err := trial.Foreign{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
-		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "-o", folder}}.Start()
+		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "--force", "-o", folder}}.Start()
 	if err != nil {
 		return outcome{}, err
 	}
@@ -69,25 +69,36 @@ func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, er
 	return o, err
 }
 
-// readChecks reads what the suite left in its folder. None is no error: then the scenario has failed.
+// readChecks reads what the suite left in its folder, as deep as the scenario's name has slashes. None is no error: then the scenario has
+// failed.
 func readChecks(folder string) ([]check, error) {
-	files, err := filepath.Glob(filepath.Join(folder, "*", "checks.json"))
-	if err != nil {
-		return nil, fmt.Errorf("look for the suite's checks: %w", err)
-	}
 	var all []check
-	for _, file := range files {
-		b, err := os.ReadFile(file)
+	for _, pattern := range []string{"*/checks.json", "*/*/checks.json"} {
+		files, err := filepath.Glob(filepath.Join(folder, filepath.FromSlash(pattern)))
 		if err != nil {
-			return nil, fmt.Errorf("read the suite's checks: %w", err)
+			return nil, fmt.Errorf("look for the suite's checks: %w", err)
 		}
-		var checks []check
-		if err := json.Unmarshal(b, &checks); err != nil {
-			return nil, fmt.Errorf("read the suite's checks in %s: %w", file, err)
+		for _, file := range files {
+			checks, err := readFile(file)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, checks...)
 		}
-		all = append(all, checks...)
 	}
 	return all, nil
+}
+
+func readFile(file string) ([]check, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the suite's checks: %w", err)
+	}
+	var checks []check
+	if err := json.Unmarshal(b, &checks); err != nil {
+		return nil, fmt.Errorf("read the suite's checks in %s: %w", file, err)
+	}
+	return checks, nil
 }
 
 // count is how many checks ended so.
@@ -129,7 +140,7 @@ func (o outcome) line() string {
 	default:
 		word = "FAILED"
 	}
-	return fmt.Sprintf("%s  %-38s %3d succeeded %2d failed %2d warned %2d skipped  %s", o.revision, o.scenario,
+	return fmt.Sprintf("%s  %-45s %3d succeeded %2d failed %2d warned %2d skipped  %s", o.revision, o.scenario,
 		o.count("SUCCESS"), o.count("FAILURE"), o.count("WARNING"), o.count("SKIPPED"), word)
 }
 

@@ -115,7 +115,7 @@ func TestReadChecks(t *testing.T) {
 	if got, err := readChecks(folder); got != nil || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
-	for name, text := range map[string]string{"a": `[{"id":"x","status":"SUCCESS"}]`, "b": `[{"id":"y","status":"FAILURE"},{"id":"z","status":"INFO"}]`} {
+	for name, text := range map[string]string{"auth/a": `[{"id":"x","status":"SUCCESS"}]`, "b": `[{"id":"y","status":"FAILURE"},{"id":"z","status":"INFO"}]`} {
 		if err := os.MkdirAll(filepath.Join(folder, name), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,9 @@
 // with the scenario's name, its context and the revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and _PROTOCOL_VERSION, records what is
 // sent to URL, and judges that and the exit code.
 //
-// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them. There is no code here for
-// one scenario, but for the arguments that its tools are called with.
+// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them; whenever it is refused for
+// want of a token it gets one with internal/oauth, by the client that the context names or as a person who says yes to everything, and
+// repeats that step. There is no code here for one scenario, but for the arguments that its tools are called with.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
 )
 
 const (
@@ -43,7 +45,7 @@ func main() {
 
 // run meets one server. Tools whose schema refuses the arguments are left alone, as a delivery would leave them: the suite judges.
 func run(ctx context.Context, url, revision, about string) (err error) {
-	wanted, err := wantedCalls(about)
+	wanted, known, err := readContext(about)
 	if err != nil {
 		return err
 	}
@@ -60,8 +62,18 @@ func run(ctx context.Context, url, revision, about string) (err error) {
 		defer cancel()
 		err = errors.Join(err, pool.Close(ctx))
 	}()
-	ep := mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision}
-	set, err := pool.Tools(ctx, ep, false)
+	web := guard.Client(netguard.Limits{}, 0)
+	defer web.CloseIdleConnections()
+	client, err := oauth.New(oauth.Config{HTTP: web})
+	if err != nil {
+		return err
+	}
+	agent := newAuthorizer(client, web, known, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision})
+	var set mcpcall.ToolSet
+	err = agent.do(ctx, func(ep mcpcall.Endpoint) (err error) {
+		set, err = pool.Tools(ctx, ep, false)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -72,18 +84,22 @@ func run(ctx context.Context, url, revision, about string) (err error) {
 		if !ok {
 			args = arguments(tool, set.Tools)
 		}
-		errs = append(errs, call(ctx, pool, ep, tool, args))
+		errs = append(errs, call(ctx, pool, agent, tool, args))
 	}
 	return errors.Join(errs...)
 }
 
-func call(ctx context.Context, pool *mcpcall.Pool, ep mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
+func call(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool, args map[string]any) error {
 	fitted, err := mcpcall.Fit(tool, args)
 	if err != nil {
 		fmt.Printf("%s is not called: %v\n", tool.Name, err)
 		return nil
 	}
-	answer, err := pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
+	var answer mcpcall.Answer
+	err = agent.do(ctx, func(ep mcpcall.Endpoint) (err error) {
+		answer, err = pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", tool.Name, err)
 	}
@@ -91,19 +107,20 @@ func call(ctx context.Context, pool *mcpcall.Pool, ep mcpcall.Endpoint, tool mcp
 	return nil
 }
 
-// wantedCalls reads a scenario's context, which may say with what its tools are to be called.
-func wantedCalls(about string) (map[string]map[string]any, error) {
+// readContext reads a scenario's context, which may say with what its tools are to be called, and who the client is.
+func readContext(about string) (map[string]map[string]any, operator, error) {
 	if about == "" {
-		return nil, nil
+		return nil, operator{}, nil
 	}
 	var c struct {
+		operator
 		ToolCalls []struct {
 			Name      string                     `json:"name"`
 			Arguments map[string]json.RawMessage `json:"arguments"`
 		} `json:"toolCalls"`
 	}
 	if err := json.Unmarshal([]byte(about), &c); err != nil {
-		return nil, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
+		return nil, operator{}, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
 	}
 	calls := map[string]map[string]any{}
 	for _, t := range c.ToolCalls {
@@ -116,7 +133,7 @@ func wantedCalls(about string) (map[string]map[string]any, error) {
 		}
 		calls[t.Name] = args
 	}
-	return calls, nil
+	return calls, c.operator, nil
 }
 
 // arguments are what a tool is called with of which the scenario says nothing: something for each argument that its schema requires.

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+const (
+	// redirect is where a browser would be sent with the answer. Nobody listens there: the person here stops at the redirect and reads it.
+	redirect = "http://127.0.0.1:33418/callback"
+	// clientMetadata is the client id where an authorization server takes the address of a document about the client for one; the
+	// suite's name for it. The document is for authorization servers to read.
+	clientMetadata = "https://conformance-test.local/client-metadata.json"
+	// maxAuthorizations bounds how often one step (listing the tools, one call) may have the client get a new token: for a 401 and for a
+	// scope that proves too small.
+	maxAuthorizations = 2
+)
+
+// operator is what an operator would have stored for the agent: a client that the authorization server knows. Without an id, none.
+type operator struct {
+	ID        string `json:"client_id"`
+	Secret    string `json:"client_secret"`
+	Key       string `json:"private_key_pem"`
+	Algorithm string `json:"signing_algorithm"`
+	Issuer    string `json:"issuer"` // whom the client is for; empty: whoever is met first
+}
+
+// authorizer gets the tokens that one agent asks for, and remembers what belongs to which authorization server. Not safe for concurrent use.
+type authorizer struct {
+	oauth    *oauth.Client
+	web      *http.Client // of the person who clicks; follows no redirect
+	operator operator
+	ep       mcpcall.Endpoint // with the newest token
+
+	clients map[string]oauth.LoginConfig // by issuer: registered with it, and nothing to any other
+	scopes  map[string]string            // by issuer: asked for so far
+}
+
+func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
+	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{}, scopes: map[string]string{}}
+}
+
+// do tries something with the agent, and again with a new token for as long as it is refused for want of one.
+func (a *authorizer) do(ctx context.Context, try func(mcpcall.Endpoint) error) error {
+	for n := 0; ; n++ {
+		err := try(a.ep)
+		ch, refused := challenged(err)
+		if !refused {
+			return err
+		}
+		if n == maxAuthorizations {
+			return fmt.Errorf("refused after %d new tokens: %w", n, err)
+		}
+		if err := a.authorize(ctx, ch); err != nil {
+			return fmt.Errorf("get a token: %w", err)
+		}
+	}
+}
+
+// challenged: a 401, or a 403 that says that the token's scope is too small. Other refusals are not about the token.
+func challenged(err error) (oauth.Challenge, bool) {
+	var call *mcpcall.CallError
+	if !errors.As(err, &call) {
+		return oauth.Challenge{}, false
+	}
+	ch := oauth.ParseChallenge(call.Challenge)
+	return ch, call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden && ch.Error == "insufficient_scope"
+}
+
+// authorize gets a token for what the challenge asks for. Who issues tokens is asked anew each time.
+func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
+	resource, err := a.oauth.Resource(ctx, a.ep.URL, ch)
+	if err != nil {
+		return err
+	}
+	server, err := a.server(ctx, resource)
+	if err != nil {
+		return err
+	}
+	scope := oauth.UnionScopes(a.scopes[server.Issuer], resource.ScopeFor(ch)) // what was granted is not to be lost by asking for more
+	a.scopes[server.Issuer] = scope
+	var token oauth.Token
+	switch {
+	case slices.Contains(server.Grants, oauth.GrantClientCredentials) && a.operator.ID != "":
+		token, err = a.byItself(ctx, server, resource, scope)
+	case len(server.Grants) == 0 || slices.Contains(server.Grants, "authorization_code"):
+		token, err = a.byPerson(ctx, server, resource, scope)
+	default:
+		err = fmt.Errorf("%s has no grant that is used here: %q", server.Issuer, server.Grants)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("a token from %s for %q, scope %q\n", server.Issuer, resource.URL, token.Scope)
+	a.ep.Headers = map[string]secret.Secret{"Authorization": secret.New("Bearer " + token.Access.Reveal())}
+	return nil
+}
+
+// server is the resource's authorization server: for the operator's client the one that it is for, or that it has been shown to.
+func (a *authorizer) server(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
+	if a.operator.ID == "" {
+		return a.oauth.ServerOf(ctx, resource, "")
+	}
+	server, err := a.oauth.ServerOf(ctx, resource, a.operator.Issuer)
+	if err == nil {
+		a.operator.Issuer = server.Issuer
+	}
+	return server, err
+}
+
+// byItself gets a token for the operator's client, with nobody there.
+func (a *authorizer) byItself(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+	known, err := a.known(server)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	return a.oauth.Obtain(ctx, server, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: known.ClientID, Method: known.Method, Secret: known.Secret,
+		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
+}
+
+// byPerson has a person agree: one who opens the address and clicks yes.
+func (a *authorizer) byPerson(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+	client, err := a.client(ctx, server, scope)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	client.Redirect, client.Resource, client.Scope = redirect, resource.URL, scope
+	login, err := a.oauth.Begin(server, client)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	callback, err := a.click(ctx, login.URL())
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	token, _, err := login.Finish(ctx, callback)
+	return token, err
+}
+
+// client is who asks this authorization server: the operator's client, a document's address where it takes one, or a client that registers.
+func (a *authorizer) client(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
+	switch known, ok := a.clients[server.Issuer]; {
+	case a.operator.ID != "":
+		return a.known(server)
+	case ok:
+		return known, nil
+	case server.ClientIDMetadata:
+		return oauth.LoginConfig{ClientID: clientMetadata, Method: oauth.MethodNone}, nil
+	}
+	cred, err := a.oauth.Register(ctx, server, oauth.RegisterConfig{Redirect: redirect, Scope: scope})
+	if err != nil {
+		return oauth.LoginConfig{}, err
+	}
+	a.clients[server.Issuer] = oauth.LoginConfig{ClientID: cred.ClientID, Method: cred.Method, Secret: cred.Secret}
+	return a.clients[server.Issuer], nil
+}
+
+// known is the operator's client as this server wants it to prove itself.
+func (a *authorizer) known(server oauth.Server) (oauth.LoginConfig, error) {
+	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
+	c := oauth.LoginConfig{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
+	switch method {
+	case oauth.MethodBasic, oauth.MethodPost:
+		c.Secret = secret.New(a.operator.Secret)
+	case oauth.MethodKey:
+		c.Key = secret.New(a.operator.Key)
+	}
+	return c, err
+}
+
+// click is the person: opens the address and returns what the redirect would bring.
+func (a *authorizer) click(ctx context.Context, address string) (url.Values, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the authorization page: %w", err)
+	}
+	res, err := a.web.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("open the authorization page: %w", err)
+	}
+	defer res.Body.Close()
+	to, err := res.Location()
+	if err != nil {
+		page, _ := io.ReadAll(io.LimitReader(res.Body, 500))
+		return nil, fmt.Errorf("the authorization page answered %d and no redirect: %q", res.StatusCode, page)
+	}
+	if !strings.HasPrefix(to.String(), redirect+"?") {
+		return nil, fmt.Errorf("the authorization page redirects to %q, and not to %s", to.Host+to.Path, redirect)
+	}
+	return to.Query(), nil
+}
