@@ -14,12 +14,14 @@ import (
 // runName is the file in a data folder by which commands find the running worker (DESIGN §10).
 const runName = "run.json"
 
-// RunFile is what run.json says. The URLs may hold a password made for this run, hence mode 0600.
+// RunFile is what run.json says. The URLs are of embedded services alone and may hold a password made for this run, hence mode 0600; an
+// operator's own may hold a password that opens more, and is in no file of ours.
 type RunFile struct {
 	PID         int    `json:"pid"`
-	DatabaseURL string `json:"databaseUrl"`
-	RedisURL    string `json:"redisUrl"`
-	Listen      string `json:"listen"` // host:port of the HTTP server, empty when there is none
+	DatabaseURL string `json:"databaseUrl"`        // empty: not embedded
+	RedisURL    string `json:"redisUrl"`           // empty: not embedded
+	Database    string `json:"database,omitempty"` // tells which database is used that is not embedded, without its password
+	Listen      string `json:"listen"`             // host:port of the HTTP server, empty when there is none
 }
 
 // StaleRunFileError means that run.json was left by a process that is gone. It can be ignored and overwritten.

@@ -1,0 +1,73 @@
+package service
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// run.json holds no password of an operator's own services, and commands still find what is embedded by it.
+func TestRunFileWithoutPasswords(t *testing.T) {
+	t.Parallel()
+	const own, other = "postgres://herald:hunter2secret@db.example:5433/herald?sslmode=disable", "postgres://herald:hunter2secret@db.example/other"
+	const ownRedis = "redis://:hunter2secret@redis.example:6379/0"
+	keys := keyset(t)
+	for name, tt := range map[string]struct {
+		backend   Backend
+		env       []string
+		want      string // in run.json
+		database  string // of the command; empty: it is refused
+		redis     string
+		embedded  bool
+		complaint string
+	}{
+		"its own database": {Backend{DatabaseURL: secret.New(own), RedisURL: secret.New("redis-socket:///x"), EmbeddedRedis: true},
+			[]string{"DATABASE_URL=" + own, "HERALD_QUEUE=embedded", keys}, "herald@db.example:5433/herald", own, "redis-socket:///x", true, ""},
+		"another database": {Backend{DatabaseURL: secret.New(own), RedisURL: secret.New("redis-socket:///x"), EmbeddedRedis: true},
+			[]string{"DATABASE_URL=" + other, "HERALD_QUEUE=embedded", keys}, "redis-socket:///x", other, "", false, ""},
+		"a command without it": {Backend{DatabaseURL: secret.New(own), RedisURL: secret.New("redis-socket:///x"), EmbeddedRedis: true},
+			nil, "redis-socket:///x", "", "", false, "set DATABASE_URL to the same one (herald@db.example:5433/herald)"},
+		"its own Redis": {Backend{DatabaseURL: secret.New("postgres:///herald?host=/x"), RedisURL: secret.New(ownRedis), EmbeddedDatabase: true},
+			[]string{"REDIS_URL=" + ownRedis}, "postgres:///herald?host=/x", "postgres:///herald?host=/x", ownRedis, false, ""},
+		"nothing of its own": {Backend{DatabaseURL: secret.New("postgres:///herald?host=/x"), RedisURL: secret.New("redis-socket:///x"), EmbeddedDatabase: true, EmbeddedRedis: true},
+			nil, "postgres:///herald?host=/x", "postgres:///herald?host=/x", "redis-socket:///x", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			lock, err := embedded.LockDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = lock.Release() }()
+			tt.backend.DataDir = dir
+			forget, err := (&assembly{backend: &tt.backend}).announce("127.0.0.1:8080")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer forget()
+			text, err := os.ReadFile(filepath.Join(dir, "run.json"))
+			if err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), tt.want) {
+				t.Errorf("%s, %v", text, err)
+			}
+			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), slog.New(slog.DiscardHandler))
+			if tt.complaint != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.complaint) {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.DatabaseURL.Reveal() != tt.database || b.RedisURL.Reveal() != tt.redis || b.EmbeddedRedis != tt.embedded {
+				t.Errorf("%s, %s, embedded Redis: %t", b.DatabaseURL.Reveal(), b.RedisURL.Reveal(), b.EmbeddedRedis)
+			}
+		})
+	}
+}
