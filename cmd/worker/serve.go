@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,14 +17,7 @@ type serveCmd struct {
 	Ephemeral bool `help:"Embedded services keep nothing when the worker stops."`
 }
 
-// gcPercent is how much a worker's heap grows between two collections, in percent of what is alive. Little is, and each call throws some
-// 30 KB away: at Go's 100 the collector runs dozens of times a second. GOGC overrides it, GOMEMLIMIT bounds it.
-const gcPercent = 400
-
 func (c *serveCmd) Run(a *app) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Logger: a.log})
 }
 

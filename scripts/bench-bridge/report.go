@@ -31,8 +31,10 @@ type report struct {
 	rounds  int
 	time    time.Duration
 	ended   time.Time
-	cells   []cell // in the order in which they came
-	samples map[cell][]sample
+	// heapGoal is at how many bytes the heap of this program was collected, at the end.
+	heapGoal uint64
+	cells    []cell // in the order in which they came
+	samples  map[cell][]sample
 }
 
 func (r *report) add(c cell, s sample) {
@@ -128,7 +130,7 @@ func (r *report) markdown() string {
 	p("- Herald at commit %s, %s, %s of measuring", m.commit, m.began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.began).Round(time.Second))
 	p("- bridge: %s and %s, a client for every POST; agent: an mcp-go server whose tool's schema has `anyOf`", expressPackage, sdkPackage)
 	p("- %d rounds of %s for each row, by turns, each with processes just started; medians over the rounds. Herald and mcp-go alone call the same", r.rounds, r.time)
-	p("  agent and change places every %s, so that what else the machine does meets both. The heap of all three\n  callers grows by %d %% between collections (GOGC), as a worker's. Everything runs on these cores.\n", slice, gcPercent)
+	p("  agent and change places every %s, so that what else the machine does meets both. What calls is one\n  program whose heap is collected at %d MB, as a worker's is at 24 MB (GOGC %d instead of 100). Everything runs on these cores.\n", slice, r.heapGoal>>20, gcPercent)
 	p("## Targets\n")
 	p("| what | target | measured | |\n| --- | --- | --- | --- |")
 	for _, t := range r.targets() {
