@@ -207,7 +207,7 @@ type sealedSecret struct {
 	replace    func(ctx context.Context, ciphertext []byte) (changed bool, err error)
 }
 
-// eachSealed goes through all that is sealed: headers of jobs, then tokens.
+// eachSealed goes through all that is sealed: headers of jobs, tokens, access tokens of OAuth credentials.
 func eachSealed(a *app, st *openStore, do func(sealedSecret) error) error {
 	for after, done := uuid.Nil, false; !done; {
 		var page []store.Sealed
@@ -221,7 +221,26 @@ func eachSealed(a *app, st *openStore, do func(sealedSecret) error) error {
 			}
 		}
 	}
-	return eachToken(a, st, func(t store.Token) error { return do(sealedToken(st, t)) })
+	if err := eachToken(a, st, func(t store.Token) error { return do(sealedToken(st, t)) }); err != nil {
+		return err
+	}
+	return eachAccess(a, st, func(t store.Token) error { return do(sealedAccess(st, t)) })
+}
+
+// eachAccess goes through the credentials that an access token is stored for.
+func eachAccess(a *app, st *openStore, do func(store.Token) error) error {
+	for last := (*store.Token)(nil); ; {
+		page, err := st.AccessAfter(a.ctx, last)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, t := range page {
+			if err := do(t); err != nil {
+				return err
+			}
+		}
+		last = &page[len(page)-1]
+	}
 }
 
 func sealedHeaders(st *openStore, s store.Sealed) sealedSecret {
@@ -232,6 +251,11 @@ func sealedHeaders(st *openStore, s store.Sealed) sealedSecret {
 func sealedToken(st *openStore, t store.Token) sealedSecret {
 	return sealedSecret{fmt.Sprintf("the token of %s for %s", nameOf(t.Agent), printable(t.Origin)), t.Binding(), t.Ciphertext,
 		func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }}
+}
+
+func sealedAccess(st *openStore, t store.Token) sealedSecret {
+	return sealedSecret{fmt.Sprintf("the access token of %s for %s", nameOf(t.Agent), printable(t.Origin)), t.AccessBinding(), t.Access.Ciphertext,
+		func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }}
 }
 
 type keysReencryptCmd struct {

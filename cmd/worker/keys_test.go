@@ -7,9 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -169,5 +171,46 @@ func TestKeysWrapped(t *testing.T) {
 		if code == 0 || !strings.Contains(errs, name) || strings.Contains(errs, "hunter2") {
 			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
 		}
+	}
+}
+
+// TestKeysOfAccessTokens: what was obtained with an OAuth credential is counted and sealed anew like what an operator stored.
+func TestKeysOfAccessTokens(t *testing.T) {
+	d := newDesk(t)
+	first := newKeyset(t)
+	d.with(first)
+	keyset := func(text string) *secret.Keyset {
+		t.Helper()
+		k, err := secret.Parse(secret.New(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	k := keyset(first)
+	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}, Origin: "https://agent.example",
+		Scheme: store.SchemeClientCredentials, Header: "Authorization", Issuer: "https://login.example"}
+	var err error
+	if token.Ciphertext, err = k.Seal([]byte("hunter1"), token.Binding()); err != nil {
+		t.Fatal(err)
+	}
+	if token.Access, err = delivery.SealAccess(k, token, oauth.Token{Access: secret.New("hunter2")}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.store.SetToken(t.Context(), token); err != nil {
+		t.Fatal(err)
+	}
+	d.with(d.next("keys", "rotate", "add"))
+	last := d.next("keys", "rotate", "promote")
+	d.with(last)
+	d.says(1, "2 secrets are sealed with it", "keys", "rotate", "remove", fmt.Sprint(k.PrimaryID()), "--cleartext")
+	d.says(0, "2 of 2 secrets were sealed anew", "keys", "reencrypt")
+	d.next("keys", "rotate", "remove", fmt.Sprint(k.PrimaryID()))
+	list, err := d.store.AccessAfter(t.Context(), nil)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if plain, err := keyset(last).Open(list[0].Access.Ciphertext, list[0].AccessBinding()); err != nil || !strings.Contains(string(plain), "hunter2") {
+		t.Error(err)
 	}
 }

@@ -48,8 +48,17 @@ func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 	return "answered: " + excerpt(answer.Text, 120), nil
 }
 
-// send makes sure of the lease and calls the tool.
-func (p *Pipeline) send(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
+// send calls the tool.
+func (p *Pipeline) send(ctx context.Context, a *attempt, timeout time.Duration) (answer mcpcall.Answer, err error) {
+	err = p.renewing(ctx, a, func() (err error) {
+		answer, err = p.sendOnce(ctx, a, timeout)
+		return err
+	})
+	return answer, err
+}
+
+// sendOnce makes sure of the lease and calls the tool.
+func (p *Pipeline) sendOnce(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
 	if err := p.secureLease(ctx, a, timeout); err != nil {
 		return mcpcall.Answer{}, err
 	}

@@ -56,9 +56,7 @@ func (p *Pipeline) toolNames(a *attempt) []string {
 }
 
 func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
-	ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
-	defer cancel()
-	tools, err := p.Caller.Tools(ctx, a.target, fresh)
+	tools, err := p.list(ctx, a, fresh)
 	switch {
 	case listsNothing(err):
 		return errNoTool
@@ -78,6 +76,17 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	a.tool, a.args, a.cleaned = tool, f.Arguments, f.Cleaned
 	a.out.ToolName, a.out.Arguments = tool.Name, f.Sent
 	return nil
+}
+
+// list asks what the agent offers.
+func (p *Pipeline) list(ctx context.Context, a *attempt, fresh bool) (tools mcpcall.ToolSet, err error) {
+	err = p.renewing(ctx, a, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
+		defer cancel()
+		tools, err = p.Caller.Tools(ctx, a.target, fresh)
+		return err
+	})
+	return tools, err
 }
 
 // learn notes what the agent says of itself, for its row. That is written with every delivery, so what it offers goes along only when

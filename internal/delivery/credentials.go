@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -31,19 +32,26 @@ import (
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
 	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
+	RenewalLedger
 }
 
 // CredentialsConfig makes Credentials.
 type CredentialsConfig struct {
 	Ledger TokenLedger
 	Opener Opener
+	// OAuth gets access tokens, and Sealer seals what it gets; nil: what is for an agent with an OAuth credential is held.
+	OAuth  Authority
+	Sealer Sealer
 	// Age is how long what was read of an agent is believed, unless its epoch is raised before. Default 1 min.
 	Age time.Duration
 	// Entries bounds the agents remembered. Default 10,000.
 	Entries int
 	// Patience is how long an agent that refused its credentials is not asked again. Default 10 min.
 	Patience time.Duration
-	Now      func() time.Time // default time.Now
+	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms while one waits.
+	Ticks  <-chan time.Time
+	Logger *slog.Logger
+	Now    func() time.Time // default time.Now
 }
 
 // Credentials are what operators stored for agents: which token goes to which origin. What is remembered is sealed. It also remembers who
@@ -53,6 +61,7 @@ type Credentials struct {
 	CredentialsConfig
 	known   *lru.Cache[store.Agent, *knownTokens]
 	refused *lru.Cache[store.Agent, refusal]
+	renewer *renewer // nil without OAuth
 	// The epoch under which a success has released what is held. One alone proves nothing about another call: an agent that forbids some
 	// calls for what is in them, and takes the others, would be asked about each of them again after every success.
 	released *lru.Cache[store.Agent, int64]
@@ -66,12 +75,13 @@ type knownTokens struct {
 	held   atomic.Bool // deliveries wait for a credential
 }
 
-// refusal is a credential that an agent did not take.
+// refusal is a credential that an agent did not take, or, without credential, that there was none.
 type refusal struct {
 	epoch      int64
 	origin     string
 	credential [sha256.Size]byte
 	at         time.Time
+	oauth      bool // it said that it wants OAuth
 }
 
 // NewCredentials checks the configuration.
@@ -87,6 +97,9 @@ func NewCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
 	c := &Credentials{CredentialsConfig: cfg}
 	var err error
 	if c.known, err = lru.New[store.Agent, *knownTokens](cfg.Entries); err != nil {
@@ -97,6 +110,11 @@ func NewCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	}
 	if c.released, err = lru.New[store.Agent, int64](cfg.Entries); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	if cfg.OAuth != nil {
+		if c.renewer, err = newRenewer(cfg); err != nil {
+			return nil, err
+		}
 	}
 	return c, nil
 }
@@ -129,14 +147,17 @@ func (p *Pipeline) authorize(ctx context.Context, a *attempt) (note string, err 
 	if err != nil {
 		return "", err
 	}
-	if note, err = c.attach(k.tokens, a.claim.Agent(), &a.target, a.job.Action.ResolveEndpoint && !a.target.Listed); err != nil {
+	registered := a.job.Action.ResolveEndpoint && !a.target.Listed
+	if a.stored, err = c.attach(ctx, k.tokens, a.claim.Agent(), &a.target, registered, a.claim.Replay); err != nil {
 		return "", err
 	}
+	note = noteOf(a.stored)
 	if a.claim.Replay {
 		return note, nil
 	}
 	if r, ok := c.refused.Get(a.claim.Agent()); ok && r.epoch == a.claim.Epoch && r.credential == credentialOf(a.target) {
 		if ago := c.Now().Sub(r.at); ago < c.Patience {
+			a.oauth = r.oauth
 			return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent refused what it was sent %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
 				ago.Round(time.Second), (c.Patience-ago).Round(time.Second), a.remedy()))
 		}
@@ -152,36 +173,57 @@ func (c *Credentials) Attach(ctx context.Context, g store.Agent, epoch int64, e 
 	if err != nil {
 		return "", err
 	}
-	return c.attach(k.tokens, g, e, registered)
+	t, err := c.attach(ctx, k.tokens, g, e, registered, true)
+	return noteOf(t), err
 }
 
-// attach sets the header of the token that is stored for the endpoint's origin, unless it has headers already.
-func (c *Credentials) attach(tokens []store.Token, g store.Agent, e *mcpcall.Endpoint, registered bool) (note string, err error) {
+// noteOf says that a token goes along; nil: none does.
+func noteOf(t *store.Token) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.OAuth():
+		return ", with an access token of the credential stored for it"
+	}
+	return ", with the token stored for it"
+}
+
+// attach sets the header of the token that is stored for the endpoint's origin, unless it has headers already, and returns that token;
+// nil: there is none to send. insist has what failed a moment ago tried again.
+func (c *Credentials) attach(ctx context.Context, tokens []store.Token, g store.Agent, e *mcpcall.Endpoint, registered, insist bool) (*store.Token, error) {
 	if len(tokens) == 0 || e.URL == "" || len(e.Headers) > 0 {
-		return "", nil
+		return nil, nil
 	}
 	origin, err := CredentialOrigin(e.URL)
 	if err != nil {
-		return "", nil // the guard says why it is not called
+		return nil, nil // the guard says why it is not called
 	}
 	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
 	switch {
 	case i < 0 && registered:
-		return "", moved(g, origin, tokens)
+		return nil, moved(g, origin, tokens)
 	case i < 0:
-		return "", nil
+		return nil, nil
 	}
 	t := tokens[i]
 	if t.ExpiresAt != nil && !c.Now().Before(*t.ExpiresAt) {
-		return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s expired at %s: store another one with `worker token set`",
-			origin, t.ExpiresAt.UTC().Format(time.RFC3339)))
+		return nil, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
+			origin, t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(t)))
 	}
-	value, err := c.reveal(t)
+	value, err := c.value(ctx, errand{token: t, url: e.URL, insist: insist})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	e.Headers = map[string]secret.Secret{t.Header: value}
-	return ", with the token stored for it", nil
+	return &t, nil
+}
+
+// value is what the token's header says.
+func (c *Credentials) value(ctx context.Context, e errand) (secret.Secret, error) {
+	if e.token.OAuth() {
+		return c.renewer.bearer(ctx, e)
+	}
+	return c.reveal(e.token)
 }
 
 // moved holds what is for an agent whose registration leads somewhere else than its token may go.
@@ -191,11 +233,12 @@ func moved(g store.Agent, now string, tokens []store.Token) error {
 	for _, t := range tokens[:min(len(tokens), most)] {
 		before = append(before, t.Origin)
 	}
-	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %[1]s now, and its token was stored for %[2]s, so nothing is sent. Look whether that is "+
-		"its doing, then `worker token set %[3]d:%[4]s --origin %[1]s`", excerpt(now, 300), strings.Join(before, ", "), g.ChainID, g.ID))
+	again := store.Token{Agent: g, Origin: excerpt(now, 300), Scheme: tokens[0].Scheme}
+	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
+		"its doing, then %s", again.Origin, strings.Join(before, ", "), howToStore(again)))
 }
 
-// reveal is the header's value.
+// reveal is the value of a token that is sent as it is stored.
 func (c *Credentials) reveal(t store.Token) (value secret.Secret, err error) {
 	plain, err := c.Opener.Open(t.Ciphertext, t.Binding())
 	if err != nil {
@@ -230,8 +273,20 @@ func (c *Credentials) refuse(a *attempt, v retry.Verdict, failure error) {
 		k.held.Store(true)
 	}
 	var call *mcpcall.CallError
-	if errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall) {
-		c.refused.Add(a.claim.Agent(), refusal{a.claim.Epoch, origin(a.target.URL), credentialOf(a.target), c.Now()})
+	var renewal *renewalError
+	switch {
+	case a.narrow, errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
+		c.refused.Add(a.claim.Agent(), refusal{a.claim.Epoch, origin(a.target.URL), credentialOf(a.target), c.Now(), a.oauth})
+	case errors.As(failure, &renewal) && !c.refused.Contains(a.claim.Agent()):
+		// The agent has refused nothing, since there was nothing to send it. When there is, what is held is released.
+		c.refused.Add(a.claim.Agent(), refusal{epoch: a.claim.Epoch, origin: origin(a.target.URL), at: c.Now()})
+	}
+}
+
+// Flush saves what the store could not be given, before the process ends.
+func (c *Credentials) Flush(ctx context.Context) {
+	if c != nil && c.renewer != nil {
+		c.renewer.flush(ctx)
 	}
 }
 

@@ -85,6 +85,7 @@ func TestCheckToken(t *testing.T) {
 
 // countingTokens is a ledger that counts its questions.
 type countingTokens struct {
+	RenewalLedger   // none
 	asked, released int
 	held            bool
 	err             error

@@ -3,7 +3,8 @@
 // It reads like the way of a delivery: Pipeline.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
 // step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
 // Dispatcher (tasks into Redis), Sweeper (what Redis or a dead worker lost), Intake (jobs into the store), Results (outcomes that
-// Postgres could not take), Limits (what one origin gets; package limits).
+// Postgres could not take), Limits (what one origin gets; package limits), Credentials (which token goes to which origin) and in it the
+// renewer (access tokens of OAuth credentials, had and renewed once for all workers).
 //
 // What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), chains, content, MCP.
 //
@@ -13,5 +14,7 @@
 //   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and a claim after an
 //     attempt that never ended looks there first: what is known must not be asked for again.
 //   - After Postgres was away nothing is taken from a worker until every living one could record what it knows.
+//   - A token goes to the origin that an operator stored it for, an OAuth credential to the issuer it is pinned to, and to nobody else. A
+//     renewed refresh token is stored before anything else is done, also when the delivery that needed it is stopped.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
 package delivery

@@ -242,15 +242,19 @@ type attempt struct {
 	file    job.File
 	tool    mcpcall.Tool
 	args    map[string]any
-	cleaned bool      // control characters were taken out of what the agent receives
-	own     bool      // the credentials are the job's own
-	listed  bool      // the servers file has something to say about the agent: server
-	unbound bool      // nothing binds the agent to the endpoint that its registration names
-	bare    bool      // out has lost what Postgres would not take
-	kept    bool      // Redis has out, because Postgres did not take it at once
-	place   Place     // at the origin
-	share   Place     // among the unbound agents of the origin
-	offered time.Time // when the tools in out were listed
+	cleaned bool         // control characters were taken out of what the agent receives
+	own     bool         // the credentials are the job's own
+	renewed bool         // the access token was renewed because the agent refused it
+	narrow  bool         // the agent wants an access token with more scope, which could not be had or did not help
+	oauth   bool         // the agent wants OAuth, and no credential for that is stored
+	listed  bool         // the servers file has something to say about the agent: server
+	unbound bool         // nothing binds the agent to the endpoint that its registration names
+	bare    bool         // out has lost what Postgres would not take
+	kept    bool         // Redis has out, because Postgres did not take it at once
+	stored  *store.Token // whose token the target is sent; nil: none that is stored
+	place   Place        // at the origin
+	share   Place        // among the unbound agents of the origin
+	offered time.Time    // when the tools in out were listed
 	out     store.Outcome
 }
 

@@ -71,9 +71,11 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		return retry.Verdict{}
 	}
 	v := retry.Classify(failure)
-	p.Credentials.refuse(a, v, failure)
 	var call *mcpcall.CallError
-	if v.Reason == retry.AuthRequired && a.target.Listed && errors.As(failure, &call) {
+	refused := v.Reason == retry.AuthRequired && errors.As(failure, &call)
+	a.oauth = refused && a.wantsOAuth(call)
+	p.Credentials.refuse(a, v, failure)
+	if refused && (a.target.Listed || a.oauth) {
 		v.Text += ": " + a.remedy()
 	}
 	if v.Reason == retry.AuthRequired && a.own {

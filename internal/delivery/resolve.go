@@ -38,10 +38,13 @@ func (p *Pipeline) resolve(ctx context.Context, a *attempt) (detail string, err 
 func (a *attempt) remedy() string {
 	const token = "`worker token set` stores a credential for it and releases what is held"
 	switch ep, _ := a.server.Endpoint(); {
+	case a.target.Listed && len(ep.Headers) > 0: // they win over a stored token
+		return "mend its auth or headers in the servers file, which releases what is held"
+	case a.oauth:
+		agent := a.claim.Agent()
+		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`", agent.ChainID, agent.ID)
 	case !a.target.Listed:
 		return token
-	case len(ep.Headers) > 0: // they win over a stored token
-		return "mend its auth or headers in the servers file, which releases what is held"
 	}
 	return "give it auth or headers in the servers file, or " + token
 }

@@ -33,6 +33,7 @@ type assembly struct {
 	content *Content
 	pool    *mcpcall.Pool
 	listed  *listed
+	tokens  *delivery.Credentials
 	runner  *delivery.Runner
 	intake  *delivery.Intake
 	sweeper *delivery.Sweeper
@@ -90,9 +91,15 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if a.unbound != nil {
 		parts.Unbound = a.unbound
 	}
-	if parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys}); err != nil {
+	authority, err := OAuth(a.content.Guard)
+	if err != nil {
 		return err
 	}
+	parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	a.tokens = parts.Credentials
 	pipeline, err := delivery.New(parts)
 	if err != nil {
 		return err

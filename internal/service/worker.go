@@ -205,6 +205,7 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopMargin)
 	defer cancel()
 	a.runner.Wait(last)
+	a.tokens.Flush(last)
 	o.Logger.Info("stopped")
 	return nil
 }
@@ -214,7 +215,15 @@ func (a *assembly) announce(addr string) (forget func(), err error) {
 	if a.backend.DataDir == "" {
 		return func() {}, nil
 	}
-	f := embedded.RunFile{PID: os.Getpid(), DatabaseURL: a.backend.DatabaseURL.Reveal(), RedisURL: a.backend.RedisURL.Reveal(), Listen: addr}
+	f := embedded.RunFile{PID: os.Getpid(), Listen: addr}
+	if a.backend.EmbeddedDatabase {
+		f.DatabaseURL = a.backend.DatabaseURL.Reveal()
+	} else {
+		f.Database = databaseName(a.backend.DatabaseURL)
+	}
+	if a.backend.EmbeddedRedis {
+		f.RedisURL = a.backend.RedisURL.Reveal()
+	}
 	if err := embedded.WriteRunFile(a.backend.DataDir, f); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@
 //     numbers only go on, but that a free attempt's is used again.
 //   - An attempt is completed once. One without outcome is under way, or its outcome is unknown: only Redis may know it (Adopt).
 //   - What is final changes only by an operator's replay, by retention (which drops what it carried), or when its event comes back.
+//   - An access token is renewed by one worker at a time: it leases the renewal and saves by its number. A credential that was replaced
+//     meanwhile takes nothing that was had for the one before.
 //   - Every call ends: a context without a deadline gets one.
 //
 // A warm delivery costs two round trips and two commits: Claim, and Record, which also hands out the agent's next ones.

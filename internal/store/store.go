@@ -95,7 +95,7 @@ type statements struct {
 	overdue, redispatch, lostBefore, depth                          string
 	adopt, replay, cancel, releaseHeld, agentsOf                    string
 	heldDisabled, learn                                             string
-	setToken                                                        string
+	setToken, leaseRenewal, saveRenewal                             string
 	retain, retainAttempts, oldWeeks                                string
 }
 
@@ -109,8 +109,8 @@ func readStatements() (q statements, err error) {
 		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
 		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld, "agents_of": &q.agentsOf,
 		"held_disabled": &q.heldDisabled, "learn": &q.learn,
-		"set_token": &q.setToken,
-		"retain":    &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
+		"set_token": &q.setToken, "lease_renewal": &q.leaseRenewal, "save_renewal": &q.saveRenewal,
+		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
 		b, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {

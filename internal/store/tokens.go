@@ -17,6 +17,10 @@ const (
 	SchemeBearer = "bearer" // Authorization: Bearer <token>
 	SchemeHeader = "header" // the bare token in the named header
 	SchemeFile   = "file"   // what is sealed is the path of a file that holds the token; sent as its header says
+
+	// What is sealed is an OAuth credential; what is sent is an access token that the issuer gives for it, as Authorization: Bearer.
+	SchemeClientCredentials = "oauth_client_credentials"
+	SchemeAuthorizationCode = "oauth_authorization_code" // a person agreed once; it is renewed with a refresh token
 )
 
 // Token is a credential that an operator stored: his consent that it is sent to that origin, and to no other.
@@ -25,38 +29,65 @@ type Token struct {
 	Origin     string // scheme://host[:port], as delivery.CredentialOrigin spells it
 	Scheme     string
 	Header     string // canonical; Authorization means that Bearer stands before the token
+	Issuer     string // of an OAuth credential: the only authorization server that it is for, as that one spells itself; else empty
 	Ciphertext []byte
 	CreatedAt  time.Time
-	UpdatedAt  time.Time
+	UpdatedAt  time.Time  // when it was stored; sealing it anew and renewing it do not change that
 	ExpiresAt  *time.Time // nil: never
+
+	// Access is the access token that is had for an OAuth credential: SetToken stores it along, AccessAfter reads it, others leave it nil.
+	Access *Access
 }
 
-// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme or header it does not open.
+// OAuth tells whether the token is a credential that access tokens are had for.
+func (t Token) OAuth() bool {
+	return t.Scheme == SchemeClientCredentials || t.Scheme == SchemeAuthorizationCode
+}
+
+// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open.
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
-		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header}
+		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
+}
+
+// AccessBinding is what the ciphertext of its access token belongs to.
+func (t Token) AccessBinding() secret.Binding {
+	b := t.Binding()
+	b.Purpose = "agent_mcp_tokens.access.v1"
+	return b
 }
 
 // tokenColumns are read by scanToken.
-const tokenColumns = `chain_id, identity_registry, agent_id::text, origin, scheme, coalesce(header, ''), ciphertext, created_at, updated_at, expires_at`
+const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
+	t.created_at, t.updated_at, t.expires_at`
+
+func (t *Token) columns() []any {
+	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
+}
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Ciphertext, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt)
+	err = row.Scan(t.columns()...)
 	return t, err
 }
 
 // SetToken keeps a token in the place of the one of the same agent and origin, raises the agent's epoch, so that every worker sees it
 // with its next claim, and releases what is held for want of a credential: in order, in as many transactions as it takes. An agent that is
-// not known yet is made known. It returns how many deliveries were released and the tasks that the caller puts into Redis, also when it
-// fails in the middle: calling it again goes on.
+// not known yet is made known. An access token that was had for the one before is forgotten. It returns how many deliveries were released
+// and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
-	if !ok || t.Origin == "" || t.Header == "" {
+	switch {
+	case !ok || t.Origin == "" || t.Header == "":
 		return 0, nil, errors.New("a token needs an origin, a header and a ciphertext")
+	case t.OAuth() != (t.Issuer != ""):
+		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
 	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, s.sql.setToken, t.ChainID, t.Registry, t.ID, t.Origin, t.Scheme, t.Header, t.Ciphertext, int64(key), t.ExpiresAt)
-		return err
+		if _, err := tx.Exec(ctx, s.sql.setToken, t.ChainID, t.Registry, t.ID, t.Origin, t.Scheme, t.Header, t.Ciphertext, int64(key), t.ExpiresAt,
+			null(t.Issuer)); err != nil {
+			return err
+		}
+		return setAccess(ctx, tx, t)
 	})
 	if err != nil {
 		err = fmt.Errorf("store a token of agent %d:%s: %w", t.ChainID, t.ID, Plain(err))
@@ -102,7 +133,7 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	b := &pgx.Batch{}
-	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens
+	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
 		Query(func(rows pgx.Rows) error {
 			tokens, err = pgx.CollectRows(rows, scanToken)

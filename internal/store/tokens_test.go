@@ -116,7 +116,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 func TestTokenMovedBySQL(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	for i, change := range []string{"", "chain_id = 1", "identity_registry = '0xaa'", "agent_id = 77", "origin = 'https://evil.example'", "scheme = 'header'", "header = 'X-Key'"} {
+	for i, change := range []string{"", "chain_id = 1", "identity_registry = '0xaa'", "agent_id = 77", "origin = 'https://evil.example'", "scheme = 'header'", "header = 'X-Key'", "issuer = 'https://evil.example'"} {
 		id := fmt.Sprint(i)
 		if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed(id), tokenOrigin, "secret")); err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func TestTokenMovedBySQL(t *testing.T) {
 		}
 	}
 	list, err := s.TokensAfter(t.Context(), nil)
-	if err != nil || len(list) != 7 {
+	if err != nil || len(list) != 8 {
 		t.Fatal(len(list), err)
 	}
 	opened := 0

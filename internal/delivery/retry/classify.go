@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -83,11 +85,11 @@ func Classify(err error) Verdict {
 	v.Unknown = v.Unknown || v.Reason == OutcomeUnknown
 	switch v.Reason {
 	case ConnectFailed:
-		v.Moved, v.Unwell = true, true
+		v.Moved, v.Unwell = !v.aside, !v.aside
 	case ToolNotFound:
 		v.Moved = v.AgentFault
 	case Timeout, ServerError, OutcomeUnknown:
-		v.Unwell = true
+		v.Unwell = !v.aside
 	}
 	return v
 }
@@ -97,7 +99,7 @@ func reasonOf(err error, v *Verdict) Reason {
 		v.AgentFault = true
 		return r
 	}
-	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofResolver, ofChain, ofMCP, ofContent, ofStore} {
+	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofResolver, ofChain, ofMCP, ofContent, ofOAuth, ofStore} {
 		if r, ok := of(err, v); ok {
 			return r
 		}
@@ -175,6 +177,33 @@ func ofContent(err error, v *Verdict) (Reason, bool) {
 		return ContentUnavailable, true
 	}
 	return "", false
+}
+
+// ofOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says nothing of the agent.
+func ofOAuth(err error, v *Verdict) (Reason, bool) {
+	var no *oauth.RefusedError
+	var document *oauth.MetadataError
+	var other *oauth.IssuerError
+	var away *oauth.UnavailableError
+	switch {
+	case errors.As(err, &no), errors.As(err, &document), errors.As(err, &other):
+		return AuthRequired, true
+	case !errors.As(err, &away):
+		return "", false
+	}
+	v.aside, v.RetryAfter = true, away.RetryAfter
+	var network net.Error
+	switch timeout := errors.As(away.Err, &network) && network.Timeout(); {
+	case away.Status == http.StatusTooManyRequests:
+		return RateLimited, true
+	case timeout, errors.Is(away.Err, context.DeadlineExceeded):
+		return Timeout, true
+	case errors.Is(away.Err, context.Canceled):
+		return InternalError, true // this process gave up
+	case away.Status != 0:
+		return ServerError, true
+	}
+	return ConnectFailed, true
 }
 
 func ofMCP(err error, v *Verdict) (Reason, bool) {

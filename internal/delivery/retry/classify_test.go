@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -136,6 +137,17 @@ func TestClassify(t *testing.T) {
 		"-32700":                  {call(mcpcall.CallError{Code: -32700, Written: true}), BadResponse, Reject, false, true},
 		"-32020":                  {call(mcpcall.CallError{Code: -32020, Written: true}), BadResponse, Reject, false, true},
 		"-32022 at the handshake": {call(mcpcall.CallError{Stage: open, Code: -32022}), BadResponse, Reject, false, true},
+
+		// Authorization servers.
+		"credential refused":    {fmt.Errorf("renew: %w", &oauth.RefusedError{Code: "invalid_client"}), AuthRequired, Hold, true, false},
+		"another issuer":        {&oauth.IssuerError{Pinned: "https://a.example"}, AuthRequired, Hold, true, false},
+		"unusable metadata":     {&oauth.MetadataError{Problem: "no JSON"}, AuthRequired, Hold, true, false},
+		"login server away":     {&oauth.UnavailableError{Err: io.EOF}, ConnectFailed, Wait, false, false},
+		"login server is slow":  {&oauth.UnavailableError{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, Timeout, Wait, false, false},
+		"login server is busy":  {&oauth.UnavailableError{Status: 429, Err: io.EOF}, RateLimited, Wait, false, false},
+		"login server fails":    {&oauth.UnavailableError{Status: 503, Err: io.EOF}, ServerError, Wait, false, false},
+		"nobody waits for it":   {&oauth.UnavailableError{Err: context.Canceled}, InternalError, Wait, false, false},
+		"login server's babble": {&oauth.UnavailableError{Status: 200, Err: io.EOF}, ServerError, Wait, false, false},
 
 		"anything else":      {errors.New("what is this"), InternalError, Wait, false, false},
 		"a deadline of ours": {context.DeadlineExceeded, InternalError, Wait, false, false},
@@ -279,6 +291,17 @@ func TestLimited(t *testing.T) {
 		NotConfirmed: false, BehindEarlier: false, AuthRequired: false, ConnectFailed: false} {
 		if got := Classify(Pause(r, time.Second, "")).Limited(); got != want {
 			t.Errorf("%s: %t", r, got)
+		}
+	}
+}
+
+// TestAside: that an authorization server gives no answer counts neither against the agent's endpoint nor for its having moved.
+func TestAside(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{0, 429, 500} {
+		v := Classify(fmt.Errorf("renew: %w", &oauth.UnavailableError{Status: status, RetryAfter: time.Minute, Err: errors.New("no")}))
+		if v.Unwell || v.Moved || v.Unknown || v.AgentFault || v.RetryAfter != time.Minute {
+			t.Errorf("%d: %+v", status, v)
 		}
 	}
 }

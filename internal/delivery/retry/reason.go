@@ -117,6 +117,8 @@ type Verdict struct {
 
 	RetryAfter time.Duration // what the other side asked for; 0: nothing
 	Pause      time.Duration // length of a free wait
+
+	aside bool // somebody beside the agent failed: its endpoint may be well
 }
 
 // Limited tells whether the wait comes from a limit that the agent's other deliveries would meet as well.

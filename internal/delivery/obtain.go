@@ -1,0 +1,249 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// open reads the access token that the store has; nil: it has none. One that does not open is as good as none.
+func (r *renewer) open(found store.Renewal) *access {
+	if found.Access == nil {
+		return nil
+	}
+	a := &access{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
+	plain, err := r.Opener.Open(a.sealed, found.Token.AccessBinding())
+	var kept keptAccess
+	if err != nil || json.Unmarshal(plain, &kept) != nil || CheckToken(kept.Access) != nil {
+		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID, "origin", found.Token.Origin, "error", err)
+		return a
+	}
+	a.value, a.scope, a.since = secret.New("Bearer "+kept.Access), kept.Scope, kept.Since
+	if found.Access.ExpiresAt != nil {
+		a.until = *found.Access.ExpiresAt
+	}
+	return a
+}
+
+// obtain asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though the delivery is stopped:
+// the refresh token that it was asked with may be of no use any more.
+func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, error) {
+	cred, err := r.credential(mine.Token)
+	if err != nil {
+		return nil, err
+	}
+	last := r.open(mine.Renewal)
+	find, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	to, err := r.aim(find, e, mine.Token, cred, last)
+	if err != nil {
+		return nil, explain(mine.Token, err)
+	}
+	if r.Now().Sub(mine.began)+askTimeout+saveTimeout > renewLease {
+		return nil, errLeaseOver
+	}
+	ask, cancelAsk := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancelAsk()
+	token, err := r.OAuth.Obtain(ask, to.server, to.credential, to.scope)
+	if err == nil {
+		err = sendable(mine.Token, token)
+	}
+	if err != nil {
+		return nil, explain(mine.Token, err)
+	}
+	token.Scope = to.scope
+	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() {
+		return r.save(ctx, mine.Renewal, token, nil)
+	}
+	cred.RefreshToken = token.Refresh
+	return r.save(ctx, mine.Renewal, token, &cred)
+}
+
+// sendable: an access token that no header can carry is no usable answer.
+func sendable(t store.Token, token oauth.Token) error {
+	if err := CheckToken(token.Access.Reveal()); err != nil {
+		return &oauth.UnavailableError{Host: t.Issuer, Err: fmt.Errorf("the access token that it gave cannot be sent: it %w", err)}
+	}
+	return nil
+}
+
+// credential opens what the operator stored, or what a renewal made of it.
+func (r *renewer) credential(t store.Token) (oauth.Credential, error) {
+	plain, err := r.Opener.Open(t.Ciphertext, t.Binding())
+	if err != nil {
+		return oauth.Credential{}, fmt.Errorf("the credential stored for %s: %w", t.Origin, err)
+	}
+	cred, err := oauth.ParseCredential(plain)
+	if err != nil {
+		return cred, retry.Fail(retry.AuthRequired, fmt.Sprintf("the credential stored for %s cannot be used (%v): store it again, %s", t.Origin, err, howToStore(t)))
+	}
+	return cred, nil
+}
+
+// goal is what is asked for, and where.
+type goal struct {
+	server     oauth.Server
+	credential oauth.Credential
+	scope      string
+}
+
+// aim finds the authorization server, which must be the one that the credential is for, and the scope to ask for. The agent is asked when
+// it refused a token, or when the credential does not say what it is for. An agent without a document names nobody else.
+func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.Credential, last *access) (goal, error) {
+	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope that the login had
+	scope := cred.Scope
+	if wants && scope == "" && last != nil {
+		scope = last.scope
+	}
+	resource := oauth.Resource{URL: cred.Resource, Issuers: []string{t.Issuer}, Legacy: t.Issuer == t.Origin}
+	needed := !e.refused.IsZero() || cred.Resource == ""
+	if needed || wants && scope == "" {
+		found, err := r.OAuth.Resource(ctx, e.url, e.says)
+		switch {
+		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && kept(err)):
+			return goal{}, err
+		case err != nil: // it names nobody else, and would only have said which scope to ask for
+		case found.Legacy:
+			resource.URL = cmp.Or(resource.URL, found.URL)
+		default:
+			found.URL = cmp.Or(resource.URL, found.URL)
+			resource = found
+		}
+	}
+	server, err := r.OAuth.ServerOf(ctx, resource, t.Issuer)
+	if err != nil {
+		return goal{}, err
+	}
+	cred.Resource = resource.URL
+	if !wants {
+		return goal{server, cred, ""}, nil
+	}
+	scope, err = scopeFor(e, t, cred.Scope, scope, resource)
+	return goal{server, cred, scope}, err
+}
+
+// kept: the agent gives the document to nobody without a token.
+func kept(err error) bool {
+	var document *oauth.MetadataError
+	return errors.As(err, &document) && document.Denied
+}
+
+// scopeFor is what to ask for: what the operator said, and no more; else what was asked for before and what the agent wants now, and at
+// first all that the agent knows.
+func scopeFor(e errand, t store.Token, said, before string, resource oauth.Resource) (string, error) {
+	more := oauth.UnionScopes(before, e.says.Scope)
+	switch {
+	case said != "" && e.narrow && more != said:
+		return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s --scope %q", howToStore(t), more))
+	case said != "":
+		return said, nil
+	case before == "":
+		return resource.ScopeFor(e.says), nil
+	}
+	return more, nil
+}
+
+// keptAccess is what is sealed.
+type keptAccess struct {
+	Access string    `json:"access"`
+	Scope  string    `json:"scope,omitempty"` // that was asked for
+	Since  time.Time `json:"since"`
+}
+
+// SealAccess makes of an access token what store.Token.Access keeps of it. t is the credential that it was had with, as it is stored.
+func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*store.Access, error) {
+	plain, err := json.Marshal(keptAccess{token.Access.Reveal(), token.Scope, now})
+	if err != nil {
+		return nil, errors.New("seal an access token") // without its text
+	}
+	a := &store.Access{}
+	if a.Ciphertext, err = keys.Seal(plain, t.AccessBinding()); err != nil {
+		return nil, err
+	}
+	if !token.Expires.IsZero() {
+		a.ExpiresAt = &token.Expires
+	}
+	return a, nil
+}
+
+// save keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A store that does not take
+// it is asked again for a while, and with what is delivered later; meanwhile this process has it.
+func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *oauth.Credential) (*access, error) {
+	now := r.Now()
+	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
+	if err != nil {
+		return nil, err
+	}
+	got := &access{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext, value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
+		since: now, until: token.Expires}
+	var credential []byte
+	if rotated != nil {
+		plain, err := rotated.Marshal()
+		if err == nil {
+			credential, err = r.Sealer.Seal(plain, lease.Token.Binding())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	defer cancel()
+	for {
+		err := r.Ledger.SaveRenewal(ctx, lease, *sealed, credential)
+		if err == nil || errors.Is(err, store.ErrSuperseded) {
+			return got, err
+		}
+		timer := time.NewTimer(renewTick)
+		select {
+		case <-timer.C:
+			continue
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it", "agent", lease.Token.ID,
+			"origin", lease.Token.Origin, "with_refresh_token", rotated != nil, "error", err)
+		got.sealed, got.unsaved = nil, &unsaved{lease, *sealed, credential}
+		return got, nil
+	}
+}
+
+// saveAgain gives the store what it could not be given before. nil without error: it has something newer.
+func (r *renewer) saveAgain(ctx context.Context, have *access) (*access, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	defer cancel()
+	u := have.unsaved
+	switch err := r.Ledger.SaveRenewal(ctx, u.renewal, u.access, u.credential); {
+	case errors.Is(err, store.ErrSuperseded):
+		return nil, nil
+	case err != nil:
+		return nil, &renewalError{text: fmt.Sprintf("the last access token could not be stored: %v", err), cause: err, again: true}
+	}
+	saved := *have
+	saved.sealed, saved.unsaved = u.access.Ciphertext, nil
+	return &saved, nil
+}
+
+// flush is saveAgain of all, before the process ends.
+func (r *renewer) flush(ctx context.Context) {
+	for _, to := range r.known.Keys() {
+		have, ok := r.known.Peek(to)
+		if !ok || have.unsaved == nil {
+			continue
+		}
+		saved, err := r.saveAgain(ctx, have)
+		if err != nil {
+			r.Logger.Error("an access token is lost with this process", "agent", to.agent.ID, "origin", to.origin,
+				"with_refresh_token", have.unsaved.credential != nil, "error", err)
+		} else if saved != nil {
+			r.known.Add(to, saved)
+		}
+	}
+}

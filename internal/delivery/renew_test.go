@@ -1,0 +1,798 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+const (
+	renewOrigin = "https://agent.example"
+	renewIssuer = "https://login.example"
+)
+
+// renewals is the store's side of renewals for one credential, and a clock.
+type renewals struct {
+	TokenLedger // not asked
+	mu          sync.Mutex
+	now         time.Time
+	token       store.Token
+	access      *store.Access
+	no          int64
+	until       time.Time // of the lease
+	leases      int       // asked for
+	leasing     func()    // when one was
+	err         error     // of saving
+}
+
+func (l *renewals) Now() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+func (l *renewals) later(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = l.now.Add(d)
+}
+
+func (l *renewals) LeaseRenewal(_ context.Context, _ store.Token, seen []byte, lease time.Duration) (store.Renewal, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leases++
+	r := store.Renewal{Token: l.token}
+	var now []byte
+	if l.access != nil {
+		a := *l.access
+		r.Access, now = &a, a.Ciphertext
+	}
+	if lease > 0 && !l.now.Before(l.until) && bytes.Equal(now, seen) {
+		l.no++
+		r.No, l.until = l.no, l.now.Add(lease)
+	}
+	if l.leasing != nil {
+		l.leasing()
+	}
+	return r, nil
+}
+
+func (l *renewals) SaveRenewal(_ context.Context, r store.Renewal, a store.Access, credential []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return l.err
+	case r.No != l.no || !r.Token.UpdatedAt.Equal(l.token.UpdatedAt):
+		return store.ErrSuperseded
+	}
+	l.access, l.until = &a, time.Time{}
+	if credential != nil {
+		l.token.Ciphertext = credential
+	}
+	return nil
+}
+
+func (l *renewals) YieldRenewal(_ context.Context, r store.Renewal) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.No == l.no {
+		l.until = time.Time{}
+	}
+	return nil
+}
+
+// authority gives tokens that are numbered.
+type authority struct {
+	mu       sync.Mutex
+	clock    func() time.Time
+	life     time.Duration
+	fault    error
+	asked    []oauth.Credential
+	scopes   []string
+	looked   int // for the resource
+	resource oauth.Resource
+	rotate   bool
+	before   func() // Obtain answers
+
+	noDocument error
+	looking    func() // in Resource
+}
+
+func (a *authority) Resource(_ context.Context, _ string, _ oauth.Challenge) (oauth.Resource, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.looked++
+	if a.looking != nil {
+		a.looking()
+	}
+	return a.resource, a.noDocument
+}
+
+func (a *authority) ServerOf(_ context.Context, r oauth.Resource, issuer string) (oauth.Server, error) {
+	for _, i := range r.Issuers {
+		if i == issuer {
+			return oauth.Server{Issuer: issuer, TokenEndpoint: issuer + "/token"}, nil
+		}
+	}
+	return oauth.Server{}, &oauth.IssuerError{Pinned: issuer, Named: r.Issuers}
+}
+
+func (a *authority) Obtain(_ context.Context, _ oauth.Server, c oauth.Credential, scope string) (oauth.Token, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.before != nil {
+		a.before()
+	}
+	a.asked, a.scopes = append(a.asked, c), append(a.scopes, scope)
+	if a.fault != nil {
+		return oauth.Token{}, a.fault
+	}
+	t := oauth.Token{Access: secret.New(fmt.Sprint("access-", len(a.asked))), Scope: scope}
+	if a.life > 0 {
+		t.Expires = a.clock().Add(a.life)
+	}
+	if a.rotate {
+		t.Refresh = secret.New(fmt.Sprint("refresh-", len(a.asked)))
+	}
+	return t, nil
+}
+
+func (a *authority) fails(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fault = err
+}
+
+func (a *authority) requests() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.asked)
+}
+
+// renewing is a renewer with what is around it.
+type renewing struct {
+	*renewals
+	*authority
+	keys  *secret.Keyset
+	ticks chan time.Time
+	log   *syncBuffer
+}
+
+func newRenewing(t testing.TB, cred oauth.Credential) *renewing {
+	t.Helper()
+	w := &renewing{renewals: &renewals{now: time.Unix(1_800_000_000, 0)}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &syncBuffer{}}
+	w.authority = &authority{clock: w.Now, life: time.Hour, resource: oauth.Resource{URL: renewOrigin + "/mcp", Issuers: []string{renewIssuer}}}
+	w.replace(cred)
+	return w
+}
+
+// clientOf is a client with a secret.
+func clientOf(scope string) oauth.Credential {
+	return oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodBasic, Secret: secret.New("client-secret"),
+		Resource: renewOrigin + "/mcp", Scope: scope}
+}
+
+// loginOf is what a login left.
+func loginOf(refresh string) oauth.Credential {
+	return oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, RefreshToken: secret.New(refresh), Resource: renewOrigin + "/mcp"}
+}
+
+// replace stores another credential.
+func (w *renewing) replace(cred oauth.Credential) {
+	w.renewals.mu.Lock()
+	defer w.renewals.mu.Unlock()
+	t := store.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: store.SchemeClientCredentials,
+		Header: "Authorization", Issuer: renewIssuer, UpdatedAt: w.token.UpdatedAt.Add(time.Second)}
+	if cred.Grant == oauth.GrantRefreshToken {
+		t.Scheme = store.SchemeAuthorizationCode
+	}
+	t.Ciphertext = must(w.keys.Seal(must(cred.Marshal()), t.Binding()))
+	w.token, w.access, w.until = t, nil, time.Time{}
+}
+
+func (w *renewing) worker() *renewer {
+	r := must(newRenewer(CredentialsConfig{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
+		Ticks: w.ticks, Now: w.Now, Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
+	r.saveWithin = 20 * time.Millisecond
+	return r
+}
+
+// errand is one for the credential as it is stored now.
+func (w *renewing) errand() errand {
+	w.renewals.mu.Lock()
+	defer w.renewals.mu.Unlock()
+	return errand{token: w.token, url: renewOrigin + "/mcp"}
+}
+
+// sends checks what r sends, and how often the authorization server was asked until now.
+func (w *renewing) sends(t testing.TB, r *renewer, e errand, want string, asked int) {
+	t.Helper()
+	got, err := r.bearer(t.Context(), e)
+	if err != nil || got.Reveal() != "Bearer "+want || w.requests() != asked {
+		t.Fatalf("%q, %v, after %d requests; want %q after %d", got.Reveal(), err, w.requests(), want, asked)
+	}
+}
+
+func (w *renewing) fails(t testing.TB, r *renewer, e errand, reason retry.Reason, says string, asked int) retry.Verdict {
+	t.Helper()
+	got, err := r.bearer(t.Context(), e)
+	if err == nil {
+		t.Fatalf("it sends %q", got.Reveal())
+	}
+	v := retry.Classify(err)
+	if v.Reason != reason || !strings.Contains(v.Text, says) || w.requests() != asked || v.Moved || v.Unwell {
+		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.requests(), reason, says, asked)
+	}
+	return v
+}
+
+// TestDue: 80 % of its life, or 60 s before its end, whatever is earlier, but not in its first half.
+func TestDue(t *testing.T) {
+	t.Parallel()
+	since := time.Unix(1_800_000_000, 0)
+	for life, want := range map[time.Duration]time.Duration{
+		time.Hour: 48 * time.Minute, 5 * time.Minute: 4 * time.Minute, 4 * time.Minute: 3 * time.Minute, 2 * time.Minute: time.Minute,
+		time.Minute: 30 * time.Second, 2 * time.Second: 5 * time.Second, 0: 5 * time.Second,
+	} {
+		a := &access{since: since, until: since.Add(life)}
+		if a.due(since.Add(want-1)) || !a.due(since.Add(want)) {
+			t.Errorf("a life of %s is not renewed after %s", life, want)
+		}
+	}
+	if (&access{since: since}).due(since.Add(1000 * time.Hour)) {
+		t.Error("one without an end is renewed")
+	}
+}
+
+// TestRenewalAhead: an access token is used until it is due, renewed then, and sent while it is valid when that fails.
+func TestRenewalAhead(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	w.later(47 * time.Minute)
+	w.sends(t, r, w.errand(), "access-1", 1)
+	w.later(time.Minute)
+	w.authority.fails(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
+	w.sends(t, r, w.errand(), "access-1", 2)
+	if !strings.Contains(w.log.String(), "the old one is sent until it ends") || strings.Contains(w.log.String(), "access-1") {
+		t.Error(w.log.String())
+	}
+	w.sends(t, r, w.errand(), "access-1", 2) // not asked again so soon
+	w.later(2 * time.Minute)
+	w.sends(t, r, w.errand(), "access-1", 3)
+	w.later(11 * time.Minute) // it has ended
+	v := w.fails(t, r, w.errand(), retry.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
+	if v.RetryAfter != 2*time.Minute {
+		t.Error(v.RetryAfter)
+	}
+	v = w.fails(t, r, w.errand(), retry.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
+	if v.RetryAfter != 2*time.Minute {
+		t.Error(v.RetryAfter)
+	}
+	w.later(2 * time.Minute)
+	w.authority.fails(nil)
+	w.sends(t, r, w.errand(), "access-5", 5)
+
+	// Another worker starts with what is stored.
+	w.sends(t, w.worker(), w.errand(), "access-5", 5)
+	// Without an end it is sent until it is refused.
+	w.life = 0
+	w.replace(clientOf("feedback"))
+	w.sends(t, r, w.errand(), "access-6", 6)
+	w.later(1000 * time.Hour)
+	w.sends(t, r, w.errand(), "access-6", 6)
+}
+
+// TestOneRenews: of many deliveries in several workers one asks.
+func TestOneRenews(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	stop := make(chan struct{})
+	var pump, wg sync.WaitGroup
+	pump.Go(func() {
+		for {
+			select {
+			case w.ticks <- time.Time{}:
+			case <-stop:
+				return
+			}
+		}
+	})
+	workers := []*renewer{w.worker(), w.worker(), w.worker()}
+	round := func(e errand, want string) {
+		t.Helper()
+		for i := range 48 {
+			wg.Go(func() {
+				got, err := workers[i%3].bearer(t.Context(), e)
+				if err != nil || got.Reveal() != want {
+					t.Errorf("%q, %v; want %q", got.Reveal(), err, want)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	e := w.errand()
+	round(e, "Bearer access-1")
+	// All of them are refused.
+	e.refused = secret.New("Bearer access-1")
+	for _, r := range workers {
+		r.spend(e)
+	}
+	round(e, "Bearer access-2")
+	round(w.errand(), "Bearer access-2")
+	if n := w.requests(); n != 2 {
+		t.Errorf("asked %d times", n)
+	}
+	close(stop)
+	pump.Wait()
+}
+
+// TestOneFlight: in one process the others wait for the one that renews, and do not ask the store.
+func TestOneFlight(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r, e := w.worker(), w.errand()
+	const many = 48
+	var under atomic.Int32
+	w.before = func() {
+		for under.Load() < many {
+			runtime.Gosched()
+		}
+	}
+	var wg sync.WaitGroup
+	for range many {
+		wg.Go(func() {
+			under.Add(1)
+			if got, err := r.bearer(t.Context(), e); err != nil || got.Reveal() != "Bearer access-1" {
+				t.Errorf("%q, %v", got.Reveal(), err)
+			}
+		})
+	}
+	wg.Wait()
+	if w.leases != 1 {
+		t.Errorf("the store was asked %d times", w.leases)
+	}
+}
+
+// TestAnotherWorkerRenews: it is waited for, taken over when it dies, and an error when it takes too long.
+func TestAnotherWorkerRenews(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r := w.worker()
+	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // the other one
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := r.bearer(ctx, w.errand())
+	if v := retry.Classify(err); v.Reason != retry.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
+		t.Fatalf("%+v", v)
+	}
+	got := make(chan string, 1)
+	wait := func() {
+		go func() {
+			value, err := r.bearer(context.WithoutCancel(t.Context()), w.errand())
+			got <- fmt.Sprint(value.Reveal(), err)
+		}()
+		w.ticks <- time.Time{} // it waits
+	}
+	wait()
+	a := must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("the other's")}, w.now))
+	must(0, w.SaveRenewal(t.Context(), lease, *a, nil))
+	if text := w.tickUntil(t, got); text != "Bearer the other's<nil>" || w.requests() != 0 {
+		t.Errorf("%s after %d requests", text, w.requests())
+	}
+	// One that dies.
+	w.replace(clientOf("feedback"))
+	must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute))
+	wait()
+	w.later(2 * time.Minute)
+	if text := w.tickUntil(t, got); text != "Bearer access-1<nil>" || w.requests() != 1 {
+		t.Errorf("%s after %d requests", text, w.requests())
+	}
+	// While there is a good one, nobody waits.
+	w.later(50 * time.Minute)
+	must(w.LeaseRenewal(t.Context(), w.token, w.access.Ciphertext, time.Minute))
+	w.sends(t, r, w.errand(), "access-1", 1)
+}
+
+// tickUntil has who waits look again until there is a result.
+func (w *renewing) tickUntil(t testing.TB, got <-chan string) string {
+	t.Helper()
+	for end := time.After(30 * time.Second); ; {
+		select {
+		case w.ticks <- time.Time{}:
+		case text := <-got:
+			return text
+		case <-end:
+			t.Fatal("not within 30 s")
+		}
+	}
+}
+
+// TestRefusedCredential: what the authorization server refuses is not asked again with every delivery, but by hand, with another
+// credential, or after a while.
+func TestRefusedCredential(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r := w.worker()
+	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
+	w.fails(t, r, w.errand(), retry.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
+	e := w.errand()
+	e.insist = true
+	w.fails(t, r, e, retry.AuthRequired, "(asked 0s ago", 1) // not with each of many
+	w.later(time.Minute)
+	w.fails(t, r, w.errand(), retry.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
+	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 2)
+	w.replace(clientOf("other"))
+	w.fails(t, r, w.errand(), retry.AuthRequired, "invalid_client", 3)
+	w.later(10 * time.Minute)
+	w.fails(t, r, w.errand(), retry.AuthRequired, "invalid_client", 4)
+	// Another worker is luckier, and this one finds out.
+	w.authority.fails(nil)
+	w.sends(t, w.worker(), w.errand(), "access-5", 5)
+	w.sends(t, r, w.errand(), "access-5", 5)
+	// What the agent refuses is not sent again, though it is all there is.
+	e = w.errand()
+	e.refused = secret.New("Bearer access-5")
+	r.spend(e)
+	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
+	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 6)
+	w.fails(t, r, w.errand(), retry.AuthRequired, "not again for", 6)
+
+	for code, says := range map[string]string{
+		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "have whoever runs it allow that", "invalid_scope": "--scope",
+		"invalid_target": "--resource", "access_denied": "denies", "unsupported_token_type": "Bearer", "": "see with whoever runs it",
+	} {
+		w.replace(loginOf("refresh-0"))
+		w.authority.fails(&oauth.RefusedError{Status: 400, Code: code})
+		w.fails(t, r, w.errand(), retry.AuthRequired, says, w.requests()+1)
+	}
+	for err, want := range map[error]retry.Reason{
+		&oauth.UnavailableError{Err: errors.New("refused")}:              retry.ConnectFailed,
+		&oauth.UnavailableError{Err: context.DeadlineExceeded}:           retry.Timeout,
+		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    retry.RateLimited,
+		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: retry.ServerError,
+		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         retry.AuthRequired,
+	} {
+		w.replace(loginOf("refresh-0"))
+		w.authority.fails(err)
+		w.fails(t, r, w.errand(), want, "", w.requests()+1)
+	}
+}
+
+// TestRotatedRefreshToken: the one that was given last is used, also when the store could not be given it.
+func TestRotatedRefreshToken(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, loginOf("refresh-0"))
+	w.rotate = true
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	e := w.errand()
+	e.refused = secret.New("Bearer access-1")
+	r.spend(e)
+	w.sends(t, w.worker(), e, "access-2", 2)
+	e.refused = secret.New("Bearer access-2")
+	w.err = errors.New("Postgres is away")
+	w.sends(t, r, e, "access-3", 3)
+	if !strings.Contains(w.log.String(), "could not be stored") {
+		t.Error(w.log.String())
+	}
+	w.err = nil
+	w.later(2 * time.Hour) // the lease ends, and the token
+	w.sends(t, r, e, "access-4", 4)
+	for i, c := range w.asked {
+		if want := fmt.Sprint("refresh-", i); c.RefreshToken.Reveal() != want || w.scopes[i] != "" {
+			t.Errorf("request %d came with %s and scope %q", i, c.RefreshToken.Reveal(), w.scopes[i])
+		}
+	}
+	for _, text := range []string{"refresh-", "access-"} {
+		if strings.Contains(w.log.String(), text) {
+			t.Error("the log tells a secret:", w.log.String())
+		}
+	}
+}
+
+// TestSavedAgain: what the store could not be given is given to it with the next delivery, or before the process ends.
+func TestSavedAgain(t *testing.T) {
+	t.Parallel()
+	for _, flush := range []bool{false, true} {
+		w := newRenewing(t, loginOf("refresh-0"))
+		w.rotate = true
+		w.err = errors.New("Postgres is away")
+		r := w.worker()
+		w.sends(t, r, w.errand(), "access-1", 1)
+		w.sends(t, r, w.errand(), "access-1", 1) // though it is away still
+		if r.flush(t.Context()); !strings.Contains(w.log.String(), "is lost with this process") {
+			t.Error(w.log.String())
+		}
+		w.err = nil
+		if flush {
+			r.flush(t.Context())
+		} else {
+			w.sends(t, r, w.errand(), "access-1", 1)
+		}
+		w.sends(t, w.worker(), w.errand(), "access-1", 1)
+		w.later(time.Hour)
+		w.sends(t, w.worker(), w.errand(), "access-2", 2)
+		if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-1" {
+			t.Errorf("it asks with %s", got)
+		}
+	}
+	// What is newer stays.
+	w := newRenewing(t, loginOf("refresh-0"))
+	w.rotate, w.err = true, errors.New("Postgres is away")
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	w.err = nil
+	w.replace(loginOf("refresh-9"))
+	r.flush(t.Context())
+	w.sends(t, r, w.errand(), "access-2", 2)
+	if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-9" {
+		t.Errorf("it asks with %s", got)
+	}
+}
+
+// TestJoinsItsOwn: who has a new credential does not take the failure of the old one, nor who wants a token that of who wants more.
+func TestJoinsItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *renewing, e *errand){
+		"": func(*renewing, *errand) {},
+		"another credential": func(w *renewing, e *errand) {
+			w.replace(clientOf("new"))
+			*e = w.errand()
+		},
+		"more scope": func(_ *renewing, e *errand) { e.narrow, e.says = true, oauth.Challenge{Scope: "all"} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newRenewing(t, clientOf(""))
+			r, e := w.worker(), w.errand()
+			f, _ := r.enter(e)
+			change(w, &e)
+			got := make(chan string, 1)
+			go func() {
+				value, err := r.bearer(t.Context(), e)
+				got <- fmt.Sprint(value.Reveal(), err)
+			}()
+			synctest.Wait() // until it waits
+			r.mu.Lock()
+			delete(r.flights, e.audience())
+			r.mu.Unlock()
+			f.err = errors.New("of the other one")
+			close(f.done)
+			want := "Bearer access-1<nil>"
+			if name == "" {
+				want = "of the other one"
+			}
+			if text := <-got; text != want {
+				t.Errorf("%s: %s", name, text)
+			}
+		})
+	}
+}
+
+// TestMoreScopeFails: that no access token with more scope is to be had says nothing of the one with less, and is remembered for itself.
+func TestMoreScopeFails(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf(""))
+	w.life = 5 * time.Minute
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	more := w.errand()
+	more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
+	w.authority.fails(&oauth.RefusedError{Status: 400, Code: "invalid_scope"})
+	w.fails(t, r, more, retry.AuthRequired, "invalid_scope", 2)
+	w.fails(t, r, more, retry.AuthRequired, "not again for 10m0s", 2)
+	w.authority.fails(nil)
+	w.later(4 * time.Minute)
+	w.sends(t, r, w.errand(), "access-3", 3)
+	other := more
+	other.says.Scope = "some"
+	other.refused = secret.New("Bearer access-3")
+	w.sends(t, r, other, "access-4", 4)
+
+	// The operator's word is the limit.
+	w.replace(clientOf("a"))
+	w.sends(t, r, w.errand(), "access-5", 5)
+	more = w.errand()
+	more.refused, more.narrow, more.says = secret.New("Bearer access-5"), true, oauth.Challenge{Scope: "all"}
+	w.fails(t, r, more, retry.AuthRequired, `wants more than the operator allowed: if it may have it, `+"`worker token set 1:7 --origin https://agent.example --client-id …` --scope \"a all\"", 5)
+}
+
+// TestDocumentKept: an agent that gives its document to nobody without a token does not say that another issuer is to be asked.
+func TestDocumentKept(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("a"))
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	e := w.errand()
+	e.refused = secret.New("Bearer access-1")
+	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
+	w.fails(t, r, e, retry.AuthRequired, "it is wrong", 1)
+	w.later(10 * time.Minute)
+	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
+	e.says.Metadata = "https://agent.example/named"
+	w.fails(t, r, e, retry.AuthRequired, "it is not given out", 1)
+	w.later(10 * time.Minute)
+	e.says.Metadata = ""
+	w.sends(t, r, e, "access-2", 2)
+}
+
+// TestLeaseOver: what took too long is begun again, rather than asked while another worker may ask too.
+func TestLeaseOver(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf(""))
+	slow := []time.Duration{16 * time.Second, 0}
+	w.looking = func() {
+		w.later(slow[0])
+		slow = slow[1:]
+	}
+	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+	if w.looked != 2 || w.no != 2 {
+		t.Errorf("looked %d times, %d leases", w.looked, w.no)
+	}
+}
+
+// TestStuck: what another worker does not bring to an end is waited for once, not with every delivery.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRenewing(t, clientOf(""))
+		r := w.worker()
+		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
+		began := time.Now()
+		w.fails(t, r, w.errand(), retry.ConnectFailed, "another worker asks it", 0)
+		if took := time.Since(began); took != renewTimeout {
+			t.Errorf("it took %s", took)
+		}
+		w.fails(t, r, w.errand(), retry.ConnectFailed, "not again for 10s", 0)
+		if took := time.Since(began); took != renewTimeout {
+			t.Errorf("the second took %s", took)
+		}
+	})
+}
+
+// TestStopped: a worker that is stopped while it waits for its lease gives it back.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf(""))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("the worker is stopped")
+	w.leasing = func() { cancel(stopped) }
+	if _, err := w.worker().bearer(ctx, w.errand()); !errors.Is(err, stopped) {
+		t.Error(err)
+	}
+	w.leasing = nil
+	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+}
+
+// TestPauses: while there is a good access token, a failing server is asked less and less, and one line is logged each time.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("a"))
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	w.later(48 * time.Minute)
+	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused")})
+	for range 600 { // with a delivery each second
+		_ = must(r.bearer(t.Context(), w.errand()))
+		if w.requests() > 1+6+600/30 {
+			break
+		}
+		w.later(time.Second)
+	}
+	if n, lines := w.requests()-1, strings.Count(w.log.String(), "the old one is sent"); n > 6+600/30 || n < 600/60 || lines != n {
+		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
+	}
+	w.later(2 * time.Minute) // it has ended: now each of them matters
+	w.fails(t, r, w.errand(), retry.ConnectFailed, "", w.requests()+1)
+	e := w.errand()
+	e.insist = true
+	w.later(time.Minute)
+	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
+	w.fails(t, r, e, retry.ConnectFailed, "", w.requests()+1)
+	w.later(30 * time.Second)
+	w.fails(t, r, e, retry.ConnectFailed, "not again for 30s", w.requests())
+}
+
+// TestReplacedWhileRenewed: what is had with the old credential is dropped.
+func TestReplacedWhileRenewed(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("old"))
+	w.before = func() {
+		w.before = nil
+		w.replace(clientOf("new"))
+	}
+	w.sends(t, w.worker(), w.errand(), "access-2", 2)
+	if w.scopes[1] != "new" {
+		t.Error(w.scopes)
+	}
+}
+
+// TestScopes: the operator's, the agent's, and what a challenge adds, which is kept.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		scope     string
+		supported []string
+		says      oauth.Challenge
+		want      [2]string // at first, and after the challenge
+		looked    int
+	}{
+		"of the operator":      {scope: "a", supported: []string{"b"}, want: [2]string{"a", "a"}, looked: 1},
+		"of the agent":         {supported: []string{"b", "c"}, want: [2]string{"b c", "b c"}, looked: 2},
+		"none":                 {looked: 2},
+		"of the challenge":     {says: oauth.Challenge{Scope: "x"}, want: [2]string{"", "x"}, looked: 2},
+		"no more than allowed": {scope: "a", says: oauth.Challenge{Scope: "x a"}, want: [2]string{"a", "a"}, looked: 1},
+		"more than the agents": {supported: []string{"b"}, says: oauth.Challenge{Scope: "x"}, want: [2]string{"b", "b x"}, looked: 2},
+	} {
+		w := newRenewing(t, clientOf(tt.scope))
+		w.resource.Scopes = tt.supported
+		r := w.worker()
+		w.sends(t, r, w.errand(), "access-1", 1)
+		e := w.errand()
+		e.refused, e.says = secret.New("Bearer access-1"), tt.says
+		w.sends(t, r, e, "access-2", 2)
+		if w.scopes[0] != tt.want[0] || w.scopes[1] != tt.want[1] || w.looked != tt.looked {
+			t.Errorf("%s: asked for %q, looked %d times; want %q, %d", name, w.scopes, w.looked, tt.want, tt.looked)
+		}
+		w.later(time.Hour)
+		w.sends(t, w.worker(), w.errand(), "access-3", 3)
+		if w.scopes[2] != tt.want[1] {
+			t.Errorf("%s: what the challenge added is forgotten: %q", name, w.scopes)
+		}
+	}
+}
+
+// TestWhatTheAgentNames: another authorization server is told nothing; an agent without a document names none.
+func TestWhatTheAgentNames(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("a"))
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	e := w.errand()
+	e.refused = secret.New("Bearer access-1")
+	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
+	w.fails(t, r, e, retry.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
+	w.later(time.Hour)
+	w.resource = oauth.Resource{URL: "https://agent.example/mcp", Issuers: []string{renewOrigin}, Legacy: true}
+	w.sends(t, r, e, "access-2", 2)
+	cred := clientOf("a")
+	cred.Resource = ""
+	w.replace(cred)
+	w.sends(t, r, w.errand(), "access-3", 3)
+	if c := w.asked[2]; c.Resource != "https://agent.example/mcp" {
+		t.Errorf("for %q", c.Resource)
+	}
+}
+
+// TestUnreadable: an access token that does not open is asked for anew; a credential that does not is held.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("a"))
+	w.access = &store.Access{Ciphertext: []byte("damaged")}
+	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+	moved := w.token
+	moved.Origin = "https://elsewhere.example"
+	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.now))
+	w.sends(t, w.worker(), w.errand(), "access-2", 2)
+	w.token.Issuer = "https://evil.example"
+	w.fails(t, w.worker(), w.errand(), retry.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
+	w.replace(clientOf("a"))
+	w.token.Ciphertext = must(w.keys.Seal([]byte(`{"grant":"magic"}`), w.token.Binding()))
+	w.fails(t, w.worker(), w.errand(), retry.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
+}
