@@ -8,7 +8,8 @@
 //
 // What does not: any of Herald's own code but internal/embedded. Jobs go in through the enqueue program, workers are the worker
 // program, and the rows are read with SQL from the columns that DESIGN §4 promises; so a trial fails for what people outside
-// would notice, and a worker of an older commit can take part.
+// would notice, and a worker of an older commit can take part. Only the canary test, which looks for secrets in everything that this
+// leaves behind (TestCanary, in every test run), has an authorization server of another package's tests beside it.
 //
 // Invariants:
 //   - A process that was started here ends with Close (a Foreign one with End), or with this process at the latest (Pdeathsig, on Linux).

@@ -1,0 +1,108 @@
+package canary
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+)
+
+// shortest is the length, in bytes, of the shortest piece that is looked for. Eight random letters and digits come about by chance once
+// in 10^14 places.
+const shortest = 8
+
+// form is one way to write a text.
+type form struct {
+	name  string
+	text  string
+	piece int // so much of it in a row is looked for, in bytes
+	step  int // from one piece to the next
+}
+
+// formsOf are the ways to write a secret. Those in which it looks the same as in clear are left out.
+func formsOf(s string) []form {
+	forms := []form{{"in clear", s, shortest, 1}}
+	add := func(name, text string, piece, step int) {
+		if text != s {
+			forms = append(forms, form{name, text, piece, step})
+		}
+	}
+	for _, e := range []struct {
+		name     string
+		encoding *base64.Encoding
+	}{{"base64", base64.RawStdEncoding}, {"base64url", base64.RawURLEncoding}} {
+		for shift := range 3 {
+			add(e.name, base64Within(s, shift, e.encoding), 11, 1) // 8 bytes are 10.7 characters
+		}
+	}
+	lower := hex.EncodeToString([]byte(s))
+	add("hexadecimal", lower, 2*shortest, 1)
+	add("hexadecimal", strings.ToUpper(lower), 2*shortest, 1)
+	add("percent escapes", everyByte(s, "%%%02x", ""), 3*shortest, 1)
+	add("percent escapes", everyByte(s, "%%%02X", ""), 3*shortest, 1)
+	add("unicode escapes", everyByte(s, `\u%04x`, ""), 6*shortest, 1)
+	add("unicode escapes", everyByte(s, `\u%04X`, ""), 6*shortest, 1)
+	for _, sep := range []string{" ", ",", ", "} {
+		forms = append(forms, list("a list of numbers", s, "%d", sep)...)
+		forms = append(forms, list("a list of numbers", s, "0x%x", sep)...)
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return forms // bytes, a key's: what follows is for texts
+	}
+	var wide []byte
+	for _, u := range utf16.Encode([]rune(s)) {
+		wide = binary.LittleEndian.AppendUint16(wide, u)
+	}
+	add("UTF-16", string(wide), 2*shortest, 1)
+	const escaped = 12 // escapes are the same for every secret: a piece must hold more than one
+	add("JSON", inner(encodeJSON(s)), escaped, 1)
+	add("JSON with \\/", strings.ReplaceAll(inner(encodeJSON(s)), "/", `\/`), escaped, 1)
+	add("a Go string", inner(strconv.Quote(s)), escaped, 1)
+	add("HTML", html.EscapeString(s), escaped, 1)
+	add("a URL's query", url.QueryEscape(s), escaped, 1)
+	add("a URL's path", url.PathEscape(s), escaped, 1)
+	return forms
+}
+
+// base64Within is what of the base64 of a longer text is certain, when shift bytes (modulo 3) are before s in it.
+func base64Within(s string, shift int, e *base64.Encoding) string {
+	text := e.EncodeToString(append(bytes.Repeat([]byte{0}, shift), s...))
+	first := []int{0, 2, 3}[shift] // whose bits are partly of what comes before
+	return text[min(first, len(text)):max(min(first, len(text)), (shift+len(s))*8/6)]
+}
+
+func everyByte(s, format, sep string) string {
+	parts := make([]string, len(s))
+	for i := range len(s) {
+		parts[i] = fmt.Sprintf(format, s[i])
+	}
+	return strings.Join(parts, sep)
+}
+
+// list makes one form for each eight bytes: numbers have no fixed width.
+func list(name, s, format, sep string) []form {
+	var out []form
+	for i := 0; i+shortest <= len(s); i++ {
+		text := everyByte(s[i:i+shortest], format, sep)
+		out = append(out, form{name, text, len(text), 1})
+	}
+	return out
+}
+
+func encodeJSON(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string has a JSON form
+	}
+	return string(b)
+}
+
+// inner is a quoted text without its quotes.
+func inner(s string) string { return s[1 : len(s)-1] }

@@ -1,0 +1,130 @@
+package canary
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math/big"
+	"os"
+	"strings"
+)
+
+// Secret is a text that must be nowhere.
+type Secret struct {
+	Name string
+	Text string
+}
+
+// Finding is a secret that was found.
+type Finding struct {
+	Secret string // its name
+	Form   string
+	Place  string
+	At     int    // offset in bytes
+	Around string // what is there, quoted
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: at byte %d stands %s, %s: %s", f.Place, f.At, f.Secret, f.Form, f.Around)
+}
+
+// Needles are secrets, ready to be searched for. They are not changed, and safe for concurrent use.
+type Needles struct {
+	filter [filterBits / 64]uint64 // of what a needle begins with
+	starts map[uint64][]needle     // by the first eight bytes
+}
+
+type needle struct {
+	text   []byte
+	secret string
+	form   string
+}
+
+const filterBits = 1 << 20
+
+func slot(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> 44 } // the upper 20 bits
+
+// NewNeedles takes secrets of at least 16 bytes. Parts that are the same in every secret of its kind, as the beginning of a key's DER is, have no
+// business in Text: they would be found where they may be.
+func NewNeedles(secrets ...Secret) (*Needles, error) {
+	n := &Needles{starts: map[uint64][]needle{}}
+	seen := map[string]bool{}
+	for _, s := range secrets {
+		if len(s.Text) < 2*shortest {
+			return nil, fmt.Errorf("canary: %s is %d bytes long: pieces of it would be found by chance", s.Name, len(s.Text))
+		}
+		for _, f := range formsOf(s.Text) {
+			for i := 0; i+f.piece <= len(f.text); i += f.step {
+				if piece := f.text[i : i+f.piece]; !seen[piece] {
+					seen[piece] = true
+					n.add(needle{[]byte(piece), s.Name, f.name})
+				}
+			}
+		}
+	}
+	return n, nil
+}
+
+func (n *Needles) add(one needle) {
+	v := binary.LittleEndian.Uint64(one.text)
+	n.filter[slot(v)/64] |= 1 << (slot(v) % 64)
+	n.starts[v] = append(n.starts[v], one)
+}
+
+// Search tells which secrets are in data, each at the first place where it is.
+func (n *Needles) Search(place string, data []byte) []Finding {
+	var found []Finding
+	told := map[string]bool{}
+	for i := 0; i+shortest <= len(data); i++ {
+		v := binary.LittleEndian.Uint64(data[i:])
+		if h := slot(v); n.filter[h/64]&(1<<(h%64)) == 0 {
+			continue
+		}
+		for _, one := range n.starts[v] {
+			if !told[one.secret] && bytes.HasPrefix(data[i:], one.text) {
+				told[one.secret] = true
+				found = append(found, Finding{one.secret, one.form, place, i, around(data, i)})
+			}
+		}
+	}
+	return found
+}
+
+// around shows a place well enough to see what wrote it.
+func around(data []byte, at int) string {
+	const before, after = 160, 80
+	return fmt.Sprintf("%q", data[max(0, at-before):min(len(data), at+after)])
+}
+
+// SearchFile is Search in a file, which is read as a whole.
+func (n *Needles) SearchFile(path string) ([]Finding, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return n.Search(path, data), nil
+}
+
+// letters are those that no form changes.
+const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// Random is a new text of n letters and digits.
+func Random(n int) string {
+	var b strings.Builder
+	for range n {
+		i, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
+		if err != nil {
+			panic(err) // crypto/rand does not fail
+		}
+		b.WriteByte(letters[i.Int64()])
+	}
+	return b.String()
+}
+
+// Token is a new secret of 36 random letters and digits with what it takes to be escaped between them: special is put after each twelve. It
+// has to be told from others like it by every piece, so that a finding names the right one.
+func Token(special string) string {
+	const part = 12
+	return Random(part) + special + Random(part) + special + Random(part)
+}

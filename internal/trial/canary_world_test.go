@@ -1,0 +1,280 @@
+package trial
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/trial/canary"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// canaryTime bounds the whole test on a busy machine; on an idle one it takes ten seconds.
+const canaryTime = 2 * time.Minute
+
+// canaryWorld is a whole Herald with secrets in every place where operators and enqueuers put them, and what of it anybody could see.
+type canaryWorld struct {
+	*Site
+	t        *testing.T
+	ctx      context.Context
+	dir      string // of this test
+	postgres *Postgres
+	worker   *Worker
+
+	// control is a word that is no secret and is planted beside them, so that a search which finds nothing proves something.
+	control string
+	secrets []canary.Secret
+	api     string // HERALD_API_TOKEN
+	servers string // what the servers file says
+	seen    []sight
+}
+
+// sight is something that can be looked at.
+type sight struct {
+	group string // what has to hold the control somewhere
+	place string
+	data  []byte
+	but   []string // names of secrets that belong there
+}
+
+// secret makes a secret that is nowhere else.
+func (w *canaryWorld) secret(name, special string) string {
+	text := canary.Token(special)
+	w.keep(name, text)
+	return text
+}
+
+// keep notes a secret that somebody else made.
+func (w *canaryWorld) keep(name, text string) {
+	if !slices.ContainsFunc(w.secrets, func(s canary.Secret) bool { return s.Text == text }) {
+		w.secrets = append(w.secrets, canary.Secret{Name: name, Text: text})
+	}
+}
+
+func (w *canaryWorld) see(group, place string, data []byte) {
+	w.seen = append(w.seen, sight{group: group, place: place, data: data})
+}
+
+func (w *canaryWorld) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// newCanaryWorld starts Postgres and Redis, each with a password in the worker's URL. The worker comes later.
+func newCanaryWorld(t *testing.T) *canaryWorld {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), canaryTime)
+	t.Cleanup(cancel)
+	// Not t.TempDir: the servers' users must pass through, and a socket's path must be short.
+	dir, err := os.MkdirTemp("", "herald-canary-")
+	if err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w := &canaryWorld{t: t, ctx: ctx, dir: dir, control: "Control" + canary.Random(20)}
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	w.must(err)
+	w.takeBinaries(filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
+	var programs Programs
+	var failed error
+	var built sync.WaitGroup
+	built.Go(func() { programs, failed = Build(ctx, root, filepath.Join(dir, "bin")) })
+	t.Cleanup(built.Wait) // also when there is no Postgres
+	w.startPostgres()
+	built.Wait()
+	w.must(failed)
+	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
+	w.skipWithout(embedded.ErrNoRedis, err)
+	w.must(err)
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.keepKeyset()
+	w.guardServices()
+	return w
+}
+
+// takeBinaries copies what `make` has built, if it has: go build leaves what is up to date as it is, which saves the linking.
+func (w *canaryWorld) takeBinaries(from, into string) {
+	w.t.Helper()
+	w.must(os.MkdirAll(into, 0o755))
+	for _, name := range []string{"worker", "enqueue"} {
+		if data, err := os.ReadFile(filepath.Join(from, name)); err == nil {
+			w.must(os.WriteFile(filepath.Join(into, name), data, 0o755))
+		}
+	}
+}
+
+// skipWithout skips a machine without the services, as the tests of other packages do.
+func (w *canaryWorld) skipWithout(lacking, err error) {
+	w.t.Helper()
+	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
+		w.t.Skip(err)
+	}
+}
+
+func (w *canaryWorld) startPostgres() {
+	w.t.Helper()
+	log, err := os.Create(filepath.Join(w.dir, "postgres.log"))
+	w.must(err)
+	w.postgres, err = StartPostgres(w.ctx, w.dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if err := errors.Join(w.postgres.Close(ctx), log.Close()); err != nil {
+			w.t.Error(err)
+		}
+	})
+	var none *embedded.NoBinariesError
+	var account *embedded.AccountError
+	var unreachable *embedded.UnreachableError
+	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
+		w.skipWithout(err, err)
+	}
+	w.must(err)
+}
+
+// guardServices gives the worker's URLs passwords: Redis asks for its own, Postgres' socket lets everybody in and does not look.
+func (w *canaryWorld) guardServices() {
+	w.t.Helper()
+	password := w.secret("the password of Redis", "-")
+	w.must(w.Redis.Client().ConfigSet(w.ctx, "requirepass", password).Err())
+	w.must(w.Redis.Client().Close())
+	u, err := url.Parse(w.Redis.URL())
+	w.must(err)
+	w.Redis.client = redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path, Password: password, ContextTimeoutEnabled: true})
+	u.User = url.UserPassword("", password)
+	redisURL := u.String()
+	u, err = url.Parse(w.Site.address)
+	w.must(err)
+	u.User = url.UserPassword(u.User.Username(), w.secret("the password of Postgres", "-"))
+	w.Site.env = append(w.Site.env, "REDIS_URL="+redisURL, "DATABASE_URL="+u.String())
+}
+
+// run runs one of the worker's commands with something on its stdin, looks at it while it runs, and keeps what it says. It need not succeed.
+func (w *canaryWorld) run(stdin string, args ...string) string {
+	w.t.Helper()
+	return w.runWith(stdin, nil, args...)
+}
+
+func (w *canaryWorld) runWith(stdin string, env []string, args ...string) string {
+	w.t.Helper()
+	var out bytes.Buffer
+	in, feed, err := os.Pipe()
+	w.must(err)
+	p, err := w.start(program{name: "command-" + args[0], path: w.programs.worker(), args: args, env: w.environment(env...), stdin: in, stdout: &out})
+	_ = in.Close()
+	w.must(err)
+	if stdin != "" {
+		w.lookAtProcesses() // it waits for what it is given
+		_, err = feed.WriteString(stdin)
+		w.must(err)
+	}
+	w.must(feed.Close())
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	defer cancel()
+	err = p.Wait(ctx)
+	w.must(ctx.Err())
+	w.see("commands", "worker "+strings.Join(args, " "), slices.Concat(out.Bytes(), []byte(fmt.Sprint(err))))
+	return out.String()
+}
+
+// enqueue gives lines to the enqueue program; all of them have to be accepted.
+func (w *canaryWorld) enqueue(lines ...string) []uuid.UUID {
+	w.t.Helper()
+	accepted, known, err := w.Site.Enqueue(w.ctx, strings.NewReader(strings.Join(lines, "")))
+	w.must(err)
+	if len(known) > 0 || len(accepted) != len(lines) {
+		w.t.Fatalf("of %d jobs %d were accepted and %d known", len(lines), len(accepted), len(known))
+	}
+	return accepted
+}
+
+// file writes a file of the operator's and returns its path.
+func (w *canaryWorld) file(name, text string) string {
+	w.t.Helper()
+	folder := filepath.Join(w.dir, "operator")
+	w.must(os.MkdirAll(folder, 0o700))
+	path := filepath.Join(folder, name)
+	w.must(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// files searches every file below a folder.
+func (w *canaryWorld) files(group, folder string, but ...string) {
+	w.t.Helper()
+	w.must(filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // of a server that runs
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		w.seen = append(w.seen, sight{group, path, data, but})
+		return err
+	}))
+}
+
+// search looks for every secret in all that was seen, and for the control in each group.
+func (w *canaryWorld) search(groups ...string) {
+	w.t.Helper()
+	needles, err := canary.NewNeedles(w.secrets...)
+	w.must(err)
+	control, err := canary.NewNeedles(canary.Secret{Name: "the control", Text: w.control})
+	w.must(err)
+	metric, err := canary.NewNeedles(canary.Secret{Name: "a metric", Text: "herald_deliveries_total"}) // no word of strangers gets in there
+	w.must(err)
+	searched, planted := map[string]int{}, map[string]bool{}
+	found := map[[2]string]int{} // by group and secret: one of them is enough to read
+	for _, s := range w.seen {
+		searched[s.group] += len(s.data)
+		sign := control
+		if s.group == "metrics" {
+			sign = metric
+		}
+		planted[s.group] = planted[s.group] || len(sign.Search(s.place, s.data)) > 0
+		for _, f := range needles.Search(s.place, s.data) {
+			if slices.Contains(s.but, f.Secret) {
+				continue
+			}
+			if found[[2]string{s.group, f.Secret}]++; found[[2]string{s.group, f.Secret}] == 1 {
+				w.t.Errorf("%s: %v", s.group, f)
+			}
+		}
+	}
+	for what, n := range found {
+		if n > 1 {
+			w.t.Errorf("%s: %s is in %d places", what[0], what[1], n)
+		}
+	}
+	for _, g := range groups {
+		if !planted[g] {
+			w.t.Errorf("the control is not found in %s (%d bytes): that search proves nothing", g, searched[g])
+		}
+	}
+	w.t.Logf("%d secrets, searched: %v bytes", len(w.secrets), searched)
+}
