@@ -149,13 +149,28 @@ func (c *agentShowCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	tokens, _, err := st.AgentTokens(a.ctx, g)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
 	if c.JSON {
-		return writeJSON(a, r)
+		out := shownAgent{AgentRow: r, Tokens: []listedToken{}}
+		for _, t := range tokens {
+			out.Tokens = append(out.Tokens, listedOf(t, now))
+		}
+		return writeJSON(a, out)
 	}
 	if err := showAgent(a, r); err != nil {
 		return err
 	}
-	return showTokens(a, st, g)
+	return showTokens(a, tokens, now)
+}
+
+// shownAgent is an agent with what is stored for it, and nothing that is secret.
+type shownAgent struct {
+	store.AgentRow
+	Tokens []listedToken `json:"tokens"`
 }
 
 // unknown looks whether the number is known under another registry.

@@ -28,6 +28,7 @@ type desk struct {
 	store *store.Store
 	queue *queue.Queue
 	index uint64
+	watch func(errs string) // sees what is written to stderr as it comes; nil: nobody looks
 }
 
 func newDesk(t testing.TB) *desk {

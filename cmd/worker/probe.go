@@ -83,6 +83,10 @@ type prober struct {
 	reached error // why the agent's tools could not be listed
 	asked   bool  // the agent was asked for them
 	away    error // why there is no store; nil: it has not been looked for, or is there
+
+	credentials *delivery.Credentials // what a stored token was sent with; nil: none was
+	granted     bool                  // it was an access token of an OAuth credential
+	renewed     bool                  // another access token was had
 }
 
 // Run connects to the agent as a delivery would, and shows what a delivery would send. Without --send nothing is called.
@@ -172,7 +176,9 @@ func (p *prober) probe() error {
 	if err != nil {
 		return err
 	}
-	if err := p.authorize(&endpoint); err != nil {
+	done, err := p.authorize(&endpoint)
+	defer done()
+	if err != nil {
 		return err
 	}
 	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.cfg.StdioCommands, CallTimeout: p.cfg.CallTimeout, Logger: p.log})
@@ -180,23 +186,26 @@ func (p *prober) probe() error {
 		return err
 	}
 	defer p.disconnect(pool)
-	tool, err := p.list(pool, endpoint)
+	tool, err := p.list(pool, &endpoint)
 	if err != nil {
+		p.adviseOAuth(endpoint, err)
 		return err
 	}
 	args, err := p.fit(tool)
 	if err != nil || !p.cmd.Send {
 		return err
 	}
-	return p.send(pool, endpoint, tool, args)
+	err = p.send(pool, &endpoint, tool, args)
+	p.adviseOAuth(endpoint, err)
+	return err
 }
 
 // disconnect ends the connection or the process of the agent.
-func (p *prober) disconnect(pool *mcpcall.Pool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), 15*time.Second)
+func (a *app) disconnect(pool *mcpcall.Pool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), 15*time.Second)
 	defer cancel()
 	if err := pool.Close(ctx); err != nil {
-		p.log.Warn("the connection to the agent did not end in order", "error", err)
+		a.log.Warn("the connection to the agent did not end in order", "error", err)
 	}
 }
 
@@ -236,11 +245,15 @@ func (p *prober) guarded(e mcpcall.Endpoint) error {
 }
 
 // list connects, lists the agent's tools and finds the sample's.
-func (p *prober) list(pool *mcpcall.Pool, e mcpcall.Endpoint) (mcpcall.Tool, error) {
+func (p *prober) list(pool *mcpcall.Pool, e *mcpcall.Endpoint) (mcpcall.Tool, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.CallTimeout)
 	defer cancel()
 	began := time.Now()
-	set, err := pool.Tools(ctx, e, true)
+	var set mcpcall.ToolSet
+	err := p.renewing(e, func() (err error) {
+		set, err = pool.Tools(ctx, *e, true)
+		return err
+	})
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
 	var call *mcpcall.CallError
 	switch {
@@ -278,11 +291,15 @@ func (p *prober) fit(tool mcpcall.Tool) (map[string]any, error) {
 }
 
 // send calls the tool once.
-func (p *prober) send(pool *mcpcall.Pool, e mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
+func (p *prober) send(pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
 	ctx, cancel := context.WithTimeout(p.ctx, p.timeout())
 	defer cancel()
 	began := time.Now()
-	answer, err := pool.Call(ctx, e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.meta()})
+	var answer mcpcall.Answer
+	err := p.renewing(e, func() (err error) {
+		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.meta()})
+		return err
+	})
 	if err != nil {
 		return err
 	}

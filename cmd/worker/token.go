@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,8 @@ import (
 )
 
 type tokenCmd struct {
-	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, from stdin, and release what is held for want of it."`
+	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release what is held for want of it."`
+	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
 	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens."`
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
@@ -33,20 +35,26 @@ type tokenSetCmd struct {
 	Header  string `help:"The header that carries the bare token. Default: what the agent's registration names, else Authorization with Bearer." placeholder:"NAME"`
 	File    string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
 	Expires string `help:"When it is not sent any more: RFC 3339, or in how long, as in 90d or 12h." placeholder:"TIME"`
+	clientFlags
+	Unchecked bool `help:"With --client-id: store the client although its authorization server was not asked for a token."`
 	actorFlag
 	JSON bool `name:"json" help:"As JSON."`
 }
 
 // tokenChange is what set and remove answer.
 type tokenChange struct {
-	Agent     string     `json:"agent"`
-	Registry  string     `json:"identityRegistry"`
-	Origin    string     `json:"origin"`
-	Scheme    string     `json:"scheme,omitempty"`
-	Header    string     `json:"header,omitempty"`
-	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
-	Released  int        `json:"released"`
-	Audit     int64      `json:"audit"`
+	Agent      string     `json:"agent"`
+	Registry   string     `json:"identityRegistry"`
+	Origin     string     `json:"origin"`
+	Scheme     string     `json:"scheme,omitempty"`
+	Header     string     `json:"header,omitempty"`
+	Issuer     string     `json:"issuer,omitempty"` // this and the next three: of an OAuth credential
+	ClientID   string     `json:"clientId,omitempty"`
+	AuthMethod string     `json:"authMethod,omitempty"`
+	Scope      string     `json:"scope,omitempty"` // that was asked for
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
+	Released   int        `json:"released"`
+	Audit      int64      `json:"audit"`
 }
 
 // audit is what the trail keeps of a change; no secret is in it.
@@ -55,6 +63,12 @@ func (c tokenChange) audit(actor, action string) store.Audit {
 	if c.Scheme != "" {
 		filter["scheme"], filter["header"] = c.Scheme, c.Header
 	}
+	if c.Issuer != "" {
+		filter["issuer"], filter["clientId"] = c.Issuer, c.ClientID
+	}
+	if c.Scope != "" {
+		filter["scope"] = short(c.Scope)
+	}
 	if c.ExpiresAt != nil {
 		filter["expiresAt"] = c.ExpiresAt
 	}
@@ -62,6 +76,12 @@ func (c tokenChange) audit(actor, action string) store.Audit {
 }
 
 func (c *tokenSetCmd) Run(a *app) error {
+	if err := c.checkClient(); err != nil {
+		return err
+	}
+	if c.ClientID != "" {
+		return c.setClient(a)
+	}
 	t, err := c.token(a)
 	if err != nil {
 		return err
@@ -86,29 +106,39 @@ func (c *tokenSetCmd) Run(a *app) error {
 	}
 	defer st.close()
 	out := changeOfToken(t)
-	out.Audit, err = audited(a.ctx, st, out.audit(c.actor(), "token set"), func() (int64, error) {
-		released, tasks, err := st.SetToken(a.ctx, t)
-		st.dispatch(a.ctx, tasks)
-		out.Released = released
-		return int64(released), err
-	})
-	if err != nil {
+	if err := out.store(a, st, t, c.actor(), "token set"); err != nil {
 		return err
 	}
 	if c.JSON {
 		return writeJSON(a, out)
 	}
+	_, err = fmt.Fprintln(a.out, out.words("the token", t))
+	return err
+}
+
+// store writes the token and its audit row, and hands out what that releases.
+func (c *tokenChange) store(a *app, st *openStore, t store.Token, actor, action string) (err error) {
+	c.Audit, err = audited(a.ctx, st, c.audit(actor, action), func() (int64, error) {
+		released, tasks, err := st.SetToken(a.ctx, t)
+		st.dispatch(a.ctx, tasks)
+		c.Released = released
+		return int64(released), err
+	})
+	return err
+}
+
+// words tell what was stored.
+func (c *tokenChange) words(what string, t store.Token) string {
 	until := ""
 	if t.ExpiresAt != nil {
 		until = " until " + t.ExpiresAt.UTC().Format(time.RFC3339)
 	}
-	_, err = fmt.Fprintf(a.out, "the token of %s is stored for %s, sent as %s%s; %d held deliveries were released (audit %d)\n",
-		nameOf(t.Agent), printable(t.Origin), printable(howSent(t)), until, out.Released, out.Audit)
-	return err
+	return fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %d held deliveries were released (audit %d)",
+		what, nameOf(t.Agent), printable(t.Origin), printable(howSent(t)), until, c.Released, c.Audit)
 }
 
 func changeOfToken(t store.Token) tokenChange {
-	return tokenChange{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, ExpiresAt: t.ExpiresAt}
+	return tokenChange{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
 
 // howSent tells a scheme in words.
@@ -120,7 +150,7 @@ func howSent(t store.Token) string {
 	if t.Scheme == store.SchemeFile {
 		how += ", read from a file"
 	}
-	return how
+	return how + sourceWords(t)
 }
 
 const authorization = "Authorization"
@@ -176,11 +206,7 @@ func (c *tokenSetCmd) aim(a *app, t store.Token) (store.Token, error) {
 			return t, &misuseError{fmt.Sprintf("--origin: %v", err)}
 		}
 		t.Origin = origin
-		if listed, err := a.listedServer(t.Agent); err == nil && listed != nil {
-			if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
-				fmt.Fprintln(a.err, "warning: the servers file says how this agent is called and what it is sent, and that wins: the token is stored and not sent")
-			}
-		}
+		warnOfHeaders(a, t.Agent)
 	} else {
 		found, err := findTarget(a, t.Agent)
 		if err != nil {
@@ -197,10 +223,23 @@ func (c *tokenSetCmd) aim(a *app, t store.Token) (store.Token, error) {
 		}
 	}
 	t.Scheme, t.Header = schemeOf(t.Header, c.File != "")
-	if u, err := url.Parse(t.Origin); err == nil && u.Scheme == "http" {
-		fmt.Fprintf(a.err, "warning: over plain http everybody on the way to %s reads the token\n", printable(t.Origin))
-	}
+	warnOfPlain(a, t.Origin)
 	return t, nil
+}
+
+// warnOfHeaders says that the operator himself has something else sent.
+func warnOfHeaders(a *app, g store.Agent) {
+	if listed, err := a.listedServer(g); err == nil && listed != nil {
+		if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
+			fmt.Fprintln(a.err, "warning: the servers file says how this agent is called and what it is sent, and that wins: the token is stored and not sent")
+		}
+	}
+}
+
+func warnOfPlain(a *app, origin string) {
+	if u, err := url.Parse(origin); err == nil && u.Scheme == "http" {
+		fmt.Fprintf(a.err, "warning: over plain http everybody on the way to %s reads the token\n", printable(origin))
+	}
 }
 
 func schemeOf(header string, file bool) (scheme, canonical string) {
@@ -230,11 +269,24 @@ func (c *tokenSetCmd) ask(a *app, t store.Token, found target) error {
 	_, sent := schemeOf(t.Header, false)
 	fmt.Fprintf(tty, "%s is at %s (%s).\nSend its token there, and nowhere else, as %s? [y/N] ", nameOf(t.Agent), printable(t.Origin), printable(found.Words),
 		printable(howSent(store.Token{Header: sent})))
-	answer, err := readLine(tty, 16)
-	if err != nil || !strings.EqualFold(answer, "y") && !strings.EqualFold(answer, "yes") {
-		return errors.New("nothing was stored")
+	return yes(a.ctx, tty)
+}
+
+// yes is the answer of whoever sits there. It does not outlast ctx, though nothing may end the reading before the process does.
+func yes(ctx context.Context, tty io.Reader) error {
+	answered := make(chan bool, 1)
+	go func() {
+		answer, err := readLine(tty, 16)
+		answered <- err == nil && (strings.EqualFold(answer, "y") || strings.EqualFold(answer, "yes"))
+	}()
+	select {
+	case agreed := <-answered:
+		if agreed {
+			return nil
+		}
+	case <-ctx.Done():
 	}
-	return nil
+	return errors.New("nothing was stored")
 }
 
 // readLine reads up to a line feed, byte by byte, so that it takes nothing of what follows. At most limit bytes.
@@ -264,21 +316,32 @@ func (c *tokenSetCmd) secret(a *app) (s secret.Secret, err error) {
 		}
 		return secret.New(c.File), nil
 	}
-	if f, ok := a.in.(*os.File); ok {
-		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			return s, &misuseError{"give the token on stdin, from a file or a program, not by typing it: worker token set … < token.txt"}
-		}
-	}
-	raw, err := io.ReadAll(io.LimitReader(a.in, delivery.MaxToken+3))
+	text, err := fromStdin(a, "the token", delivery.MaxToken)
 	if err != nil {
-		return s, fmt.Errorf("read the token from stdin: %w", err)
+		return s, err
 	}
-	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	text = withoutLineEnd(text)
 	if err := delivery.CheckToken(text); err != nil {
 		return s, &misuseError{fmt.Sprintf("the token on stdin %v", err)}
 	}
 	return secret.New(text), nil
 }
+
+// fromStdin is a secret that somebody gave there, up to limit bytes.
+func fromStdin(a *app, what string, limit int64) (string, error) {
+	if f, ok := a.in.(*os.File); ok {
+		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+			return "", &misuseError{fmt.Sprintf("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)}
+		}
+	}
+	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end more, and one byte that is too much
+	if err != nil {
+		return "", fmt.Errorf("read %s from stdin: %w", what, err)
+	}
+	return string(raw), nil
+}
+
+func withoutLineEnd(s string) string { return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), "\r") }
 
 type tokenListCmd struct {
 	JSON bool `name:"json" help:"As JSON."`
@@ -291,7 +354,8 @@ type listedToken struct {
 	Origin    string     `json:"origin"`
 	Scheme    string     `json:"scheme"`
 	Header    string     `json:"header"`
-	Key       uint32     `json:"key"` // that sealed it
+	Issuer    string     `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
+	Key       uint32     `json:"key"`              // that sealed it
 	CreatedAt time.Time  `json:"createdAt"`
 	UpdatedAt time.Time  `json:"updatedAt"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
@@ -307,9 +371,7 @@ func (c *tokenListCmd) Run(a *app) error {
 	list := []listedToken{}
 	now := time.Now()
 	if err := eachToken(a, st, func(t store.Token) error {
-		key, _ := secret.KeyID(t.Ciphertext)
-		list = append(list, listedToken{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header,
-			Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt, State: tokenState(t, now)})
+		list = append(list, listedOf(t, now))
 		return nil
 	}); err != nil {
 		return err
@@ -318,11 +380,17 @@ func (c *tokenListCmd) Run(a *app) error {
 		return writeJSON(a, list)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tORIGIN\tSCHEME\tHEADER\tKEY\tSTORED\tEXPIRES\tSTATE")
+	fmt.Fprintln(w, "AGENT\tORIGIN\tSCHEME\tHEADER\tISSUER\tKEY\tSTORED\tEXPIRES\tSTATE")
 	for _, t := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", t.Agent, orDash(t.Origin), orDash(t.Scheme), orDash(t.Header), t.Key, when(&t.UpdatedAt), when(t.ExpiresAt), t.State)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", t.Agent, orDash(t.Origin), orDash(t.Scheme), orDash(t.Header), orDash(short(t.Issuer)), t.Key, when(&t.UpdatedAt), when(t.ExpiresAt), t.State)
 	}
 	return w.Flush()
+}
+
+func listedOf(t store.Token, now time.Time) listedToken {
+	key, _ := secret.KeyID(t.Ciphertext)
+	return listedToken{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer,
+		Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt, State: tokenState(t, now)}
 }
 
 func tokenState(t store.Token, now time.Time) string {
@@ -351,53 +419,8 @@ func eachToken(a *app, st *openStore, do func(store.Token) error) error {
 	}
 }
 
-type tokenRemoveCmd struct {
-	agentArg
-	Origin string `required:"" help:"The origin it was stored for, as token list tells." placeholder:"URL"`
-	actorFlag
-	JSON bool `name:"json" help:"As JSON."`
-}
-
-func (c *tokenRemoveCmd) Run(a *app) error {
-	g, err := c.agent(a)
-	if err != nil {
-		return err
-	}
-	origin, err := delivery.CredentialOrigin(c.Origin)
-	if err != nil {
-		return &misuseError{fmt.Sprintf("--origin: %v", err)}
-	}
-	st, err := a.dispatching()
-	if err != nil {
-		return err
-	}
-	defer st.close()
-	out := changeOfToken(store.Token{Agent: g, Origin: origin})
-	out.Audit, err = audited(a.ctx, st, out.audit(c.actor(), "token remove"), func() (int64, error) {
-		released, tasks, err := st.RemoveToken(a.ctx, g, origin)
-		st.dispatch(a.ctx, tasks)
-		out.Released = released
-		return 1, err
-	})
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return fmt.Errorf("no token of %s is stored for %s: `worker token list`", nameOf(g), printable(origin))
-	case err != nil:
-		return err
-	case c.JSON:
-		return writeJSON(a, out)
-	}
-	_, err = fmt.Fprintf(a.out, "the token of %s for %s is removed; %d held deliveries were released (audit %d)\n", nameOf(g), printable(origin), out.Released, out.Audit)
-	return err
-}
-
 // showTokens tells where tokens of an agent may go, when there are some.
-func showTokens(a *app, st *openStore, g store.Agent) error {
-	tokens, _, err := st.AgentTokens(a.ctx, g)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
+func showTokens(a *app, tokens []store.Token, now time.Time) error {
 	for _, t := range tokens {
 		until := ""
 		if t.ExpiresAt != nil {
@@ -415,12 +438,20 @@ func showTokens(a *app, st *openStore, g store.Agent) error {
 
 // withoutToken is what is wrong with a command line, without the token that somebody put there.
 func withoutToken(args []string, err error) error {
-	if len(args) == 0 || args[0] != "token" || !slices.ContainsFunc(args[1:], func(s string) bool {
+	quoted := len(args) > 0 && args[0] == "token" && slices.ContainsFunc(args[1:], func(s string) bool {
 		_, value, _ := strings.Cut(s, "=")
 		return len(s) > 3 && strings.Contains(err.Error(), s) || len(value) > 3 && strings.Contains(err.Error(), value)
-	}) {
+	})
+	if !quoted && !secretFlag(err) {
 		return err
 	}
 	return errors.New("the command line has something that is not understood; a token is given on stdin and never there, where the shell's history and ps keep it: " +
 		"if it was there, have it replaced. `worker token --help` shows what is")
+}
+
+// secretFlag tells whether the command line has a flag that there is not, and that whoever wrote it took for the place of a secret.
+func secretFlag(err error) bool {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag ")
+	name, _, _ = strings.Cut(strings.ToLower(name), ",") // what it may have meant follows
+	return ok && slices.ContainsFunc([]string{"secret", "token", "password", "key"}, func(word string) bool { return strings.Contains(name, word) })
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
@@ -25,20 +28,72 @@ func (d *doctor) tokens(st *store.Store) {
 		d.add("tokens", err, "")
 	case t.stored > 0:
 		d.add("tokens", t.fault(), t.words())
+		d.issuers(t.issuers)
 	}
 }
+
+// maxAsked is how many authorization servers the doctor asks.
+const maxAsked = 8
+
+// issuers asks the authorization servers of stored OAuth credentials for their metadata, as a renewal does.
+func (d *doctor) issuers(of map[issuerOf]int) {
+	if len(of) == 0 {
+		return
+	}
+	content, err := service.OpenContent(d.cfg, d.log)
+	if err != nil {
+		d.add("oauth", err, "")
+		return
+	}
+	defer content.Close()
+	client, err := service.OAuth(content.Guard)
+	if err != nil {
+		d.add("oauth", err, "")
+		return
+	}
+	all := slices.SortedFunc(maps.Keys(of), func(a, b issuerOf) int { return strings.Compare(a.name, b.name) })
+	for _, i := range all[:min(len(all), maxAsked)] {
+		err := d.within(func(ctx context.Context) error {
+			_, err := client.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""}, i.name)
+			return err
+		})
+		text, err := issuerWords(i.name, of[i], err)
+		d.add("oauth", err, text)
+	}
+	if n := len(all) - maxAsked; n > 0 {
+		d.add("oauth", nil, fmt.Sprintf("%d more authorization servers were not asked", n))
+	}
+}
+
+// issuerWords are about an authorization server that was asked. That it is away holds nothing yet, and may have passed when a token ends.
+func issuerWords(name string, stored int, err error) (string, error) {
+	name = printable(short(name))
+	var away *oauth.UnavailableError
+	switch {
+	case err == nil:
+		return fmt.Sprintf("%s answers; %d stored credentials get their tokens there", name, stored), nil
+	case errors.As(err, &away) && !forbidden(err):
+		return fmt.Sprintf("warning: %s, which gives the tokens of %d stored credentials: %v", name, stored, err), nil
+	}
+	return "", fmt.Errorf("%s, which gives the tokens of %d stored credentials: %w", name, stored, err)
+}
+
+// issuerOf is an authorization server; origin only when it is the agent's own.
+type issuerOf struct{ name, origin string }
 
 // tokenCheckup is what was found.
 type tokenCheckup struct {
 	stored                int
 	expired, soon, sealed []string // whose; sealed with a key that is not there
+	issuers               map[issuerOf]int
 }
 
 func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error {
 	now := time.Now()
 	return eachToken(a, &openStore{Store: st}, func(token store.Token) error {
 		t.stored++
-		name := fmt.Sprintf("%d:%s for %s", token.ChainID, token.ID, printable(token.Origin))
+		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, printable(token.Origin), sourceWords(token))
+		t.note(token)
 		if id, ok := secret.KeyID(token.Ciphertext); keys != nil && (!ok || !keys.Has(id)) {
 			t.sealed = append(t.sealed, name)
 		}
@@ -50,6 +105,21 @@ func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error 
 		}
 		return nil
 	})
+}
+
+// note counts who gives tokens.
+func (t *tokenCheckup) note(token store.Token) {
+	if !token.OAuth() {
+		return
+	}
+	if t.issuers == nil {
+		t.issuers = map[issuerOf]int{}
+	}
+	i := issuerOf{name: token.Issuer}
+	if token.Issuer == token.Origin {
+		i.origin = token.Origin
+	}
+	t.issuers[i]++
 }
 
 // fault is what holds deliveries now.
@@ -64,7 +134,7 @@ func (t *tokenCheckup) fault() error {
 	if said == nil {
 		return nil
 	}
-	return errors.New(strings.Join(said, "; ") + ": `worker token set` stores another one")
+	return errors.New(strings.Join(said, "; ") + ": `worker token set` stores another one, `worker token login` where a person has to")
 }
 
 func (t *tokenCheckup) words() string {

@@ -166,7 +166,7 @@ func (c *tokenImportCmd) look(a *app, rows []*importedToken) error {
 
 // find looks up one agent; only what would be the same for every agent is an error.
 func (r *importedToken) find(ctx context.Context, a *app, content *service.Content) error {
-	t, err := targetOf(ctx, a, content, r.agent)
+	t, err := targetOf(ctx, a, content, r.agent, "")
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -20,6 +20,7 @@ type target struct {
 	Origin      string
 	TokenHeader string // that the registration names, as it names it
 	Words       string // where that is from, and what binds the agent to it
+	Endpoint    mcpcall.Endpoint
 }
 
 // header is the canonical one that the registration asks for, "" when it does not say.
@@ -41,10 +42,11 @@ func findTarget(a *app, g store.Agent) (target, error) {
 		return target{}, err
 	}
 	defer content.Close()
-	return targetOf(a.ctx, a, content, g)
+	return targetOf(a.ctx, a, content, g, "")
 }
 
-func targetOf(ctx context.Context, a *app, content *service.Content, g store.Agent) (target, error) {
+// targetOf is findTarget; said is the origin that the command line names, if it does.
+func targetOf(ctx context.Context, a *app, content *service.Content, g store.Agent, said string) (target, error) {
 	listed, err := a.listedServer(g)
 	if err != nil {
 		return target{}, err
@@ -55,7 +57,11 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		return target{}, &misuseError{fmt.Sprintf("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d, or say --origin", g.ChainID)}
+		text := fmt.Sprintf("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d", g.ChainID)
+		if said == "" {
+			text += ", or say --origin"
+		}
+		return target{}, &misuseError{text}
 	}
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {
@@ -72,7 +78,8 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
-	return target{Origin: origin, TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding))}, nil
+	return target{Origin: origin, TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
+		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 
 // listedTarget is what the servers file says; what it sends itself wins over a token.
@@ -87,43 +94,5 @@ func listedTarget(e mcpcall.Endpoint) (target, error) {
 	if err != nil {
 		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
 	}
-	return target{Origin: origin, Words: "from the servers file"}, nil
-}
-
-// storeOnce is storeAtHand, and waits for one that is away only the first time.
-func (p *prober) storeOnce() (*openStore, error) {
-	if p.away != nil {
-		return nil, p.away
-	}
-	st, err := p.storeAtHand()
-	p.away = err
-	return st, err
-}
-
-// authorize gives the endpoint the token that a delivery would send there.
-func (p *prober) authorize(e *mcpcall.Endpoint) error {
-	if e.URL == "" || len(e.Headers) > 0 {
-		return nil
-	}
-	st, err := p.storeOnce()
-	if err != nil {
-		return nil // keep says why
-	}
-	defer st.close()
-	if tokens, _, err := st.AgentTokens(p.ctx, p.agent); err != nil || len(tokens) == 0 {
-		return err
-	}
-	keys, err := service.Keyset(p.cfg)
-	if err != nil {
-		return fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than it answers deliveries: %w", err)
-	}
-	c, err := delivery.NewCredentials(delivery.CredentialsConfig{Ledger: st.Store, Opener: keys})
-	if err != nil {
-		return err
-	}
-	note, err := c.Attach(p.ctx, p.agent, 0, e, p.cmd.URL == "" && !e.Listed)
-	if note != "" {
-		p.note("the token stored for its origin was sent")
-	}
-	return err
+	return target{Origin: origin, Words: "from the servers file", Endpoint: e}, nil
 }

@@ -31,12 +31,25 @@ type keyboard struct {
 func (k *keyboard) Write(p []byte) (int, error) { return k.shown.Write(p) }
 func (k *keyboard) Close() error                { return nil }
 
+// lookedAt is a stream that somebody looks at while it is written.
+type lookedAt struct {
+	io.Writer
+	look func(string)
+}
+
+func (w lookedAt) Write(p []byte) (int, error) {
+	if w.look != nil {
+		w.look(string(p))
+	}
+	return w.Writer.Write(p)
+}
+
 // give runs a command line with something on stdin; typed is what is answered at the terminal, "" that there is none.
 func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs string) {
 	d.t.Helper()
 	var stdout, stderr bytes.Buffer
 	k := &keyboard{Reader: strings.NewReader(typed)}
-	a := app{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: &stderr, tty: func() (io.ReadWriteCloser, error) {
+	a := app{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: lookedAt{&stderr, d.watch}, tty: func() (io.ReadWriteCloser, error) {
 		if typed == "" {
 			return nil, errors.New("nobody")
 		}

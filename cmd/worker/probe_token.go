@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// storeOnce is storeAtHand, and waits for one that is away only the first time.
+func (p *prober) storeOnce() (*openStore, error) {
+	if p.away != nil {
+		return nil, p.away
+	}
+	st, err := p.storeAtHand()
+	p.away = err
+	return st, err
+}
+
+// authorize gives the endpoint the token that a delivery would send there. done ends what renewing needs.
+func (p *prober) authorize(e *mcpcall.Endpoint) (done func(), err error) {
+	done = func() {}
+	if e.URL == "" || len(e.Headers) > 0 {
+		return done, nil
+	}
+	st, err := p.storeOnce()
+	if err != nil {
+		return done, nil // keep says why
+	}
+	done = st.close
+	tokens, _, err := st.AgentTokens(p.ctx, p.agent)
+	if err != nil || len(tokens) == 0 {
+		return done, err
+	}
+	keys, err := service.Keyset(p.cfg)
+	if err != nil {
+		return done, fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than it answers deliveries: %w", err)
+	}
+	client, err := service.OAuth(p.content.Guard)
+	if err != nil {
+		return done, err
+	}
+	c, err := delivery.NewCredentials(delivery.CredentialsConfig{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Logger: p.log})
+	if err != nil {
+		return done, err
+	}
+	done = p.ending(c, st.close)
+	note, err := c.Attach(p.ctx, p.agent, 0, e, p.cmd.URL == "" && !e.Listed)
+	if note != "" {
+		p.credentials = c
+		origin, _ := delivery.CredentialOrigin(e.URL)
+		p.granted = slices.ContainsFunc(tokens, func(t store.Token) bool { return t.Origin == origin && t.OAuth() })
+		p.note("the token stored for its origin was sent")
+	}
+	return done, err
+}
+
+// ending has the store take what it did not when a token was renewed, before it is closed: a refresh token that was replaced is good for
+// nothing any more.
+func (p *prober) ending(c interface{ Flush(context.Context) }, closeStore func()) func() {
+	return func() {
+		defer closeStore()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), flushTime)
+		defer cancel()
+		c.Flush(ctx)
+	}
+}
+
+const flushTime = 10 * time.Second
+
+// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing of the kind was sent.
+func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
+	var call *mcpcall.CallError
+	switch {
+	case !errors.As(err, &call) || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden:
+		return
+	case p.granted || p.credentials == nil && len(e.Headers) > 0: // those of the servers file win over whatever is stored
+		return
+	}
+	if says := oauth.ParseChallenge(call.Challenge); !says.Bearer || says.Metadata == "" {
+		return
+	}
+	p.note(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", p.found.Agent))
+}
+
+// renewing makes a request of the agent and, when the agent refuses an access token, once more with another one, as a delivery does.
+func (p *prober) renewing(e *mcpcall.Endpoint, request func() error) error {
+	err := request()
+	if err == nil || p.credentials == nil || p.renewed {
+		return err
+	}
+	renewed, failure := p.credentials.Renew(p.ctx, p.agent, e, err)
+	switch {
+	case failure != nil:
+		return failure
+	case !renewed:
+		return err
+	}
+	p.renewed = true
+	p.note("the agent refused the access token that was at hand, so that another one was asked for and sent")
+	return request()
+}

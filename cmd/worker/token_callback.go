@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+// callbackPath is where the browser comes back to; clients that are registered beforehand name it in their redirect URI.
+const callbackPath = "/callback"
+
+// callback is the address on loopback to which an authorization server sends a person's browser back (RFC 8252 §7.3). Every page that the
+// browser has open can ask for it too, so what does not carry the login's state is answered and forgotten.
+type callback struct {
+	listener net.Listener
+	host     string // that the browser names
+	state    string
+	came     chan url.Values
+	taken    atomic.Bool
+}
+
+var errListen = &misuseError{"--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login"}
+
+// onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody else may listen.
+func onLoopback(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	return err == nil && at.Addr().IsLoopback() && !at.Addr().Is4In6() && at.Addr().Zone() == ""
+}
+
+// listenForCallback takes ADDRESS:PORT on loopback; port 0 is any that is free.
+func listenForCallback(ctx context.Context, address string) (*callback, error) {
+	if !onLoopback(address) {
+		return nil, errListen
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &callback{listener: l, host: net.JoinHostPort(host, port), came: make(chan url.Values, 1)}, nil
+}
+
+// redirect is the URI that the authorization server is told.
+func (c *callback) redirect() string { return "http://" + c.host + callbackPath }
+
+// wait is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
+func (c *callback) wait(ctx context.Context, state string) (url.Values, error) {
+	c.state = state
+	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		IdleTimeout: 5 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: log.New(io.Discard, "", 0)}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(c.listener) }()
+	select {
+	case values := <-c.came:
+		return values, c.end(server, ended)
+	case err := <-ended:
+		return nil, fmt.Errorf("listen for the browser: %w", err)
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), c.end(server, ended))
+	}
+}
+
+// end lets the page be written.
+func (c *callback) end(server *http.Server, ended <-chan error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		_ = server.Close() // browsers open connections that they do not use
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// close is for a login that did not come to waiting.
+func (c *callback) close() { _ = c.listener.Close() }
+
+// ServeHTTP answers the browser. What it brings is not checked here but for whom it is.
+func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Referrer-Policy", "no-referrer") // the address holds the code
+	h.Set("Cache-Control", "no-store")
+	say := func(status int, text string) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text+"\n")
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	switch {
+	case r.Host != c.host || r.URL.Path != callbackPath:
+		say(http.StatusNotFound, "There is nothing here.")
+	case r.Method != http.MethodGet:
+		say(http.StatusMethodNotAllowed, "There is nothing here.")
+	case err != nil || !c.mine(values["state"]):
+		say(http.StatusBadRequest, "This is not the answer to the login that is waited for. Begin again with the address that the terminal shows.")
+	case c.taken.Swap(true):
+		say(http.StatusConflict, "The answer has come already. The terminal says what became of it.")
+	default:
+		say(http.StatusOK, "Herald has the answer. The terminal says what became of it; this page can be closed.")
+		c.came <- values
+	}
+}
+
+// mine compares in a time that tells nothing.
+func (c *callback) mine(states []string) bool {
+	if len(states) != 1 || c.state == "" {
+		return false
+	}
+	a, b := sha256.Sum256([]byte(c.state)), sha256.Sum256([]byte(states[0]))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// issued is what oauthtest gives: tokens, codes, secrets.
+var issued = regexp.MustCompile(`(access|refresh|code|secret)-[A-Z2-7]{20,}`)
+
+// protects has agent 8453:42 be the one that s protects.
+func (d *desk) protects(s *oauthtest.Server) {
+	d.t.Helper()
+	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
+	d.lists(fmt.Sprintf(`{"8453:42":{"url":%q}}`, s.AgentURL))
+}
+
+// oauth runs a command line as give does; what it prints must hold nothing that was issued.
+func (d *desk) oauth(code int, want, stdin, typed string, args ...string) (out string) {
+	d.t.Helper()
+	out, errs := d.give(code, stdin, typed, args...)
+	if !strings.Contains(words(out+errs), want) {
+		d.t.Errorf("worker %v does not say %q:\n%s%s", args, want, out, errs)
+	}
+	if found := issued.FindString(out + errs); found != "" {
+		d.t.Errorf("worker %v tells a secret:\n%s%s", args, out, errs)
+	}
+	return out
+}
+
+// credential opens what is stored for agent 8453:42 and an origin.
+func (d *desk) credential(origin string) (scheme string, c oauth.Credential) {
+	d.t.Helper()
+	stored := d.reveals("8453:42")[origin]
+	scheme, rest, _ := strings.Cut(stored, " ")
+	header, plain, _ := strings.Cut(rest, " ")
+	c, err := oauth.ParseCredential([]byte(plain))
+	if err != nil || header != authorization {
+		d.t.Fatalf("%s %s: %v", scheme, header, err)
+	}
+	return scheme, c
+}
+
+func originOf(t testing.TB, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// TestTokenSetClient: an OAuth client is stored once somebody agreed where it goes, and its server has given it a token.
+func TestTokenSetClient(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "other"}, ChallengeScope: "feedback"})
+	d.protects(s)
+	s.Register("herald", canary+"-secret")
+	origin := originOf(t, s.AgentURL)
+	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
+
+	d.oauth(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: nobody is here to be asked whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
+		canary+"-secret", "", set...)
+	d.oauth(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
+	d.oauth(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "y\n", set...)
+	if len(d.tokens()) != 0 || len(s.Tokens()) != 0 || d.status(held) != "held auth_required" {
+		t.Fatalf("%+v", d.tokens())
+	}
+	out := d.oauth(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
+		"Have that server's tokens sent to that agent", origin, s.Issuer),
+		canary+"-secret\n", "y\n", set...)
+	for _, want := range []string{fmt.Sprintf("is stored for %s, sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
+		s.Issuer + " gave a token, good until 20", ", for feedback"} {
+		if !strings.Contains(words(out), want) {
+			t.Errorf("lacks %q: %s", want, out)
+		}
+	}
+	if d.status(held) != "queued" {
+		t.Errorf("%s", d.status(held))
+	}
+	scheme, c := d.credential(origin)
+	if scheme != store.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
+		c.Resource != s.AgentURL || c.Scope != "" || c.ClientID != "herald" {
+		t.Errorf("%s %+v", scheme, c)
+	}
+	if list, err := d.store.AccessAfter(t.Context(), nil); err != nil || len(list) != 1 || list[0].Issuer != s.Issuer {
+		t.Errorf("%+v %v", list, err)
+	}
+
+	// Everywhere else.
+	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != authorization {
+		t.Errorf("%+v", l)
+	}
+	d.oauth(0, fmt.Sprintf("8453:42 %s oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
+	d.oauth(0, fmt.Sprintf("token stored for %s, sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
+	shown := decode[shownAgent](t, d.oauth(0, "", "", "", "agent", "show", "8453:42", "--json"))
+	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
+		t.Errorf("%+v", shown)
+	}
+	d.oauth(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "", "", "doctor")
+	if a := d.audits(); len(a) != 1 || !strings.Contains(string(a[0].Filter), s.Issuer) || !strings.Contains(string(a[0].Filter), `"herald"`) ||
+		!strings.Contains(string(a[0].Filter), `"feedback"`) {
+		t.Errorf("%+v", a)
+	}
+	d.nowhere()
+
+	d.oauth(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	if calls := s.Calls(); len(calls) != 1 || len(s.Tokens()) != 1 || calls[0].Token != s.Tokens()[0].Access {
+		t.Errorf("%+v", calls)
+	}
+	s.Revoke()
+	d.oauth(0, "the agent refused the access token that was at hand, so that another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+	if calls := s.Calls(); len(calls) != 2 || len(s.Tokens()) != 2 || calls[1].Token != s.Tokens()[1].Access {
+		t.Errorf("%+v", calls)
+	}
+	s.Unregister("herald")
+	s.Revoke()
+	d.oauth(0, "a delivery is held (auth_required): no access token for "+origin, "", "", "agent", "probe", "8453:42")
+	d.oauth(0, "is removed", "", "", "token", "remove", "8453:42", "--origin", origin)
+	if list, err := d.store.AccessAfter(t.Context(), nil); err != nil || len(list) != 0 {
+		t.Errorf("%+v %v", list, err)
+	}
+}
+
+// pemKey is a private key as openssl writes it, beside its public half.
+func pemKey(t testing.TB) (string, *ecdsa.PublicKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), &key.PublicKey
+}
+
+// TestTokenSetClientWays: with nobody to ask, and what can be wrong then.
+func TestTokenSetClientWays(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{Methods: []string{oauthtest.MethodPost, oauthtest.MethodKey}})
+	d.protects(s)
+	key, public := pemKey(t)
+	s.RegisterKey("keyed", public)
+	s.Register("herald", canary)
+	origin := originOf(t, s.AgentURL)
+	set := func(more ...string) []string {
+		return append([]string{"token", "set", "8453:42", "--client-id"}, more...)
+	}
+	here := []string{"--origin", origin, "--issuer", s.Issuer}
+
+	out := d.oauth(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
+	if c := decode[tokenChange](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
+		t.Errorf("%s", out)
+	}
+	if _, c := d.credential(origin); c.Key.Reveal() != key || c.KeyID != "k1" || !c.Secret.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	d.oauth(0, "is stored for "+origin, canary, "", set(append([]string{"herald"}, here...)...)...)
+	if _, c := d.credential(origin); c.Method != oauth.MethodPost {
+		t.Errorf("%+v", c)
+	}
+	d.oauth(exitFailed, "warning: the authorization server does not name client_secret_basic", canary, "", set(append([]string{"herald", "--auth-method", "client_secret_basic"}, here...)...)...)
+
+	// Away: stored, and said.
+	nobody := []string{"--origin", "https://other.example", "--issuer", "http://127.0.0.1:1", "--resource", "https://other.example/mcp"}
+	d.oauth(0, "warning: no token could be asked for now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
+	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
+		t.Errorf("%+v", c)
+	}
+	d.oauth(0, "ok oauth warning: http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
+
+	asked := len(s.Requests())
+	d.oauth(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)
+	if n := len(s.Requests()); n != asked {
+		t.Errorf("%d requests although --unchecked", n-asked)
+	}
+
+	s.NameIssuers("https://one.example", "https://two.example\x1b[2J")
+	d.oauth(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, https://two.example", canary, "y\n", set("herald")...)
+	d.oauth(0, "warning: the agent's authorization server is https://one.example", canary, "", set(append([]string{"herald"}, here...)...)...)
+	elsewhere := []string{"--origin", "https://other.example", "--issuer", s.Issuer}
+	d.oauth(0, "warning: the agent could not be asked what it calls itself: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
+	if _, c := d.credential("https://other.example"); c.Resource != "" {
+		t.Errorf("%+v", c)
+	}
+	d.oauth(exitMisuse, "and not at https://other.example", canary, "", set("herald", "--origin", "https://other.example")...)
+	d.oauth(exitMisuse, "say --issuer as it spells it, --issuer https://one.example", canary, "", set("herald", "--origin", origin, "--issuer", "https://one.example/")...)
+	d.oauth(exitMisuse, "say --issuer as it spells it, --issuer "+s.Issuer, canary, "", set("herald", "--origin", origin, "--issuer", s.Issuer+"/", "--resource", s.AgentURL)...)
+	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasPrefix(r.URL.Path, "/.well-known/oauth-protected-resource") {
+			return false
+		}
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	d.oauth(exitFailed, "the agent does not say who gives its tokens: ", canary, "", set(append([]string{"herald"}, here...)...)...)
+	d.oauth(0, s.Issuer+" gave a token", canary, "", set(append([]string{"herald", "--resource", s.AgentURL}, here...)...)...)
+	d.oauth(exitMisuse, "and not at https://other.example", canary, "", "token", "login", "8453:42", "--client-id", "herald", "--origin", "https://other.example", "--issuer", s.Issuer)
+	d.nowhere()
+}
+
+func TestTokenSetClientMisuse(t *testing.T) {
+	d := newDesk(t)
+	key, _ := pemKey(t)
+	away := []string{"--origin", "https://agent.example", "--issuer", "https://as.example", "--resource", "https://agent.example/mcp", "--unchecked"}
+	for _, c := range []struct {
+		says, stdin string
+		args        []string
+	}{
+		{"are for an OAuth client: name it with --client-id", canary, []string{"--issuer", "https://as.example"}},
+		{"are for an OAuth client: name it with --client-id", canary, []string{"--unchecked", "--origin", "https://agent.example"}},
+		{"--header and --file are not for an OAuth client", canary, []string{"--client-id", "x", "--header", "X-Api-Key"}},
+		{"--header and --file are not for an OAuth client", canary, []string{"--client-id", "x", "--file", "/x"}},
+		{"without a person a client needs a secret or a key", canary, []string{"--client-id", "x", "--auth-method", "none"}},
+		{"--auth-method is none of none, client_secret_basic", canary, []string{"--client-id", "x", "--auth-method", canary}},
+		{"--issuer is no https URL", canary, []string{"--client-id", "x", "--issuer", "as.example"}},
+		{"--resource is no absolute http or https URL", canary, []string{"--client-id", "x", "--resource", "mcp"}},
+		{"--scope is no list of scopes", canary, []string{"--client-id", "x", "--scope", "a  b"}},
+		{"--issuer is no https URL", canary, []string{"--client-id", "x", "--issuer", "https://u:hunter2@as.example"}},
+		{"--origin: it holds a user or password", canary, []string{"--client-id", "x", "--origin", "https://u:hunter2@as.example"}},
+		{"its chain has no RPC URL; set RPC_URL_8453, or say --origin (with --origin, --issuer and --resource nobody has to ask the agent)", canary, []string{"--client-id", "x"}},
+		{"wants a private key in PEM", canary, append([]string{"--client-id", "x", "--auth-method", "private_key_jwt"}, away...)},
+		{"there is a private key on stdin", key, append([]string{"--client-id", "x", "--auth-method", "client_secret_post"}, away...)},
+		{"cannot be used", "", append([]string{"--client-id", "x"}, away...)},
+		{"cannot be used", canary + "\x1b[2J", append([]string{"--client-id", "x"}, away...)},
+		{"cannot be used", strings.Repeat("x", 20<<10), append([]string{"--client-id", "x"}, away...)},
+		{"cannot be used", "-----BEGIN PRIVATE KEY-----\n" + canary + "\n-----END PRIVATE KEY-----\n", append([]string{"--client-id", "x"}, away...)},
+		{"cannot be used", key, append([]string{"--client-id", "x", "--algorithm", "RS256"}, away...)},
+	} {
+		d.oauth(exitMisuse, c.says, c.stdin, "", append([]string{"token", "set", "8453:42"}, c.args...)...)
+	}
+	for _, args := range [][]string{{canary}, {"--client-secret=" + canary}, {"--client-secret", canary}, {"--api-key=" + canary}, {"--PassWord=" + canary}} {
+		d.oauth(exitMisuse, "a token is given on stdin and never there", "", "", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
+	}
+	d.oauth(exitMisuse, "have it replaced", "", "", "agent", "probe", "8453:42", "--token="+canary)
+	d.oauth(exitMisuse, "unknown flag --issure, did you mean", "", "", "token", "set", "8453:42", "--issure=https://as.example")
+	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
+		t.Errorf("something was stored: %+v", got)
+	}
+}
+
+// An agent of MCP 2025-03-26 is its own authorization server, with or without metadata; and nobody is asked whom the guard does not dial.
+func TestTokenSourceOfOlderAgents(t *testing.T) {
+	for name, o := range map[string]oauthtest.Options{"metadata": {Legacy: true}, "none": {LegacyEndpoints: true}} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			s := oauthtest.New(t, o)
+			d.protects(s)
+			s.Register("herald", canary)
+			origin := originOf(t, s.AgentURL)
+			d.oauth(0, fmt.Sprintf("Its authorization server is %s, since it names none", origin), canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
+			d.oauth(0, fmt.Sprintf("oauth %s answers", origin), "", "", "doctor")
+			d.login(0, "had by a login from "+origin, "", func(address string) { s.Visit(address) }, "--origin", origin, "--issuer", origin)
+			d.env = append(d.env, "HERALD_ALLOW_NETWORKS=")
+			d.oauth(exitFailed, "list its network in HERALD_ALLOW_NETWORKS if it is meant", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
+			d.nowhere()
+		})
+	}
+}
+
+// TestTokenSetScope: what the agent wants is asked for, also when it wants more later; what the operator said is the most that ever is.
+func TestTokenSetScope(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "admin"}, ChallengeScope: "feedback"})
+	d.protects(s)
+	s.Register("herald", canary)
+	origin := originOf(t, s.AgentURL)
+	wants := "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`"
+	d.oauth(0, wants, "", "", "agent", "probe", "8453:42")
+	d.oauth(0, "is stored for", canary, "", "token", "set", "8453:42", "--origin", origin)
+	d.oauth(0, wants, "", "", "agent", "probe", "8453:42") // refuses what no authorization server gave
+
+	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", origin, "--issuer", s.Issuer, "--json"}
+	if c := decode[tokenChange](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
+		t.Errorf("%+v", c)
+	}
+	s.Require("feedback", "admin")
+	out := d.oauth(0, "another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+	if calls, tokens := s.Calls(), s.Tokens(); len(calls) != 1 || len(tokens) != 2 || tokens[0].Scope != "feedback" || tokens[1].Scope != "feedback admin" || strings.Contains(out, "it wants OAuth") {
+		t.Errorf("%+v %+v %s", calls, tokens, out)
+	}
+
+	d.oauth(0, "", canary, "", append(set, "--scope", "feedback")...)
+	if _, c := d.credential(origin); c.Scope != "feedback" {
+		t.Errorf("%+v", c)
+	}
+	d.oauth(0, "a delivery is held (auth_required): the agent wants more than the operator allowed", "", "", "agent", "probe", "8453:42", "--send")
+	for _, token := range s.Tokens()[2:] {
+		if token.Scope != "feedback" {
+			t.Errorf("%+v", token)
+		}
+	}
+}
+
+// TestTokenSetOfSilentAgent: an agent that cannot be asked what it calls itself keeps nobody from asking its authorization server.
+func TestTokenSetOfSilentAgent(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{})
+	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
+	s.Register("herald", canary)
+	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", "https://agent.example", "--issuer", s.Issuer}
+	d.oauth(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "", set...)
+	if l := d.tokens(); len(l) != 0 {
+		t.Errorf("%+v", l)
+	}
+	out, errs := d.give(0, canary, "", set...)
+	for _, want := range []string{"its chain has no RPC URL; set RPC_URL_8453; workers will ask it", "since it wants to be told for which resource: the authorization server refuses: invalid_target",
+		"name that with --resource", "is stored for https://agent.example"} {
+		if !strings.Contains(words(out+errs), want) {
+			t.Errorf("lacks %q: %s%s", want, out, errs)
+		}
+	}
+	if strings.Contains(out+errs, "--origin") || strings.Contains(out+errs, "--issuer") {
+		t.Errorf("it advises to say what was said: %s", errs)
+	}
+}
+
+// What somebody agrees to is shown, and of the servers file's addresses no path, which may be a secret.
+func TestAskedWords(t *testing.T) {
+	t.Parallel()
+	many := strings.TrimSpace(strings.Repeat("feedback:write:all ", 40))
+	for want, s := range map[string]tokenSource{
+		"without a scope": {},
+		"with scope a b, for resource https://agent.example/mcp":  {Scope: "a b", Resource: "https://agent.example/mcp"},
+		"without a scope, for resource https://agent.example":     {Resource: "https://agent.example/" + canary, Listed: true},
+		"with scope a·[2J, for resource https://agent.example/·x": {Scope: "a\x1b[2J", Resource: "https://agent.example/\u009bx"},
+	} {
+		if got := askedWords(s); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := firstScopes(many + " admin"); len(got) > 330 || !strings.HasSuffix(got, "feedback:write:all and 26 more") {
+		t.Errorf("%q", got)
+	}
+	if got := firstScopes(strings.Repeat("x", 500)); got != "and 1 more" {
+		t.Errorf("%q", got)
+	}
+}
+
+// flushed tells when it was asked to.
+type flushed func(context.Context)
+
+func (f flushed) Flush(ctx context.Context) { f(ctx) }
+
+// A probe that renewed a token has the store take it before it ends, also when somebody interrupts it.
+func TestProbeFlushes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var did []string
+	p := &prober{app: &app{ctx: ctx}}
+	p.ending(flushed(func(ctx context.Context) {
+		if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
+			t.Error("without end, or at its end")
+		}
+		did = append(did, "flush")
+	}), func() { did = append(did, "close") })()
+	if !slices.Equal(did, []string{"flush", "close"}) {
+		t.Errorf("%v", did)
+	}
+}
+
+// Who interrupts a question need not answer it.
+func TestYesIsInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	reads, types := io.Pipe()
+	defer func() { _ = types.Close() }()
+	cancel()
+	if err := yes(ctx, reads); err == nil || err.Error() != "nothing was stored" {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/oauth"
+)
+
+// agree shows where the agent is, who gives its tokens and what they are asked for, unless the command line says both places, and has
+// somebody agree.
+func (f *sourceFinder) agree(s tokenSource) error {
+	if f.origin != "" && f.flags.Issuer != "" {
+		return nil
+	}
+	says := "as it says"
+	switch {
+	case f.flags.Issuer != "":
+		says = "as you say"
+	case s.Guessed:
+		says = "since it names none"
+	}
+	where := printable(s.Origin)
+	if s.Words != "" {
+		where += " (" + printable(s.Words) + ")"
+	}
+	found := fmt.Sprintf("%s is at %s. Its authorization server is %s, %s, and is asked for tokens %s", nameOf(f.agent), where, printable(s.Issuer), says, askedWords(s))
+	if s.Page != "" {
+		found += fmt.Sprintf(". People log in at another place, %s", printable(s.Page))
+	}
+	tty, err := f.tty()
+	if err != nil {
+		return &misuseError{fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say --origin %s --issuer %s", found, printable(s.Origin), printable(s.Issuer))}
+	}
+	defer func() { _ = tty.Close() }()
+	fmt.Fprintf(tty, "%s.\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else? [y/N] ", found)
+	return yes(f.ctx, tty)
+}
+
+// askedWords tell what tokens are asked for. Of an address in the servers file they tell the origin alone: its path may be a secret.
+func askedWords(s tokenSource) string {
+	resource := s.Resource
+	if s.Listed {
+		resource, _ = delivery.CredentialOrigin(resource)
+	}
+	words := "with scope " + firstScopes(s.Scope)
+	if s.Scope == "" {
+		words = "without a scope"
+	}
+	if resource == "" {
+		return words
+	}
+	return words + ", for resource " + printable(short(resource))
+}
+
+// firstScopes are as many as a person reads, and how many there are beside.
+func firstScopes(scope string) string {
+	const most = 300
+	all := strings.Fields(scope)
+	shown, length := 0, 0
+	for ; shown < len(all) && length+len(all[shown]) <= most; shown++ {
+		length += len(all[shown]) + 1
+	}
+	words := strings.Join(all[:shown], " ")
+	if n := len(all) - shown; n > 0 {
+		words = strings.TrimSpace(fmt.Sprintf("%s and %d more", words, n))
+	}
+	return printable(words)
+}
+
+// checkPage refuses to have somebody log in at a place of which nothing shows that it belongs to whom the code is sent. Else an agent's
+// metadata could name an honest server's page and a token endpoint of its own, and Herald would hand it the code of the honest server and
+// the verifier that goes with it (mix-up, RFC 9700 §4.4). A server that says who it is with the answer needs no more (RFC 9207), and an
+// operator may know better: named is --login-page. It returns the page's origin when it is another place.
+func checkPage(s oauth.Server, named string) (other string, err error) {
+	page, err := delivery.CredentialOrigin(s.AuthorizationEndpoint)
+	if err != nil {
+		return "", fmt.Errorf("the authorization server's page to log in at: %w", err)
+	}
+	tokens, bad := delivery.CredentialOrigin(s.TokenEndpoint)
+	issuer, worse := delivery.CredentialOrigin(s.Issuer)
+	together := bad == nil && worse == nil && page == tokens && page == issuer
+	switch {
+	case named != "" && named != page:
+		return "", &misuseError{fmt.Sprintf("--login-page is %s, and the authorization server %s has people log in at %s", printable(named), printable(short(s.Issuer)), printable(page))}
+	case together:
+		return "", nil
+	case named == "" && !s.IssParameter:
+		return "", &misuseError{fmt.Sprintf("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
+			"somebody who is after a login at the first: if you know that they do, say --login-page %s", printable(short(s.Issuer)), printable(page), printable(short(s.TokenEndpoint)), printable(page))}
+	}
+	return page, nil
+}

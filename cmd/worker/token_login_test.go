@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// browser does what a person's does once the address is shown.
+type browser struct {
+	visit func(address string)
+	once  sync.Once
+	gone  sync.WaitGroup
+}
+
+var shownAddress = regexp.MustCompile(`(?m)^http\S+$`)
+
+func (b *browser) look(errs string) {
+	if address := shownAddress.FindString(errs); address != "" {
+		b.once.Do(func() { b.gone.Go(func() { b.visit(address) }) })
+	}
+}
+
+// login runs token login with a browser that visits what is shown.
+func (d *desk) login(code int, want, stdin string, visit func(string), args ...string) (out string) {
+	d.t.Helper()
+	b := &browser{visit: visit}
+	d.watch = b.look
+	out = d.oauth(code, want, stdin, "y\n", append([]string{"token", "login", "8453:42"}, args...)...)
+	d.watch = nil
+	b.gone.Wait()
+	return out
+}
+
+func TestTokenLogin(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "offline_access"}, ClientIDMetadata: true})
+	d.protects(s)
+	origin := originOf(t, s.AgentURL)
+	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	clicks := func(address string) {
+		if page := s.Visit(address); !strings.Contains(page, "Herald has the answer") {
+			t.Errorf("%s", page)
+		}
+	}
+
+	// Herald registers itself.
+	out := d.login(0, fmt.Sprintf("Its authorization server is %s, as it says, and is asked for tokens with scope feedback offline_access, for resource %s. Have", s.Issuer, origin), "", clicks)
+	if want := fmt.Sprintf("is stored for %s, sent as Authorization: Bearer, had by a login from %s; 1 held deliveries were released", origin, s.Issuer); !strings.Contains(words(out), want) {
+		t.Errorf("lacks %q: %s", want, out)
+	}
+	if d.status(held) != "queued" {
+		t.Errorf("%s", d.status(held))
+	}
+	scheme, c := d.credential(origin)
+	if scheme != store.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
+		t.Errorf("%s %+v", scheme, c)
+	}
+	d.oauth(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	if calls := s.Calls(); len(calls) != 1 {
+		t.Errorf("%+v", calls)
+	}
+
+	s.Register("public", "")
+	out = d.login(0, "", "", clicks, "--client-id", "public", "--json", "--scope", "feedback", "--origin", origin, "--issuer", s.Issuer)
+	if c := decode[tokenChange](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
+		t.Errorf("%s", out)
+	}
+	s.Register("known", canary)
+	d.login(0, "had by a login", canary+"\n", clicks, "--client-id", "known", "--auth-method", "client_secret_post")
+	if _, c := d.credential(origin); c.Method != oauth.MethodPost || c.Secret.Reveal() != canary || c.RefreshToken.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	d.login(0, "had by a login", "", clicks, "--client-metadata-url", "https://herald.example/client.json")
+	if _, c := d.credential(origin); c.ClientID != "https://herald.example/client.json" || c.Method != oauth.MethodNone {
+		t.Errorf("%+v", c)
+	}
+	if a := d.audits(); len(a) != 4 || a[0].Action != "token login" {
+		t.Errorf("%+v", a)
+	}
+	d.nowhere()
+}
+
+// TestTokenLoginRefuses: nothing is stored unless the right server said yes to the right login.
+func TestTokenLoginRefuses(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{NoRegistration: true})
+	d.protects(s)
+	s.Register("public", "")
+	brings := func(change func(url.Values)) func(string) {
+		return func(address string) {
+			values := s.Approve(address)
+			change(values)
+			u, err := url.Parse(address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			get(t, u.Query().Get("redirect_uri")+"?"+values.Encode())
+		}
+	}
+	public := []string{"--client-id", "public"}
+	d.login(exitFailed, "nothing was stored: ", "", brings(func(v url.Values) { v.Set("iss", "https://evil.example") }), public...)
+	d.login(exitFailed, "nothing was stored: ", "", brings(func(v url.Values) { v.Del("iss") }), public...)
+	d.login(exitFailed, "access_denied", "", brings(func(v url.Values) { v.Del("code"); v.Set("error", "access_denied") }), public...)
+	if n := len(s.TokenRequests()); n != 0 {
+		t.Errorf("%d codes were redeemed", n)
+	}
+	d.login(exitFailed, "invalid_grant", "", brings(func(v url.Values) { v.Set("code", "another") }), public...)
+	d.login(exitFailed, "registers no clients by itself: have Herald made known there with the redirect URI http://127.0.0.1:", "", nil)
+	d.login(exitFailed, "takes no address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
+	asked := len(s.Requests())
+	for want, args := range map[string][]string{
+		"--listen is no address and port on":    {"--client-id", "public", "--listen", "0.0.0.0:0"},
+		"--login-page: ":                        {"--client-id", "public", "--login-page", "login.example"},
+		"--resource is no absolute":             {"--resource", "mcp"},
+		"both say who the client is":            {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
+		"--auth-method is for a client that is": {"--auth-method", "client_secret_post"},
+		"--timeout 0s is not between":           {"--client-id", "public", "--timeout", "0s"},
+		"--key-id and --algorithm are for":      {"--client-id", "public", "--key-id", "k"},
+	} {
+		d.login(exitMisuse, want, canary, nil, args...)
+	}
+	if n := len(s.Requests()) - asked; n > 0 {
+		t.Errorf("%d requests for command lines that cannot be meant", n)
+	}
+	d.login(exitMisuse, "wants a private key in PEM on stdin (-----", canary, nil, "--client-id", "public", "--auth-method", "private_key_jwt")
+	d.oauth(exitMisuse, "nobody is here to be asked", "", "", "token", "login", "8453:42", "--client-id", "public")
+	if l := d.tokens(); len(l) != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// Without a refresh token there is one token, which ends.
+func TestTokenLoginWithoutRefresh(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{NoRefresh: true})
+	d.protects(s)
+	clicks := func(address string) { s.Visit(address) }
+	d.login(0, "warning: the authorization server gave no refresh token", "", clicks)
+	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeBearer || l[0].ExpiresAt == nil || l[0].State != "soon" {
+		t.Errorf("%+v", l)
+	}
+	s.Register("public", "")
+	if a := d.audits(); len(a) != 1 || !strings.Contains(string(a[0].Filter), s.Issuer) || !strings.Contains(string(a[0].Filter), `"client-`) {
+		t.Errorf("%+v", a)
+	}
+	if got := d.reveals("8453:42")[originOf(t, s.AgentURL)]; len(s.Tokens()) != 1 || got != "bearer Authorization "+s.Tokens()[0].Access {
+		t.Errorf("%s", got)
+	}
+	if c := decode[tokenChange](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
+		t.Errorf("%+v", c)
+	}
+}
+
+// metadata has s tell of an authorization server whose endpoints are where they should not be.
+func metadata(s *oauthtest.Server, document map[string]any) {
+	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/.well-known/oauth-authorization-server" {
+			return false
+		}
+		_ = json.NewEncoder(w).Encode(document)
+		return true
+	})
+}
+
+// TestTokenLoginMixUp: an agent's metadata names the page of an honest server and a token endpoint of its own. The code that the honest one
+// would give goes nowhere (RFC 9700 §4.4).
+func TestTokenLoginMixUp(t *testing.T) {
+	d := newDesk(t)
+	honest, evil := oauthtest.New(t, oauthtest.Options{NoIss: true}), oauthtest.New(t, oauthtest.Options{NoIss: true})
+	d.protects(evil)
+	document := map[string]any{"issuer": evil.Issuer, "token_endpoint": evil.Issuer + "/token", "authorization_endpoint": honest.Issuer + "/authorize",
+		"registration_endpoint": evil.Issuer + "/register", "code_challenge_methods_supported": []string{"S256"}}
+	metadata(evil, document)
+	told := []string{"--origin", originOf(t, evil.AgentURL), "--issuer", evil.Issuer}
+	says := fmt.Sprintf("the authorization server %s has people log in at %s and has what comes of it sent to %[1]s/token, and nothing shows that these belong together", evil.Issuer, honest.Issuer)
+	never := func(address string) { t.Errorf("somebody is to log in at %s", address) }
+	for _, args := range [][]string{nil, told, append([]string{"--client-id", "public"}, told...)} {
+		d.login(exitMisuse, says, "", never, args...)
+	}
+	d.login(exitMisuse, fmt.Sprintf("--login-page is %s, and the authorization server %[1]s has people log in at %s", evil.Issuer, honest.Issuer), "", never, append([]string{"--login-page", evil.Issuer}, told...)...)
+	// A page of the issuer's and a token endpoint elsewhere is no better.
+	document["issuer"], document["authorization_endpoint"], document["token_endpoint"] = evil.Issuer, evil.Issuer+"/authorize", honest.Issuer+"/token"
+	d.login(exitMisuse, "nothing shows that these belong together", "", never, told...)
+	if len(honest.Requests()) != 0 || len(evil.TokenRequests()) != 0 {
+		t.Errorf("%+v %+v", honest.Requests(), evil.TokenRequests())
+	}
+
+	// Who named the page may log in there, and is told where it is.
+	document["authorization_endpoint"], document["token_endpoint"] = honest.Issuer+"/authorize", evil.Issuer+"/token"
+	comes := func(values url.Values) func(string) {
+		return func(address string) {
+			u, err := url.Parse(address)
+			if err != nil || originOf(t, address) != honest.Issuer {
+				t.Errorf("%s: %v", address, err)
+				return
+			}
+			values.Set("state", u.Query().Get("state"))
+			get(t, u.Query().Get("redirect_uri")+"?"+values.Encode())
+		}
+	}
+	d.login(exitFailed, "People log in at another place, "+honest.Issuer+". Have that", "", comes(url.Values{"error": {"access_denied"}}), "--login-page", honest.Issuer+"/authorize", "--client-id", "public")
+	// With a server that promised to say who it is, the answer of another one counts for nothing.
+	document["authorization_response_iss_parameter_supported"] = true
+	for _, values := range []url.Values{{"code": {"honest"}}, {"code": {"honest"}, "iss": {honest.Issuer}}} {
+		d.login(exitFailed, "log in at another place, "+honest.Issuer, "", comes(values), append([]string{"--client-id", "public"}, told...)...)
+	}
+	if l := d.tokens(); len(evil.TokenRequests()) != 0 || len(l) != 0 {
+		t.Errorf("%+v %+v", evil.TokenRequests(), l)
+	}
+}
+
+// What would come to nothing once the person has logged in is found before.
+func TestTokenLoginFindsFaultsFirst(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{Methods: []string{oauthtest.MethodBasic}})
+	d.protects(s)
+	s.Register("known", canary)
+	never := func(address string) { t.Errorf("somebody is to log in at %s", address) }
+	d.login(exitMisuse, "say --auth-method, which there is one of client_secret_basic; or --auth-method none", canary, never, "--client-id", "known")
+	clicks := func(address string) { s.Visit(address) }
+	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
+	d.oauth(0, "note: the login's refresh token stays good at "+s.Issuer, "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
+
+	d.env = append(d.env, "DATABASE_URL="+embeddedtest.Postgres(t, nil))
+	b := &browser{visit: never}
+	d.watch = b.look
+	out, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--client-id", "known", "--auth-method", "none")
+	if !strings.Contains(errs, "run `worker migrate`") || strings.Contains(errs, "[y/N]") || strings.Contains(errs, "Open this address") {
+		t.Errorf("%s%s", out, errs)
+	}
+}
+
+func get(t testing.TB, address string) (status int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	return send(t, req)
+}
+
+func send(t testing.TB, req *http.Request) (status int) {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	_ = res.Body.Close()
+	if res.Header.Get("Referrer-Policy") != "no-referrer" || res.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", res.Header)
+	}
+	return res.StatusCode
+}
+
+// Any page that the browser has open can ask for the callback: only who knows the state ends the wait, once.
+func TestCallback(t *testing.T) {
+	t.Parallel()
+	c, err := listenForCallback(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for address, want := range map[string]int{
+			c.redirect(): 400, c.redirect() + "?code=x": 400, c.redirect() + "?state=": 400, c.redirect() + "?state=wrong&code=x": 400,
+			c.redirect() + "?state=right&state=right": 400, c.redirect() + "?state=right;code=x": 400, "http://" + c.host + "/?state=right": 404,
+		} {
+			if got := get(t, address); got != want {
+				t.Errorf("%s: %d, want %d", address, got, want)
+			}
+		}
+		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
+			req, err := http.NewRequestWithContext(t.Context(), method, c.redirect()+"?state=right&code=forged", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Host = host
+			if got := send(t, req); got != 404 && got != 405 {
+				t.Errorf("%s %s: %d", method, host, got)
+			}
+		}
+		if got := get(t, c.redirect()+"?state=right&code=good"); got != 200 {
+			t.Errorf("%d", got)
+		}
+	}()
+	values, err := c.wait(t.Context(), "right")
+	<-asked
+	if err != nil || values.Get("code") != "good" {
+		t.Errorf("%v %v", values, err)
+	}
+
+	if c, err = listenForCallback(t.Context(), "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	f := &sourceFinder{app: &app{ctx: t.Context(), err: &shown}}
+	if _, err := (&tokenLoginCmd{Timeout: time.Millisecond}).person(f, c, "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
+		t.Errorf("%v", err)
+	}
+	if _, err := (&tokenLoginCmd{Timeout: time.Millisecond}).person(f, c, "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
+		!strings.Contains(shown.String(), "\n\nhttps://as.example/?state=right\n\n") {
+		t.Errorf("%v: %s", err, shown.String())
+	}
+
+	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.redirect(), "http://127.0.0.2:") {
+		t.Fatalf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.wait(ctx, "right"); err == nil {
+		t.Error("nobody came")
+	}
+	for _, bad := range []string{"0.0.0.0:0", "example.org:80", "10.0.0.1:0", "127.0.0.1", ":0", "[::]:0", "localhost:0", "[::1%lo]:0", "[::ffff:127.0.0.1]:0", "127.0.0.1:x"} {
+		if _, err := listenForCallback(t.Context(), bad); err == nil {
+			t.Errorf("%s", bad)
+		}
+	}
+}
