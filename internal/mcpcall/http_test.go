@@ -168,8 +168,6 @@ func callOnce(t *testing.T, h http.Handler, adapt ...func(*Config)) (Answer, *Ca
 
 func TestMisbehavingAgents(t *testing.T) {
 	t.Parallel()
-	var tooLarge *TooLargeError
-	var bad *BadAnswerError
 	onCall := func(f func(w http.ResponseWriter, r *http.Request, id json.RawMessage)) *agent {
 		return &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
 			if method != "tools/call" {
@@ -230,24 +228,24 @@ func TestMisbehavingAgents(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32099,"message":"own\u0000code"}}`, id)
 		}), want: CallError{Code: -32099, Written: true}},
-		{name: "HTML", agent: status(200, `<html>`, "Content-Type", "text/html"), want: CallError{Written: true}, as: &bad},
+		{name: "HTML", agent: status(200, `<html>`, "Content-Type", "text/html"), want: CallError{Written: true}, as: new(*BadAnswerError)},
 		{name: "not JSON", agent: status(200, `{"jsonrpc":`, "Content-Type", "application/json"), want: CallError{Written: true}},
 		{name: "no result", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s}`, id)
-		}), want: CallError{Written: true}, as: &bad},
+		}), want: CallError{Written: true}, as: new(*BadAnswerError)},
 		{name: "another request's id", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			reply(w, json.RawMessage(`"other"`), `{"content":[]}`)
-		}), want: CallError{Written: true}, as: &bad},
-		{name: "endless JSON", agent: status(200, `{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 3<<20), "Content-Type", "application/json"), want: CallError{Written: true}, as: &tooLarge},
+		}), want: CallError{Written: true}, as: new(*BadAnswerError)},
+		{name: "endless JSON", agent: status(200, `{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 3<<20), "Content-Type", "application/json"), want: CallError{Written: true}, as: new(*TooLargeError)},
 		{name: "endless event", agent: events(func(w http.ResponseWriter, _ json.RawMessage) {
 			for range 3 << 10 {
 				_, _ = io.WriteString(w, "data: "+strings.Repeat("x", 1000)+"\n\n")
 			}
-		}), want: CallError{Written: true}, as: &tooLarge},
+		}), want: CallError{Written: true}, as: new(*TooLargeError)},
 		{name: "event of many lines", agent: events(func(w http.ResponseWriter, _ json.RawMessage) {
 			_, _ = io.WriteString(w, strings.Repeat("data: x\n", 10000)+"\n")
-		}), want: CallError{Written: true}, as: &tooLarge},
+		}), want: CallError{Written: true}, as: new(*TooLargeError)},
 		{name: "events end early", agent: events(func(w http.ResponseWriter, _ json.RawMessage) { _, _ = io.WriteString(w, ": bye\n\n") }), want: CallError{Written: true}},
 		{name: "reset after reading", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			hijack(w, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) })

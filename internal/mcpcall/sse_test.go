@@ -266,8 +266,6 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			return true
 		}
 	}
-	var bad *BadAnswerError
-	var large *TooLargeError
 	for name, tt := range map[string]struct {
 		agent *streamAgent
 		want  CallError
@@ -279,12 +277,12 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 		"503":                 {agent: &streamAgent{get: status(503, "Retry-After", "9")}, want: CallError{Status: 503, RetryAfter: 9 * time.Second}},
 		"307":                 {agent: &streamAgent{get: status(307, "Location", other.URL)}, want: CallError{Status: 307}},
 		"301":                 {agent: &streamAgent{get: status(301, "Location", other.URL)}, want: CallError{Status: 301}},
-		"no stream":           {agent: &streamAgent{get: status(200, "Content-Type", "text/html")}, as: &bad},
-		"another origin":      {agent: &streamAgent{endpoint: other.URL + "/post"}, as: &bad},
-		"ends at once":        {agent: &streamAgent{get: begins("")}, as: &bad},
-		"ends in the event":   {agent: &streamAgent{get: begins("event: endpoint\ndata: /post")}, as: &bad},
-		"endless first event": {agent: &streamAgent{get: begins("event: endpoint\ndata: /" + strings.Repeat("x", 3<<20))}, as: &large},
-		"endless comments":    {agent: &streamAgent{get: begins(strings.Repeat(": "+strings.Repeat("x", 100)+"\n\n", 40_000))}, as: &bad},
+		"no stream":           {agent: &streamAgent{get: status(200, "Content-Type", "text/html")}, as: new(*BadAnswerError)},
+		"another origin":      {agent: &streamAgent{endpoint: other.URL + "/post"}, as: new(*BadAnswerError)},
+		"ends at once":        {agent: &streamAgent{get: begins("")}, as: new(*BadAnswerError)},
+		"ends in the event":   {agent: &streamAgent{get: begins("event: endpoint\ndata: /post")}, as: new(*BadAnswerError)},
+		"endless first event": {agent: &streamAgent{get: begins("event: endpoint\ndata: /" + strings.Repeat("x", 3<<20))}, as: new(*TooLargeError)},
+		"endless comments":    {agent: &streamAgent{get: begins(strings.Repeat(": "+strings.Repeat("x", 100)+"\n\n", 40_000))}, as: new(*BadAnswerError)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -331,8 +329,6 @@ func TestStreamsThatMisbehave(t *testing.T) {
 		}}
 	}
 	answer := `{"content":[{"type":"text","text":"ok"}]}`
-	var bad *BadAnswerError
-	var large *TooLargeError
 	for name, tt := range map[string]struct {
 		agent *streamAgent
 		good  bool
@@ -363,15 +359,15 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			s.say("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\n")
 			s.result(id, answer)
 		})},
-		"endless event": {want: CallError{Written: true}, as: &large, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+		"endless event": {want: CallError{Written: true}, as: new(*TooLargeError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(202)
 			s.say("data: %s", strings.Repeat("x", 3<<20))
 		})},
-		"event of many lines": {want: CallError{Written: true}, as: &large, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+		"event of many lines": {want: CallError{Written: true}, as: new(*TooLargeError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(202)
 			s.say("%s", strings.Repeat("data: x\n", 1<<18))
 		})},
-		"notifications without end": {want: CallError{Written: true}, as: &bad, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+		"notifications without end": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(202)
 			for range 6 << 10 {
 				s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"%s\"}\n\n", strings.Repeat("x", 1000))
@@ -391,7 +387,7 @@ func TestStreamsThatMisbehave(t *testing.T) {
 		"no such session, ever": {want: CallError{}, calls: 2, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(404)
 		})},
-		"neither result nor error": {want: CallError{Written: true}, as: &bad, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+		"neither result nor error": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 			w.WriteHeader(202)
 			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s}\n\n", id)
 		})},
