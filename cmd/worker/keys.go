@@ -221,26 +221,10 @@ func eachSealed(a *app, st *openStore, do func(sealedSecret) error) error {
 			}
 		}
 	}
-	if err := eachToken(a, st, func(t store.Token) error { return do(sealedToken(st, t)) }); err != nil {
+	if err := eachToken(a, st.TokensAfter, func(t store.Token) error { return do(sealedToken(st, t)) }); err != nil {
 		return err
 	}
-	return eachAccess(a, st, func(t store.Token) error { return do(sealedAccess(st, t)) })
-}
-
-// eachAccess goes through the credentials that an access token is stored for.
-func eachAccess(a *app, st *openStore, do func(store.Token) error) error {
-	for last := (*store.Token)(nil); ; {
-		page, err := st.AccessAfter(a.ctx, last)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		for _, t := range page {
-			if err := do(t); err != nil {
-				return err
-			}
-		}
-		last = &page[len(page)-1]
-	}
+	return eachToken(a, st.AccessAfter, func(t store.Token) error { return do(sealedAccess(st, t)) })
 }
 
 func sealedHeaders(st *openStore, s store.Sealed) sealedSecret {

@@ -370,7 +370,7 @@ func (c *tokenListCmd) Run(a *app) error {
 	defer st.close()
 	list := []listedToken{}
 	now := time.Now()
-	if err := eachToken(a, st, func(t store.Token) error {
+	if err := eachToken(a, st.TokensAfter, func(t store.Token) error {
 		list = append(list, listedOf(t, now))
 		return nil
 	}); err != nil {
@@ -403,10 +403,10 @@ func tokenState(t store.Token, now time.Time) string {
 	return "expired"
 }
 
-// eachToken goes through all that are stored.
-func eachToken(a *app, st *openStore, do func(store.Token) error) error {
+// eachToken goes through all that are stored, page by page.
+func eachToken(a *app, after func(context.Context, *store.Token) ([]store.Token, error), do func(store.Token) error) error {
 	for last := (*store.Token)(nil); ; {
-		page, err := st.TokensAfter(a.ctx, last)
+		page, err := after(a.ctx, last)
 		if err != nil || len(page) == 0 {
 			return err
 		}

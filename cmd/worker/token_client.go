@@ -163,7 +163,7 @@ func (c *tokenSetCmd) try(f *sourceFinder, s tokenSource, cred oauth.Credential)
 	case f.ctx.Err() != nil:
 		return oauth.Token{}, fmt.Errorf("nothing was stored: %w", f.ctx.Err())
 	case err == nil:
-		return first, sendable(s.Issuer, first)
+		return first, nil
 	case s.Away != nil, errors.As(err, &away) && !forbidden(err):
 		fmt.Fprintf(f.err, "warning: no token could be asked for now, so nobody knows yet whether the authorization server takes this client: %s\n", printable(err.Error()))
 		return oauth.Token{}, nil
@@ -178,14 +178,6 @@ func (c *tokenSetCmd) try(f *sourceFinder, s tokenSource, cred oauth.Credential)
 func wantsResource(err error) bool {
 	var refused *oauth.RefusedError
 	return errors.As(err, &refused) && (refused.Code == "invalid_target" || refused.Code == "invalid_request")
-}
-
-// sendable refuses a token that no header can carry.
-func sendable(issuer string, token oauth.Token) error {
-	if err := delivery.CheckToken(token.Access.Reveal()); err != nil {
-		return fmt.Errorf("nothing was stored: the token that %s gave cannot be sent: it %w", printable(short(issuer)), err)
-	}
-	return nil
 }
 
 // refusalAdvice says what to do about an authorization server's refusal; it begins with a colon, or is empty.

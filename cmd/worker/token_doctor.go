@@ -90,7 +90,7 @@ type tokenCheckup struct {
 
 func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error {
 	now := time.Now()
-	return eachToken(a, &openStore{Store: st}, func(token store.Token) error {
+	return eachToken(a, st.TokensAfter, func(token store.Token) error {
 		t.stored++
 		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, printable(token.Origin), sourceWords(token))
 		t.note(token)

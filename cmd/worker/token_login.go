@@ -237,9 +237,6 @@ func (c *tokenLoginCmd) proven(f *sourceFinder, s tokenSource, cfg oauth.LoginCo
 
 // put stores what the login brought: what tokens are got with from then on, or the one token, when the server gave nothing more.
 func (c *tokenLoginCmd) put(a *app, st *openStore, keys *secret.Keyset, t store.Token, s tokenSource, token oauth.Token, cred oauth.Credential) (tokenChange, error) {
-	if err := sendable(s.Issuer, token); err != nil {
-		return tokenChange{}, err
-	}
 	what := "the login"
 	var err error
 	if cred.RefreshToken.IsZero() {

@@ -53,9 +53,6 @@ func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, e
 	ask, cancelAsk := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancelAsk()
 	token, err := r.OAuth.Obtain(ask, to.server, to.credential, to.scope)
-	if err == nil {
-		err = sendable(mine.Token, token)
-	}
 	if err != nil {
 		return nil, explain(mine.Token, err)
 	}
@@ -65,14 +62,6 @@ func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, e
 	}
 	cred.RefreshToken = token.Refresh
 	return r.save(ctx, mine.Renewal, token, &cred)
-}
-
-// sendable: an access token that no header can carry is no usable answer.
-func sendable(t store.Token, token oauth.Token) error {
-	if err := CheckToken(token.Access.Reveal()); err != nil {
-		return &oauth.UnavailableError{Host: t.Issuer, Err: fmt.Errorf("the access token that it gave cannot be sent: it %w", err)}
-	}
-	return nil
 }
 
 // credential opens what the operator stored, or what a renewal made of it.

@@ -16,7 +16,7 @@ import (
 
 // Token is what a token endpoint gave. It prints no secret.
 type Token struct {
-	Access  secret.Secret
+	Access  secret.Secret // at most 16 KiB of printable ASCII without spaces: a header can carry it
 	Refresh secret.Secret // empty: none came; after a refresh that means that the old one stays
 	Expires time.Time     // zero: the server did not say
 	Scope   string        // granted; what was asked for when the server did not say
