@@ -201,6 +201,9 @@ func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (seen, err
 		return err
 	})
 	stop()
+	if errors.Is(err, errTaken) {
+		err = nil
+	}
 	s := j.seen()
 	c.note(ctx, s)
 	if ctx.Err() != nil && s.written && s.result == nil && s.rpc == nil && !s.refused() {

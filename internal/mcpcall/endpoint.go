@@ -118,14 +118,12 @@ func headerControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 // key identifies the client that serves e. It is a hash, so that no credential becomes a map key that something might print.
 func (e Endpoint) key() [sha256.Size]byte {
-	h := sha256.New()
-	var buf []byte
+	buf := make([]byte, 0, 256)
 	add := func(s string) {
-		buf = binary.BigEndian.AppendUint32(buf[:0], uint32(len(s)))
-		h.Write(append(buf, s...))
+		buf = append(binary.BigEndian.AppendUint32(buf, uint32(len(s))), s...)
 	}
 	list := func(l []string) {
-		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(l))))
+		buf = binary.BigEndian.AppendUint32(buf, uint32(len(l)))
 		for _, s := range l {
 			add(s)
 		}
@@ -141,7 +139,7 @@ func (e Endpoint) key() [sha256.Size]byte {
 		add(http.CanonicalHeaderKey(name))
 		add(e.Headers[name].Reveal())
 	}
-	return [sha256.Size]byte(h.Sum(nil))
+	return sha256.Sum256(buf)
 }
 
 // redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Values under eight bytes stay: they are no

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -36,7 +36,7 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	}
 	f := fitter{steps: maxFitSteps}
 	out := f.fields(args, func(name string) plan { return schema.plan(&f, name) })
-	if schema.compiled == nil {
+	if schema.compiled == nil || schema.proves(out) {
 		return out, nil
 	}
 	values := out
@@ -165,29 +165,28 @@ func (f *fitter) dropEmpty(schema *jsonschema.Schema, invalid *jsonschema.Valida
 
 // decimalFor writes d as a schema of types t wants it. 0 and 100 are inside.
 func decimalFor(d job.Decimal, t types) any {
-	if d.Unscaled == nil {
+	if d.Unscaled == nil || d.Unscaled.Sign() < 0 {
 		return dropped
 	}
-	scale := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Decimals)), nil)
-	hundred := new(big.Int).Mul(big.NewInt(100), scale)
-	if d.Unscaled.Sign() < 0 || d.Unscaled.Cmp(hundred) > 0 {
+	text := decimalText(d)
+	whole, fraction, _ := strings.Cut(text, ".")
+	if len(whole) > 3 || len(whole) == 3 && text != "100" {
 		return dropped
 	}
 	switch {
 	case t&typeFraction != 0:
-		return json.Number(decimalText(d))
+		return json.Number(text)
 	case t&typeInteger != 0:
-		// Half to even: the quotient, one more when the rest is above half of the scale or is half and the quotient odd.
-		quotient, rest := new(big.Int).QuoRem(d.Unscaled, scale, new(big.Int))
-		half := rest.Lsh(rest, 1).Cmp(scale)
-		if half > 0 || half == 0 && quotient.Bit(0) == 1 {
-			quotient.Add(quotient, big.NewInt(1))
+		// Half to even: one more when the rest is above half, or is half and the number odd.
+		if fraction > "5" || fraction == "5" && (whole[len(whole)-1]-'0')%2 == 1 {
+			n, _ := strconv.Atoi(whole) // three digits at most
+			whole = strconv.Itoa(n + 1)
 		}
-		return json.Number(quotient.String())
+		return json.Number(whole)
 	case t&typeString != 0:
-		return decimalText(d)
+		return text
 	}
-	return json.Number(decimalText(d)) // the validation will name what is wanted
+	return json.Number(text) // the validation will name what is wanted
 }
 
 // decimalText is exact, without exponent and without zeros at the end of a fraction.

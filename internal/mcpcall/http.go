@@ -125,8 +125,8 @@ func (rt *roundTripper) inward(res *http.Response) error {
 	return blocked
 }
 
-// trace notes when the request starts to be written. net/http repeats a POST by itself only when nothing of it was written; each
-// attempt begins with GetConn.
+// trace notes when the request may start to be written: as soon as there is a connection. net/http repeats a POST by itself only when
+// nothing of it was written; each attempt begins with GetConn.
 func (x *exchange) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) {
@@ -134,9 +134,7 @@ func (x *exchange) trace() *httptrace.ClientTrace {
 			x.written = false
 			x.mu.Unlock()
 		},
-		// The first header is noted before any byte is flushed.
-		WroteHeaderField: func(string, []string) { x.markWritten() },
-		WroteHeaders:     x.markWritten,
+		GotConn: func(httptrace.GotConnInfo) { x.markWritten() },
 	}
 }
 

@@ -34,6 +34,7 @@ type inputSchema struct {
 
 	once     sync.Once
 	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
+	proof    *proof             // of compiled
 	err      error
 
 	mu     sync.Mutex
@@ -125,7 +126,8 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	if !s.budget.attach(compiled, map[*jsonschema.Schema]bool{}) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
-	s.compiled = compiled
+	room := maxProofs
+	s.compiled, s.proof = compiled, prove(compiled, &room)
 	return ""
 }
 
@@ -144,6 +146,19 @@ func compileProblem(err error) string {
 		return "it is no valid JSON Schema"
 	}
 	return "it cannot be compiled: " + excerpt(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)
+}
+
+// proves reports whether args are plainly valid; if not, validate is to be asked.
+func (s *inputSchema) proves(args map[string]any) (proven bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget.start()
+	defer func() {
+		if recover() != nil { // the budget was spent
+			proven = false
+		}
+	}()
+	return s.proof.accepts(args, &s.budget)
 }
 
 // validate returns nil, a *jsonschema.ValidationError, or a *SchemaError when the validation cost too much.
@@ -248,7 +263,6 @@ func (b *budget) attach(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) 
 		return false
 	}
 	s.Format = &jsonschema.Format{Name: "budget", Validate: b.spend(s)}
-	takeBounds(s)
 	once, each := subschemas(s)
 	for _, sub := range append(once, each...) {
 		if !b.attach(sub, seen) {

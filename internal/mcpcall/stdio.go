@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	writeWait  = 10 * time.Second       // for a command to take what is written to it, whatever the calls' deadlines
+	writeWait  = 10 * time.Second       // for a command to take what is written to it, at least, whatever the calls' deadlines
 	politeWait = 2 * time.Second        // between closing a command's stdin and SIGTERM
 	termWait   = time.Second            // between SIGTERM and SIGKILL
 	killWait   = 5 * time.Second        // for the kernel to bury it
@@ -245,6 +245,7 @@ type stdinWriter struct {
 	pipe   *os.File
 	broken func() // ends the command
 	bad    atomic.Bool
+	until  time.Time // the pipe's deadline; mcp-go writes one line at a time
 
 	mu      sync.Mutex
 	pending map[string]*exchange // by mcp-go's spelling of the id
@@ -266,8 +267,12 @@ func (w *stdinWriter) track(id string, x *exchange) (untrack func()) {
 var requestPrefix = []byte(`{"jsonrpc":"2.0","id":`)
 
 func (w *stdinWriter) Write(line []byte) (int, error) {
-	if err := w.pipe.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
-		return 0, err
+	// Not for every line: a timer that moves wakes the thread that waits for the network.
+	if now := time.Now(); w.until.Sub(now) < writeWait {
+		w.until = now.Add(2 * writeWait)
+		if err := w.pipe.SetWriteDeadline(w.until); err != nil {
+			return 0, err
+		}
 	}
 	n, err := w.pipe.Write(line)
 	if n > 0 {

@@ -126,6 +126,10 @@ func withJournal(ctx context.Context) (context.Context, *journal) {
 // errEra: the client was opened for 2026-07-28 and mcp-go wants to fall back to initialize. We decide about that: see open.go.
 var errEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 says")
 
+// errTaken ends a tools/call in mcp-go's client once the result is in the exchange: only an error keeps it from reading the result too,
+// from refusing what it does not know, and from repeating the call.
+var errTaken = errors.New("the result was taken")
+
 // errWrongID: the answer belongs to another request.
 var errWrongID = errors.New("the answer carries another request's id")
 
@@ -162,9 +166,12 @@ func (t *tap) SetNotificationHandler(handler func(mcp.JSONRPCNotification)) {
 
 func (t *tap) SendNotification(ctx context.Context, n mcp.JSONRPCNotification) error {
 	x := &exchange{method: n.Method}
-	// A cancellation is sent while the journal of the cancelled request is being read.
-	if j, ok := ctx.Value(journalKey{}).(*journal); ok && n.Method != string(mcp.MethodNotificationCancelled) {
-		j.note(x)
+	if j, ok := ctx.Value(journalKey{}).(*journal); ok {
+		if n.Method != string(mcp.MethodNotificationCancelled) {
+			j.note(x)
+		} else if j.seen().result != nil { // of a request whose context ended after its result was taken
+			return nil
+		}
 	}
 	return t.inner.SendNotification(context.WithValue(ctx, exchangeKey{}, x), n)
 }
@@ -217,8 +224,7 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 
 	switch request.Method {
 	case string(mcp.MethodToolsCall):
-		// mcp-go's reading of a result is not used; an empty one keeps it from refusing or repeating the call.
-		return transport.NewJSONRPCResultResponse(request.ID, json.RawMessage(`{"content":[]}`)), nil
+		return nil, errTaken
 	case string(mcp.MethodToolsList):
 		if t.modern {
 			response.Result = forLibrary(response.Result) // a copy: ours is in x

@@ -1,0 +1,50 @@
+package mcpcall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// wire answers every request with the same result and keeps what notifications it was given.
+type wire struct {
+	transport.Interface
+	result json.RawMessage
+	told   []string
+}
+
+func (w *wire) SendRequest(_ context.Context, r transport.JSONRPCRequest) (*transport.JSONRPCResponse, error) {
+	return transport.NewJSONRPCResultResponse(r.ID, w.result), nil
+}
+
+func (w *wire) SendNotification(_ context.Context, n mcp.JSONRPCNotification) error {
+	w.told = append(w.told, n.Method)
+	return nil
+}
+
+// mcp-go says "cancelled" of a request whose context is over when it ends with an error, and a result that was taken is one for it. The
+// agent is told so of requests that it did not answer only.
+func TestAnsweredRequestsAreNotCancelled(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string][]string{`{"content":[]}`: nil, ``: {string(mcp.MethodNotificationCancelled)}} {
+		w := &wire{result: json.RawMessage(result)}
+		c := &tap{inner: w}
+		ctx, j := withJournal(t.Context())
+		_, err := c.SendRequest(ctx, transport.JSONRPCRequest{ID: mcp.NewRequestId(int64(1)), Method: string(mcp.MethodToolsCall)})
+		if errors.Is(err, errTaken) != (want == nil) {
+			t.Errorf("%q: %v", result, err)
+		}
+		if got := string(j.seen().result); got != result {
+			t.Errorf("%q was kept, want %q", got, result)
+		}
+		notice := mcp.JSONRPCNotification{Notification: mcp.Notification{Method: string(mcp.MethodNotificationCancelled)}}
+		if err := c.SendNotification(ctx, notice); err != nil || !slices.Equal(w.told, want) {
+			t.Errorf("%q: told %v %v, want %v", result, w.told, err, want)
+		}
+	}
+}
