@@ -32,43 +32,22 @@ type Answer struct {
 // the text before it is cut, so that no half of a credential is left at its end.
 func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
-	var r struct {
-		Content           json.RawMessage `json:"content"`
-		StructuredContent json.RawMessage `json:"structuredContent"`
-		IsError           json.RawMessage `json:"isError"`
-		ResultType        json.RawMessage `json:"resultType"`
-		InputRequests     json.RawMessage `json:"inputRequests"`
-	}
-	if firstByte(raw) != '{' || json.Unmarshal(raw, &r) != nil {
+	r, ok := readResult(raw)
+	a.IsError, a.Unreadable = r.IsError, !ok
+	switch r.ResultType {
+	case "", "complete":
+	case "task":
 		a.Unreadable = true
-		return a, nil
-	}
-
-	if r.IsError != nil && json.Unmarshal(r.IsError, &a.IsError) != nil {
-		a.Unreadable = true
-	}
-	if r.ResultType != nil {
-		var t string
-		if json.Unmarshal(r.ResultType, &t) != nil {
-			t = "?"
-		}
-		switch t {
-		case "", "complete":
-		case "task":
-			a.Unreadable = true
-		case "input_required":
-			var requests map[string]json.RawMessage
-			_ = json.Unmarshal(r.InputRequests, &requests)
-			return a, &InputRequiredError{Later: len(requests) == 0}
-		default:
-			return a, &BadAnswerError{Why: "its resultType is unknown"}
-		}
+	case "input_required":
+		var requests map[string]json.RawMessage
+		_ = json.Unmarshal(r.InputRequests, &requests)
+		return a, &InputRequiredError{Later: len(requests) == 0}
+	default:
+		return a, &BadAnswerError{Why: "its resultType is unknown"}
 	}
 
 	var text strings.Builder
-	blocks, ok := readBlocks(r.Content)
-	a.Unreadable = a.Unreadable || !ok
-	for _, b := range blocks {
+	for _, b := range r.Content {
 		switch {
 		case b.Type == "text" && b.Text != nil:
 			if text.Len() > 0 {
@@ -96,10 +75,45 @@ func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	return a, nil
 }
 
+// result is a tools/call result as the specification has it.
+type result struct {
+	Content           []block         `json:"content"`
+	StructuredContent json.RawMessage `json:"structuredContent"`
+	IsError           bool            `json:"isError"`
+	ResultType        string          `json:"resultType"`
+	InputRequests     json.RawMessage `json:"inputRequests"`
+}
+
 // block is one block of content, as far as it is looked at.
 type block struct {
 	Type string  `json:"type"`
 	Text *string `json:"text"`
+}
+
+// readResult reads what it can; false when there is no content, or something is of another type than it should be.
+func readResult(raw json.RawMessage) (r result, ok bool) {
+	if json.Unmarshal(raw, &r) == nil {
+		return r, r.Content != nil
+	}
+	var parts struct { // each for itself
+		Content           json.RawMessage `json:"content"`
+		StructuredContent json.RawMessage `json:"structuredContent"`
+		IsError           json.RawMessage `json:"isError"`
+		ResultType        json.RawMessage `json:"resultType"`
+		InputRequests     json.RawMessage `json:"inputRequests"`
+	}
+	if json.Unmarshal(raw, &parts) != nil {
+		return result{}, false
+	}
+	r = result{StructuredContent: parts.StructuredContent, InputRequests: parts.InputRequests}
+	r.Content, ok = readBlocks(parts.Content)
+	if parts.IsError != nil && json.Unmarshal(parts.IsError, &r.IsError) != nil {
+		ok = false
+	}
+	if parts.ResultType != nil && json.Unmarshal(parts.ResultType, &r.ResultType) != nil {
+		r.ResultType = "?"
+	}
+	return r, ok
 }
 
 // readBlocks reads content; false when there is none or it is no list. A block that is no such thing has no type.
