@@ -37,7 +37,7 @@ type sse struct {
 
 	life context.Context // ends with the transport
 	end  context.CancelFunc
-	wg   sync.WaitGroup // the reader and the answers to the agent's requests
+	wg   sync.WaitGroup // the reader, the answers to the agent's requests, and what is left of answers to POSTs
 
 	post    string       // where requests go; set by the reader before open returns
 	ready   bool         // open succeeded
@@ -313,12 +313,12 @@ func (s *sse) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 		return nil, err
 	}
 	postCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	w := &waiting{answer: make(chan *transport.JSONRPCResponse, 1), cancel: cancel}
 	id := request.ID.String()
 	s.mu.Lock()
 	if s.why != nil {
 		defer s.mu.Unlock()
+		cancel()
 		return nil, s.why
 	}
 	s.pending[id] = w
@@ -334,8 +334,9 @@ func (s *sse) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	}
 	s.sent.Add(1)
 
-	err = s.send(postCtx, body)
+	res, err := s.postTo(postCtx, body)
 	w.posted.Store(true)
+	s.leave(res, cancel)
 	if err == nil {
 		select {
 		case response := <-w.answer:
@@ -374,11 +375,21 @@ func (s *sse) SendNotification(ctx context.Context, notification mcp.JSONRPCNoti
 	return s.send(ctx, body)
 }
 
-// send posts one message. What the agent says to the POST itself is of no interest beyond its status.
+// send posts one message for which there is no answer.
 func (s *sse) send(ctx context.Context, body []byte) error {
+	res, err := s.postTo(ctx, body)
+	if res != nil {
+		discard(res.Body)
+	}
+	return err
+}
+
+// postTo posts one message. What the agent says to that is of no interest beyond its status; its body, if there is an answer at all, is the
+// caller's to close.
+func (s *sse) postTo(ctx context.Context, body []byte) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.post, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if version, ok := s.version.Load().(string); ok && version != "" {
@@ -386,13 +397,39 @@ func (s *sse) send(ctx context.Context, body []byte) error {
 	}
 	res, err := s.client.Do(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	discard(res.Body)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("HTTP status %d", res.StatusCode)
+		return res, fmt.Errorf("HTTP status %d", res.StatusCode)
 	}
-	return nil
+	return res, nil
+}
+
+// leave is done with the answer to a POST, and cancels its context then. One without a length may be kept open for as long as the agent
+// likes, and is not waited for.
+func (s *sse) leave(res *http.Response, cancel context.CancelFunc) {
+	if res == nil {
+		cancel()
+		return
+	}
+	s.mu.Lock()
+	kept := res.ContentLength < 0 && s.why == nil // when the stream is over, Close may be waiting already
+	if kept {
+		s.wg.Add(1)
+	}
+	s.mu.Unlock()
+	done := func() {
+		discard(res.Body)
+		cancel()
+	}
+	if !kept {
+		done()
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		done()
+	}()
 }
 
 // discard reads a body that is of no interest, if that is soon done, so that its connection can be used again.

@@ -96,6 +96,35 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 	}
 }
 
+// An agent that keeps the answer to a POST open is not waited for: the answer that counts is on the stream.
+func TestPostKeptOpen(t *testing.T) {
+	t.Parallel()
+	returned, cut := make(chan struct{}), make(chan bool, 1)
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		if method != "tools/call" {
+			return false
+		}
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+		select {
+		case <-returned:
+			cut <- false
+		case <-r.Context().Done():
+			cut <- true
+		}
+		return true
+	}}
+	answer, err := newPool(t).Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+	close(returned)
+	if err != nil || answer.Text != "ok" {
+		t.Errorf("got %+v, %v", answer, err)
+	}
+	if <-cut {
+		t.Error("the call returned only after the POST was cut off")
+	}
+}
+
 // An agent of the older transport that is slow to initialize, but not to open its stream, is found out all the same.
 func TestSlowOlderTransport(t *testing.T) {
 	t.Parallel()
