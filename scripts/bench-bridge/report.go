@@ -137,7 +137,9 @@ func (r *report) markdown() string {
 		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, map[bool]string{true: "met", false: "**not met**"}[t.met])
 	}
 	p("\nHerald is `internal/mcpcall` as a delivery uses it: the tool list from memory, arguments fitted to the agent's schema and validated,")
-	p("then the call. What it adds is compared within each round: p50 of calls one at a time, and the time per call (1 / rate) at 16 in flight.\n")
+	p("then the call. What it adds is compared within each round: p50 of calls one at a time, and the time per call (1 / rate) at 16 in flight.")
+	p("The agent's schema has only keywords by which arguments can be proven valid at once (`internal/mcpcall/proof.go`); one with others, `oneOf`")
+	p("or `if`, takes the validator and more time.\n")
 	p("## All rows\n")
 	p("| over | in flight | way | calls/s | lowest to highest | p50 ms | p99 ms | × the bridge |\n| --- | ---: | --- | ---: | --- | ---: | ---: | ---: |")
 	for _, over := range []string{overHTTP, overStdio} {
