@@ -90,7 +90,8 @@ type block struct {
 	Text *string `json:"text"`
 }
 
-// readResult reads what it can; false when there is no content, or something is of another type than it should be.
+// readResult reads what it can; false when there is no content, or something is of another type than it should be. Of a name that is there
+// twice encoding/json makes what it likes.
 func readResult(raw json.RawMessage) (r result, ok bool) {
 	if json.Unmarshal(raw, &r) == nil {
 		return r, r.Content != nil

@@ -13,7 +13,8 @@
 //     schema keywords, error codes and every result they do not know;
 //   - pool.go, open.go and health.go own the clients: one per (endpoint, credentials), opened once for all who wait, asked for a sign of
 //     life when idle, replaced whole;
-//   - fit.go, shape.go and schema.go make arguments fit a schema that a stranger wrote, within bounds of size, depth and time.
+//   - fit.go, shape.go and schema.go make arguments fit a schema that a stranger wrote, within bounds of size, depth and time; proof.go
+//     spares the validator what is plainly valid.
 //
 // What does not live here: whether an outcome is retried (delivery), where an agent's endpoint is (resolver), which addresses may
 // be dialled (netguard).

@@ -337,6 +337,30 @@ func TestNothingWritten(t *testing.T) {
 	}
 }
 
+// The agent is gone since its client was opened: no byte of the call can have left.
+func TestNothingWrittenOfACall(t *testing.T) {
+	t.Parallel()
+	at := embeddedtest.Address(t)
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: &agent{tools: `{"tools":[]}`}, ReadHeaderTimeout: time.Second}}
+	srv.Start()
+	p, ep := newPool(t), Endpoint{Transport: TransportHTTP, URL: "http://" + at}
+	if _, err := p.Tools(within(t, 5*time.Second), ep, false); err != nil {
+		t.Fatal(err)
+	}
+	srv.CloseClientConnections()
+	srv.Close()
+	p.base.CloseIdleConnections() // as if the goodbyes had been read
+	_, err = p.Call(within(t, 5*time.Second), ep, Request{Tool: "x"})
+	var e *CallError
+	if !errors.As(err, &e) || e.Stage != StageCall || e.Written || e.Timeout {
+		t.Errorf("got %#v", e)
+	}
+}
+
 func TestSessionGone(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(w http.ResponseWriter){

@@ -47,15 +47,19 @@ type alsoProof struct {
 }
 
 const (
-	// maxProofs bounds the parts of one proof; a schema can refer to itself, and to one part many times.
-	maxProofs = 256
+	// maxProof bounds a proof: its parts, and the names and words in them. A schema that needs more has none, as one that refers to itself.
+	maxProof = 512
 	// exactFloat: whole numbers below it are the same as a float64, and no other whole number rounds to one of them.
 	exactFloat = 1 << 53
 )
 
-// prove returns a proof of s, nil when there is none. room is how many more parts it may have.
+// prove returns a proof of s, nil when there is none. room is how much more of maxProof there is; below 0 there is no proof at all.
 func prove(s *jsonschema.Schema, room *int) *proof {
-	if *room--; *room < 0 || !understood(s) || never(s) {
+	*room -= 1 + len(s.Properties) + len(s.Required)
+	if s.Enum != nil {
+		*room -= len(s.Enum.Values)
+	}
+	if *room < 0 || !understood(s) || never(s) {
 		return nil
 	}
 	p := &proof{types: typeAny, least: math.Inf(-1), most: math.Inf(1)}
@@ -85,6 +89,9 @@ func prove(s *jsonschema.Schema, room *int) *proof {
 	}
 	for _, member := range s.AnyOf {
 		also.any = append(also.any, prove(member, room))
+	}
+	if *room < 0 {
+		return nil
 	}
 	if also.all != nil || also.any != nil {
 		p.also = &also
@@ -165,7 +172,45 @@ func exactBound(r *big.Rat, to *float64) bool {
 	return exact && math.Abs(f) < exactFloat
 }
 
-// accepts reports whether v, as decoded returns it, is sure to be valid. It spends b as the validator does.
+// proves reports whether args are plainly valid; if not, validate is to be asked.
+func (s *inputSchema) proves(args map[string]any) (proven bool) {
+	if s.proof == nil || !bearable(args) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget.start()
+	defer func() {
+		if recover() != nil { // the budget was spent
+			proven = false
+		}
+	}()
+	return s.proof.accepts(args, &s.budget)
+}
+
+// bearable: v can be written as JSON, and none of its numbers is one that the validator sees another for, see decoded.
+func bearable(v any) bool {
+	switch v := v.(type) {
+	case nil, bool, string:
+		return true
+	case json.Number:
+		return !hugeNumber(string(v))
+	case json.RawMessage:
+		return json.Valid(v)
+	case map[string]any:
+		for _, e := range v {
+			if !bearable(e) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		return !slices.ContainsFunc(v, func(e any) bool { return !bearable(e) })
+	}
+	return false
+}
+
+// accepts reports whether v, which is bearable, is sure to be valid. It spends b.
 func (p *proof) accepts(v any, b *budget) bool {
 	if p == nil {
 		return false
@@ -185,6 +230,7 @@ func (p *proof) accepts(v any, b *budget) bool {
 			return false
 		}
 	case json.Number:
+		b.charge(1)
 		if !p.acceptsNumber(string(v)) {
 			return false
 		}
@@ -194,7 +240,7 @@ func (p *proof) accepts(v any, b *budget) bool {
 			return false
 		}
 	case json.RawMessage:
-		b.charge(1 + len(v)>>3)
+		b.charge(1)
 		if !p.acceptsRaw(v) {
 			return false
 		}
@@ -234,14 +280,11 @@ func (p *proof) acceptsRaw(v json.RawMessage) bool {
 	case 'n':
 		t = typeNull
 	}
-	if t&p.types == 0 || t == typeObject && p.object != nil || t == typeString && p.text != nil {
-		return false
-	}
-	return json.Valid(v)
+	return t&p.types != 0 && (t != typeObject || p.object == nil) && (t != typeString || p.text == nil)
 }
 
-// acceptsNumber: rounding keeps the order, so a number that rounds to one inside the bounds is inside. On a bound it cannot be told, but
-// of whole numbers.
+// acceptsNumber: rounding keeps the order, so a number that rounds to one inside the bounds is inside. On a bound it can be told of whole
+// numbers only.
 func (p *proof) acceptsNumber(n string) bool {
 	whole := strings.Trim(strings.TrimPrefix(n, "-"), "0123456789") == "" // an empty one is no number for ParseFloat either
 	if whole && p.types&typeInteger == 0 || !whole && p.types&typeFraction == 0 {

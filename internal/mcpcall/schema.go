@@ -126,7 +126,7 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	if !s.budget.attach(compiled, map[*jsonschema.Schema]bool{}) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
-	room := maxProofs
+	room := maxProof
 	s.compiled, s.proof = compiled, prove(compiled, &room)
 	return ""
 }
@@ -146,19 +146,6 @@ func compileProblem(err error) string {
 		return "it is no valid JSON Schema"
 	}
 	return "it cannot be compiled: " + excerpt(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)
-}
-
-// proves reports whether args are plainly valid; if not, validate is to be asked.
-func (s *inputSchema) proves(args map[string]any) (proven bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.budget.start()
-	defer func() {
-		if recover() != nil { // the budget was spent
-			proven = false
-		}
-	}()
-	return s.proof.accepts(args, &s.budget)
 }
 
 // validate returns nil, a *jsonschema.ValidationError, or a *SchemaError when the validation cost too much.

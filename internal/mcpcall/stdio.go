@@ -270,13 +270,16 @@ func (w *stdinWriter) Write(line []byte) (int, error) {
 	// Not for every line: a timer that moves wakes the thread that waits for the network.
 	if now := time.Now(); w.until.Sub(now) < writeWait {
 		w.until = now.Add(2 * writeWait)
-		if err := w.pipe.SetWriteDeadline(w.until); err != nil {
+		if err := w.pipe.SetWriteDeadline(w.until); err != nil && !errors.Is(err, os.ErrClosed) {
 			return 0, err
 		}
 	}
 	n, err := w.pipe.Write(line)
 	if n > 0 {
 		w.note(line)
+	} else if errors.Is(err, os.ErrClosed) {
+		// The command is leaving in peace. What it still asked gets no answer, and mcp-go need not log that.
+		return len(line), nil
 	}
 	if err != nil {
 		w.bad.Store(true)

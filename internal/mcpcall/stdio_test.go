@@ -93,6 +93,17 @@ func child(mode string) int {
 				answerLine(line)
 			}
 		}
+	case "farewell": // has a question and a moment's work left when its input ends
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				fmt.Println(`{"jsonrpc":"2.0","id":"q","method":"ping"}`)
+				<-time.After(300 * time.Millisecond)
+				return exitCode(os.WriteFile(filepath.Join(dir, "done"), nil, 0o600))
+			}
+			answerLine(line)
+		}
 	case "deaf": // stops reading after the handshake
 		in := bufio.NewReaderSize(os.Stdin, 16)
 		for range 2 { // initialize, initialized
@@ -151,6 +162,13 @@ func child(mode string) int {
 	}
 	if name == "stubborn" {
 		select {} // ignores the end of its input too
+	}
+	return 0
+}
+
+func exitCode(err error) int {
+	if err != nil {
+		return 1
 	}
 	return 0
 }
@@ -461,5 +479,21 @@ func TestStdioMisbehaving(t *testing.T) {
 			closePool(t, p)
 			noneLeft(t, dir, tt.least)
 		})
+	}
+}
+
+// A command that is asked to leave is not killed over what can no longer be written to it.
+func TestFarewell(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := newPool(t)
+	if _, err := p.Call(within(t, 10*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(within(t, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
+		t.Errorf("it was not let finish: %v", err)
 	}
 }
