@@ -32,11 +32,15 @@ const (
 
 // origin is scheme, host and port, the port always written.
 func origin(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[strings.ToLower(u.Scheme)]
+	scheme, port := strings.ToLower(u.Scheme), u.Port()
+	switch {
+	case port != "":
+	case scheme == "http":
+		port = "80"
+	case scheme == "https":
+		port = "443"
 	}
-	return strings.ToLower(u.Scheme) + "://" + strings.ToLower(u.Hostname()) + ":" + port
+	return scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
 // roundTripper is all that mcp-go knows of the network.
@@ -105,10 +109,11 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if first && x.stream { // counted where it is read
 		return res, nil
 	}
-	mediaType, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	body := &limitedBody{body: res.Body, limit: rt.limit, x: x}
-	if mediaType == "text/event-stream" {
-		body.events = &eventScan{one: x != nil && !x.id.IsNil()}
+	if kind := res.Header.Get("Content-Type"); kind != "application/json" {
+		if mediaType, _, _ := mime.ParseMediaType(kind); mediaType == "text/event-stream" {
+			body.events = &eventScan{one: x != nil && !x.id.IsNil()}
+		}
 	}
 	res.Body = body
 	return res, nil

@@ -14,32 +14,23 @@ const maxEscapes = 2
 
 // Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any character as an escape,
 // and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
-type Masker struct {
-	plain *strings.Replacer
-	texts []string
-}
+type Masker struct{ texts []string }
 
-// NewMasker is nil without texts.
+// NewMasker is nil without texts; empty ones do not count.
 func NewMasker(texts []string) *Masker {
+	texts = slices.DeleteFunc(slices.Clone(texts), func(t string) bool { return t == "" })
 	if len(texts) == 0 {
 		return nil
 	}
-	texts = slices.Clone(texts)
-	slices.SortFunc(texts, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // of two that begin at one place the longer one
-	var pairs []string
-	for _, t := range texts {
-		pairs = append(pairs, t, mask)
-	}
-	return &Masker{strings.NewReplacer(pairs...), texts}
+	return &Masker{texts}
 }
 
-// Replace is s without the secrets.
+// Replace is s without the secrets. Those that overlap become one mask.
 func (m *Masker) Replace(s string) string {
 	if m == nil {
 		return s
 	}
-	s = m.plain.Replace(s)
-	spans := m.behind(s, maxEscapes)
+	spans := append(m.in(s), m.behind(s, maxEscapes)...)
 	if len(spans) == 0 {
 		return s
 	}

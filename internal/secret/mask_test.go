@@ -57,6 +57,19 @@ func TestMaskerReadsEscapes(t *testing.T) {
 	}
 }
 
+// Of secrets that share characters nothing is left over, whichever comes first.
+func TestMaskerOverlap(t *testing.T) {
+	t.Parallel()
+	for _, texts := range [][]string{{"abcdefgh", "efghijkl"}, {"efghijkl", "abcdefgh"}, {"abcd", "abcdefghijkl"}, {"", "abcdefghijkl", "fgh"}} {
+		if got, want := NewMasker(texts).Replace("<abcdefghijkl>abcd."), "<"+mask+">"; !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %q", texts, got)
+		}
+	}
+	if NewMasker([]string{""}) != nil {
+		t.Error("nothing is masked")
+	}
+}
+
 func TestMaskerLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	m := NewMasker([]string{"s3cretsecret"})
