@@ -40,7 +40,7 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 		return out, nil
 	}
 	values := out
-	if !plain(out) {
+	if !plain(out, false) {
 		instance, err := decoded(out, "")
 		if err != nil {
 			return nil, err
@@ -218,16 +218,18 @@ func firstByte(raw json.RawMessage) byte {
 	return 0
 }
 
-// plain: the validator knows v as it is, see decoded.
-func plain(v any) bool {
+// plain: the validator knows v as it is, see decoded; or would, were it not for raw JSON in it.
+func plain(v any, raw bool) bool {
 	switch v := v.(type) {
 	case nil, bool, string:
 		return true
 	case json.Number:
 		return !hugeNumber(string(v))
+	case json.RawMessage:
+		return raw && json.Valid(v)
 	case map[string]any:
 		for _, e := range v {
-			if !plain(e) {
+			if !plain(e, raw) {
 				return false
 			}
 		}

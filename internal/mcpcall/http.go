@@ -110,7 +110,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return res, nil
 	}
 	body := &limitedBody{body: res.Body, limit: rt.limit, x: x}
-	if kind := res.Header.Get("Content-Type"); kind != "application/json" {
+	if kind := res.Header.Get("Content-Type"); kind != "application/json" { // the usual one is not worth parsing
 		if mediaType, _, _ := mime.ParseMediaType(kind); mediaType == "text/event-stream" {
 			body.events = &eventScan{one: x != nil && !x.id.IsNil()}
 		}

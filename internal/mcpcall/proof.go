@@ -62,15 +62,9 @@ func prove(s *jsonschema.Schema, room *int) *proof {
 	if *room < 0 || !understood(s) || never(s) {
 		return nil
 	}
-	p := &proof{types: typeAny, least: math.Inf(-1), most: math.Inf(1)}
+	p := &proof{types: declared(s), least: math.Inf(-1), most: math.Inf(1)}
 	if s.Bool != nil {
 		return p
-	}
-	if s.Types != nil {
-		p.types = 0
-		for _, name := range s.Types.ToStrings() {
-			p.types |= typeNames[name]
-		}
 	}
 	var ok bool
 	if p.text, ok = proveText(s); !ok || !exactBound(s.Minimum, &p.least) || !exactBound(s.Maximum, &p.most) {
@@ -174,7 +168,7 @@ func exactBound(r *big.Rat, to *float64) bool {
 
 // proves reports whether args are plainly valid; if not, validate is to be asked.
 func (s *inputSchema) proves(args map[string]any) (proven bool) {
-	if s.proof == nil || !bearable(args) {
+	if s.proof == nil || !plain(args, true) {
 		return false
 	}
 	s.mu.Lock()
@@ -188,29 +182,7 @@ func (s *inputSchema) proves(args map[string]any) (proven bool) {
 	return s.proof.accepts(args, &s.budget)
 }
 
-// bearable: v can be written as JSON, and none of its numbers is one that the validator sees another for, see decoded.
-func bearable(v any) bool {
-	switch v := v.(type) {
-	case nil, bool, string:
-		return true
-	case json.Number:
-		return !hugeNumber(string(v))
-	case json.RawMessage:
-		return json.Valid(v)
-	case map[string]any:
-		for _, e := range v {
-			if !bearable(e) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		return !slices.ContainsFunc(v, func(e any) bool { return !bearable(e) })
-	}
-	return false
-}
-
-// accepts reports whether v, which is bearable, is sure to be valid. It spends b.
+// accepts reports whether v, which is plain, is sure to be valid. It spends b.
 func (p *proof) accepts(v any, b *budget) bool {
 	if p == nil {
 		return false

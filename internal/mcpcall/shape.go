@@ -85,13 +85,7 @@ func (f *fitter) types(s *jsonschema.Schema, depth int) types {
 	if !f.enter(s, depth) {
 		return typeAny
 	}
-	t := typeAny
-	if s.Types != nil {
-		t = 0
-		for _, name := range s.Types.ToStrings() {
-			t |= typeNames[name]
-		}
-	}
+	t := declared(s)
 	if s.Const != nil {
 		t &= typeOf(*s.Const)
 	}
@@ -111,6 +105,18 @@ func (f *fitter) types(s *jsonschema.Schema, depth int) types {
 			of |= f.types(member, depth+1)
 		}
 		t &= of
+	}
+	return t
+}
+
+// declared is what the keyword type of s says.
+func declared(s *jsonschema.Schema) types {
+	if s.Types == nil {
+		return typeAny
+	}
+	var t types
+	for _, name := range s.Types.ToStrings() {
+		t |= typeNames[name]
 	}
 	return t
 }

@@ -210,7 +210,7 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	if err != nil {
 		return nil, err
 	}
-	if id := response.ID; id != request.ID && !id.IsNil() && id.String() != request.ID.String() {
+	if !response.ID.IsNil() && response.ID.String() != request.ID.String() {
 		return nil, errWrongID
 	}
 	if response.Error != nil {

@@ -68,7 +68,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output only")
-	flag.IntVar(&o.rounds, "rounds", 9, "how often each way has its turn; what a call adds is told to some 3 µs by nine")
+	flag.IntVar(&o.rounds, "rounds", 9, "how often each way has its turn; what a call adds differs by microseconds from one to the next")
 	flag.DurationVar(&o.time, "time", 4*time.Second, "how long a turn is measured")
 	flag.BoolVar(&o.keep, "keep", false, "keep what the processes said, and tell where")
 	flag.Parse()

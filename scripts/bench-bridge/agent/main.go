@@ -33,9 +33,18 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "http" {
 		serve = serveHTTP
 	}
+	go keepSysmonAwake()
 	if err := serve(agent); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
+	}
+}
+
+// keepSysmonAwake has a timer always pending. Without one, once in some twenty million lines, all calls on stdio stopped for a minute:
+// Go 1.26.8 began to stop the world just as the goroutine that reads stdin entered its system call, and waited for that read, while
+// sysmon, who takes the processor away from such a thread, slept as long as it may: to the next timer, or for a minute.
+func keepSysmonAwake() {
+	for range time.Tick(50 * time.Millisecond) {
 	}
 }
 
