@@ -660,6 +660,9 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 		}
 	}
 	for range 2 {
+		for _, id := range agents { // with an access token that is good: one attempt renews only once
+			w.deliver(id)
+		}
 		var ids []uuid.UUID
 		for i := range 9 {
 			ids = append(ids, w.accept(w.feedback(agents[i%3])))
@@ -677,7 +680,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 		reseal(promoted)
 		for _, id := range ids {
 			if d := w.until(id, store.Delivered); d.Attempts != 1 {
-				t.Errorf("%d attempts", d.Attempts)
+				t.Errorf("%d attempts, the first: %s: %s", d.Attempts, d.History[0].Reason, d.History[0].Error)
 			}
 		}
 	}
