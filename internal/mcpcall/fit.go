@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -234,6 +235,8 @@ func plain(v any, raw bool) bool {
 			}
 		}
 		return true
+	case []any:
+		return !slices.ContainsFunc(v, func(e any) bool { return !plain(e, raw) })
 	}
 	return false
 }

@@ -264,3 +264,16 @@ func FuzzProof(f *testing.F) {
 		}
 	})
 }
+
+// What no keyword looks into needs no validator, lists neither.
+func TestPlainLists(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		v    any
+		want bool
+	}{{[]any{"a", []any{json.Number("1")}}, true}, {[]any{7}, false}, {[]any{json.Number("1e999999")}, false}} {
+		if got := plain(tt.v, false); got != tt.want {
+			t.Errorf("%v: %v", tt.v, got)
+		}
+	}
+}
