@@ -18,15 +18,19 @@ import (
 )
 
 // renewing makes a request of the agent and, when the agent refuses the access token that went with it, once more at once with another
-// one. That happens once in an attempt; what is refused again is refused.
+// one. That happens once in an attempt. A fresh token that is refused too was perhaps revoked on its way: the attempt fails and is made
+// again later (renewer.rejectFresh).
 func (p *Pipeline) renewing(ctx context.Context, a *attempt, request func() error) error {
 	err := request()
-	if a.stored == nil || a.renewed {
+	if a.stored == nil {
 		return err
 	}
 	e, ok := challenged(*a.stored, a.target, err)
-	if !ok {
+	switch {
+	case !ok || a.renewed && e.narrow:
 		return err
+	case !e.narrow && (a.renewed || p.Credentials.renewer.refusesFresh(e)):
+		return p.Credentials.renewer.rejectFresh(e)
 	}
 	a.renewed = true
 	value, failure := p.Credentials.another(ctx, e)
@@ -36,9 +40,13 @@ func (p *Pipeline) renewing(ctx context.Context, a *attempt, request func() erro
 	}
 	a.target.Headers = map[string]secret.Secret{a.stored.Header: value}
 	err = request()
-	if still, ok := challenged(*a.stored, a.target, err); ok && still.narrow {
+	still, ok := challenged(*a.stored, a.target, err)
+	switch {
+	case ok && still.narrow:
 		a.narrow = true
 		p.Credentials.renewer.remember(still, p.Credentials.Patience, &renewalError{text: err.Error(), cause: err})
+	case ok:
+		return p.Credentials.renewer.rejectFresh(still)
 	}
 	return err
 }

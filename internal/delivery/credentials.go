@@ -48,6 +48,8 @@ type CredentialsConfig struct {
 	Entries int
 	// Patience is how long an agent that refused its credentials is not asked again. Default 10 min.
 	Patience time.Duration
+	// RefusedPause is how long an agent is left alone that refused a fresh access token, and longer when it refuses the next, too. Default 2 s.
+	RefusedPause time.Duration
 	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms while one waits.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
@@ -91,6 +93,7 @@ func NewCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	}
 	setDefault(&cfg.Age, time.Minute)
 	setDefault(&cfg.Patience, 10*time.Minute)
+	setDefault(&cfg.RefusedPause, 2*time.Second)
 	if cfg.Entries <= 0 {
 		cfg.Entries = 10_000
 	}
@@ -298,6 +301,9 @@ func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
 		return
 	}
 	agent := a.claim.Agent()
+	if a.stored != nil && a.stored.OAuth() {
+		c.renewer.acceptFresh(audience{agent, a.stored.Origin})
+	}
 	if r, ok := c.refused.Get(agent); !a.job.Action.ResolveEndpoint && (!ok || r.origin != origin(a.target.URL)) {
 		return
 	}

@@ -33,6 +33,7 @@ func (w *world) authorizing(adapt ...func(*CredentialsConfig)) *worker {
 	w.t.Cleanup(web.CloseIdleConnections)
 	return w.credentialed(append([]func(*CredentialsConfig){func(c *CredentialsConfig) {
 		c.OAuth, c.Sealer, c.Logger = must(oauth.New(oauth.Config{HTTP: web, Timeout: 5 * time.Second})), w.keys, w.logger()
+		c.RefusedPause = time.Millisecond
 	}}, adapt...)...)
 }
 
@@ -292,11 +293,80 @@ func TestOAuth(t *testing.T) {
 			http.Error(rw, "no", http.StatusUnauthorized)
 			return true
 		})
-		w.heldFor(w.accept(w.feedback(id)), "401")
+		ids := []uuid.UUID{w.accept(w.feedback(id))}
+		d := w.until(ids[0], store.Held)
+		for _, want := range []string{"refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token", "`worker token set 31337:" + id.String()} {
+			if d.Reason != "auth_required" || !strings.Contains(d.Error, want) {
+				t.Errorf("%s: %s; want %q", d.Reason, d.Error, want)
+			}
+		}
 		before := asked(s)
-		w.heldFor(w.accept(w.feedback(id)), "is not asked again for")
-		if n := len(s.TokenRequests()); n != 2 || asked(s) != before {
+		for range 2 {
+			ids = append(ids, w.accept(w.feedback(id)))
+			w.heldFor(ids[len(ids)-1], "and not again for")
+		}
+		if n := len(s.TokenRequests()); n != 5 || asked(s) != before {
 			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
+		}
+		s.Answer(nil)
+		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 3 {
+			t.Errorf("%d released", n)
+		}
+		for _, d := range ids {
+			w.until(d, store.Delivered)
+		}
+	})
+
+	t.Run("every token refused to many at once", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		s := guarded(t, oauthtest.Options{})
+		id := w.guardedBy(s, clientFor(s))
+		s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
+			if s.ToAgent(r) && r.URL.Path == "/mcp" {
+				s.Revoke()
+			}
+			return false
+		})
+		var ids []uuid.UUID
+		for range 8 {
+			ids = append(ids, w.accept(w.feedback(id)))
+		}
+		for _, d := range ids {
+			if d := w.until(d, store.Held); d.Reason != "auth_required" {
+				t.Errorf("%s: %s", d.Reason, d.Error)
+			}
+		}
+		if n := len(s.TokenRequests()); n > 6 { // the first, and one for each refusal of a fresh one; the last was perhaps refused on its way to another worker
+			t.Errorf("%d token requests", n)
+		}
+	})
+
+	t.Run("revoked while it is renewed", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		s := guarded(t, oauthtest.Options{RotateRefresh: true})
+		id := w.guardedBy(s, loginFor(s, ""))
+		w.deliver(id)
+		var revoked atomic.Int32
+		s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
+			if s.ToAgent(r) && r.URL.Path == "/mcp" && revoked.Add(1) <= 3 {
+				s.Revoke()
+			}
+			return false
+		})
+		d := w.until(w.accept(w.feedback(id)), store.Delivered)
+		if first := d.History[0]; first.Reason != "server_error" || !strings.Contains(first.Error, "refused an access token that "+s.Issuer+" had just given for it (HTTP 401, invalid_token)") {
+			t.Errorf("%s: %s", first.Reason, first.Error)
+		}
+		if r := w.agentRow(id); r.State == store.StateNeedsAuth {
+			t.Errorf("%+v", r)
+		}
+		for range 3 { // the row of refusals is over: a token that is revoked later is renewed at once
+			s.Revoke()
+			if n := w.deliver(id); n != 1 {
+				t.Errorf("%d attempts", n)
+			}
 		}
 	})
 
@@ -306,9 +376,9 @@ func TestOAuth(t *testing.T) {
 		for name, tt := range map[string]struct {
 			status int
 			opens  bool // the handshake is refused at first, too
-			tokens int
+			tokens int  // of which each is refused once
 		}{
-			"refused twice": {401, true, 2}, "forbidden": {403, false, 1},
+			"refused twice": {401, true, 5}, "forbidden": {403, false, 1},
 		} {
 			s := guarded(t, oauthtest.Options{})
 			id := w.guardedBy(s, clientFor(s))

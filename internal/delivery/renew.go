@@ -50,10 +50,12 @@ type renewer struct {
 	CredentialsConfig
 	known  *lru.Cache[audience, *access]
 	failed *lru.Cache[matter, failedRenewal]
+	// refusals counts the access tokens in a row that an agent refused though they were fresh; a call that it takes ends the row.
+	refusals *lru.Cache[audience, freshRefusals]
 
 	saveWithin time.Duration
 
-	mu      sync.Mutex
+	mu      sync.Mutex // flights, refusals
 	flights map[audience]*flight
 }
 
@@ -152,6 +154,9 @@ func newRenewer(cfg CredentialsConfig) (*renewer, error) {
 	if r.failed, err = lru.New[matter, failedRenewal](cfg.Entries); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
+	if r.refusals, err = lru.New[audience, freshRefusals](cfg.Entries); err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
 	return r, nil
 }
 
@@ -167,13 +172,16 @@ func (r *renewer) bearer(ctx context.Context, e errand) (value secret.Secret, er
 	return a.value, nil
 }
 
-// spend notes that the agent refused an access token as such: nobody sends it again.
-func (r *renewer) spend(e errand) {
-	if a, ok := r.known.Get(e.audience()); ok && a.value.Compare(e.refused.Reveal()) {
-		spent := *a
-		spent.spent = true
-		r.known.Add(e.audience(), &spent)
+// spend notes that the agent refused an access token as such: nobody sends it again. It tells whether that is news.
+func (r *renewer) spend(e errand) bool {
+	a, ok := r.known.Get(e.audience())
+	if !ok || a.spent || !a.value.Compare(e.refused.Reveal()) {
+		return false
 	}
+	spent := *a
+	spent.spent = true
+	r.known.Add(e.audience(), &spent)
+	return true
 }
 
 // access is the access token at hand while it is good, else one that somebody gets now: one at a time in this process, and among all

@@ -475,6 +475,50 @@ func TestRefusedCredential(t *testing.T) {
 	}
 }
 
+// TestFreshRefused: a fresh access token that the agent refuses is replaced, with growing pauses in which nobody is asked; the fourth in a
+// row is the last, and a call that the agent takes, or another credential, begins a new row.
+func TestFreshRefused(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r := w.worker()
+	r.RefusedPause = 2 * time.Second
+	refused := func(n int, reason retry.Reason, says string, pause time.Duration) errand {
+		t.Helper()
+		e := w.errand()
+		e.refused, e.says = secret.New(fmt.Sprint("Bearer access-", n)), oauth.Challenge{Error: "invalid_token"}
+		v := retry.Classify(r.rejectFresh(e))
+		if v.Reason != reason || !strings.Contains(v.Text, says) || v.RetryAfter != pause || v.Moved || v.Unwell || v.AgentFault || v.Unknown {
+			t.Fatalf("%+v; want %s, %q, after %s", v, reason, says, pause)
+		}
+		return e
+	}
+	w.sends(t, r, w.errand(), "access-1", 1)
+	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
+		e := refused(i+1, retry.ServerError, "another one is asked for in "+pause.String(), pause)
+		refused(i+1, retry.ServerError, "and not again for", pause) // another delivery that was sent the same token
+		if !r.refusesFresh(e) {
+			t.Error("it is forgotten")
+		}
+		w.later(pause - time.Second)
+		w.fails(t, r, w.errand(), retry.ServerError, "not again for 1s", i+1)
+		w.later(time.Second)
+		w.sends(t, r, w.errand(), fmt.Sprint("access-", i+2), i+2)
+	}
+	refused(4, retry.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
+	w.fails(t, r, w.errand(), retry.AuthRequired, "not again for 10m0s", 4)
+	w.later(10 * time.Minute)
+	w.sends(t, r, w.errand(), "access-5", 5)
+	refused(5, retry.AuthRequired, "the last 5 access tokens", 0)
+	w.later(10 * time.Minute)
+	w.sends(t, r, w.errand(), "access-6", 6)
+	r.acceptFresh(w.errand().audience())
+	refused(6, retry.ServerError, "in 2s", 2*time.Second)
+	w.replace(clientOf("other"))
+	if r.refusesFresh(w.errand()) {
+		t.Error("another credential is blamed")
+	}
+}
+
 // TestRotatedRefreshToken: the one that was given last is used, also when the store could not be given it.
 func TestRotatedRefreshToken(t *testing.T) {
 	t.Parallel()

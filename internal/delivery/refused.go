@@ -1,0 +1,93 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/oauth"
+)
+
+// An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not know the key yet that
+// it is signed with: deliveries wait and another token is asked for, with growing pauses. So many in a row are no accident.
+const (
+	maxFreshRefusals   = 4
+	refusedPauseGrowth = 4 // each pause is so many times as long as the one before
+)
+
+// freshRefusals are the fresh access tokens that an agent refused in a row.
+type freshRefusals struct {
+	stored time.Time // when the credential was stored that they were had with
+	count  int
+}
+
+// refusesFresh tells whether the agent refused the last fresh access token that it was sent, and has taken none since.
+func (r *renewer) refusesFresh(e errand) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.countFresh(e) > 0
+}
+
+// countFresh needs the lock.
+func (r *renewer) countFresh(e errand) int {
+	if had, ok := r.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
+		return had.count
+	}
+	return 0
+}
+
+// acceptFresh notes that the agent takes its access tokens.
+func (r *renewer) acceptFresh(to audience) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusals.Remove(to)
+}
+
+// rejectFresh is what becomes of an attempt whose fresh access token the agent refuses: it waits, and so do the agent's other deliveries,
+// without asking anybody. After maxFreshRefusals in a row all are held, since neither another token nor time will mend that. Of many
+// deliveries that were refused the same token one counts.
+func (r *renewer) rejectFresh(e errand) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.spend(e) {
+		if err := r.failedBefore(e); err != nil {
+			return err
+		}
+		return r.awaitFresh(e, r.RefusedPause)
+	}
+	count := r.countFresh(e) + 1
+	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count})
+	if count >= maxFreshRefusals {
+		text := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
+			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
+			count, excerpt(e.token.Issuer, 300), refusalWords(e), howToStore(e.token))
+		err := &renewalError{text: text, cause: retry.Fail(retry.AuthRequired, text)}
+		r.remember(e, r.Patience, err)
+		return err
+	}
+	pause := r.RefusedPause
+	for range count - 1 {
+		pause *= refusedPauseGrowth
+	}
+	err := r.awaitFresh(e, pause)
+	r.remember(e, pause, err)
+	return err
+}
+
+// awaitFresh has a delivery wait until another access token is worth asking for. That says nothing of how the agent's endpoint does.
+func (r *renewer) awaitFresh(e errand, pause time.Duration) error {
+	text := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
+		excerpt(e.token.Issuer, 300), refusalWords(e), pause)
+	cause := &oauth.UnavailableError{Host: e.token.Origin, Status: http.StatusUnauthorized, RetryAfter: pause, Err: errors.New("HTTP 401")}
+	return &renewalError{text: text, cause: cause}
+}
+
+// refusalWords is the code that the agent gave with its refusal.
+func refusalWords(e errand) string {
+	if e.says.Error == "" {
+		return ""
+	}
+	return ", " + excerpt(e.says.Error, 64)
+}
