@@ -37,6 +37,8 @@ type Standing struct {
 	ConfirmedIn uint64
 	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry tells.
 	Revoked bool
+	// Witnessed says of a retraction that the node still has the block that vanished, with the feedback in it. False proves nothing.
+	Witnessed bool
 	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if unknown.
 	BlockNumber uint64
 	BlockHash   common.Hash
@@ -46,7 +48,8 @@ func contradicts(field string) Standing { return Standing{Disagrees: field} }
 
 // Check asks the chain about a job's event. With a transactionHash it compares the log in the receipt with the job's whole content
 // and the block with the canonical chain. Without one it can compare only what the registry stores: not endpoint, feedbackURI,
-// feedbackHash or responseURI. AgentUpdated and a FeedbackRevoked for the reason "reorg" have no event to find and are confirmed.
+// feedbackHash or responseURI. A FeedbackRevoked for the reason "reorg" is found when its block and its feedback are gone from the
+// chain. AgentUpdated has no event to find and is confirmed.
 //
 // Errors are *UnavailableError and *WrongChainError.
 func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, error) {
@@ -60,11 +63,14 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if j.ChainID != c.chainID {
 		return Standing{}, fmt.Errorf("chain: a job of chain %d for the client of chain %d", j.ChainID, c.chainID)
 	}
-	if j.Kind == job.KindAgentUpdated || j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
+	if j.Kind == job.KindAgentUpdated {
 		return Standing{Found: true, Confirmed: true}, nil
 	}
 	if field, err := c.foreignIdentity(ctx, j); err != nil || field != "" {
 		return contradicts(field), err
+	}
+	if j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
+		return c.checkRetraction(ctx, j, v)
 	}
 	if j.TransactionHash == (common.Hash{}) {
 		return c.checkStored(ctx, j, v)
@@ -166,8 +172,8 @@ func (c *Client) checkLog(ctx context.Context, j job.Job, v Verify) (Standing, e
 
 // unmined tells a transaction that may still come from one that does not exist.
 func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
-	if head < j.BlockNumber {
-		return Standing{Found: true, ConfirmedIn: j.BlockNumber - head + c.confirmations}, nil
+	if s, ahead := c.ahead(j.BlockNumber, head); ahead {
+		return s, nil
 	}
 	var tx *struct {
 		Hash common.Hash `json:"hash"`
@@ -228,26 +234,40 @@ func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (
 		s.ConfirmedIn = c.confirmations + 1
 		return s, nil
 	}
-	reached, need := uint64(0), c.confirmations
-	switch {
-	case v == VerifyFinalized:
-		need = 0
+	// The receipt may be newer than the head of the same batch.
+	if s.ConfirmedIn, err = c.missing(ctx, v, s.BlockNumber, max(head, s.BlockNumber)); err != nil {
+		return Standing{}, err
+	}
+	s.Confirmed = s.ConfirmedIn == 0
+	return s, nil
+}
+
+// missing counts the blocks that are to come before a height is confirmed.
+func (c *Client) missing(ctx context.Context, v Verify, height, head uint64) (uint64, error) {
+	reached, want := head, height+c.confirmations
+	if v == VerifyFinalized {
+		reached, want = 0, height
 		final, err := c.finalized(ctx)
 		if err != nil {
-			return Standing{}, err
+			return 0, err
 		}
 		if final != nil {
 			reached = uint64(final.Number)
 		}
-	case head > s.BlockNumber:
-		reached = head
-	default:
-		reached = s.BlockNumber // the receipt is newer than the head in the same batch
 	}
-	if want := s.BlockNumber + need; reached < want {
-		s.ConfirmedIn = want - reached
-	} else {
-		s.Confirmed = true
+	return want - min(reached, want), nil
+}
+
+// maxAhead is how far above the node's head a job's block may be and still be waited for (DESIGN §3).
+const maxAhead = 1000
+
+// ahead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no such block.
+func (c *Client) ahead(height, head uint64) (s Standing, ahead bool) {
+	switch {
+	case height <= head:
+		return s, false
+	case height-head > maxAhead:
+		return contradicts("blockNumber"), true
 	}
-	return s, nil
+	return Standing{Found: true, ConfirmedIn: height - head + c.confirmations}, true
 }

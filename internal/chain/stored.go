@@ -46,8 +46,8 @@ func (c *Client) checkStored(ctx context.Context, j job.Job, v Verify) (Standing
 	ret, err := c.viewed(op, registry, now, elems[0].Error)
 	switch {
 	case errors.As(err, &reverted):
-		if uint64(head.Number) < j.BlockNumber {
-			return Standing{Found: true, ConfirmedIn: j.BlockNumber - uint64(head.Number) + c.confirmations}, nil
+		if s, ahead := c.ahead(j.BlockNumber, uint64(head.Number)); ahead {
+			return s, nil
 		}
 		return contradicts(field), nil
 	case err != nil:

@@ -2,12 +2,15 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // blockTime is how long a missing confirmation is waited for; slower chains simply wait more than once.
@@ -43,6 +46,8 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
+	case !s.Found && isRetraction(a.job):
+		return "", retry.Fail(retry.EventNotFound, refuseRetraction(a.job, s.Disagrees))
 	case !s.Found && s.Disagrees != "":
 		return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees))
 	case !s.Found:
@@ -52,6 +57,42 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 	case !s.Confirmed:
 		pause := min(max(time.Duration(s.ConfirmedIn)*blockTime, time.Second), 5*time.Minute)
 		return "", retry.Pause(retry.NotConfirmed, pause, fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
+	case isRetraction(a.job) && !s.Witnessed:
+		return p.confirmTold(ctx, a.job)
 	}
 	return "event found and confirmed", nil
+}
+
+func isRetraction(j job.Job) bool {
+	return j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg
+}
+
+// refuseRetraction says why a retraction is refused, by the field that the chain contradicts.
+func refuseRetraction(j job.Job, field string) string {
+	switch field {
+	case "blockHash":
+		return fmt.Sprintf("block %s, which the retraction says a reorg removed, is on the chain", j.BlockHash)
+	case "feedbackIndex":
+		return fmt.Sprintf("feedback %d is on the chain: its transaction was mined again in another block", j.FeedbackIndex)
+	case "blockNumber":
+		return "the retraction's blockNumber is missing, far above the chain's head, or not that of its block"
+	}
+	return fmt.Sprintf("the chain differs from the retraction in %s", field)
+}
+
+// confirmTold decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain does
+// not say that it ever was. What Herald took to the agent was there once.
+func (p *Pipeline) confirmTold(ctx context.Context, j job.Job) (string, error) {
+	feedback := j
+	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
+	d, err := p.Ledger.Delivery(ctx, feedback.ID())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
+	case d.Status == store.Delivered || slices.ContainsFunc(d.History, func(t store.Attempt) bool { return t.Stage == "call" }):
+		return "the feedback that the agent was sent is on the chain no more", nil
+	}
+	return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
+		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }

@@ -178,6 +178,11 @@ func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (re
 	return rec, nil
 }
 
+func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d store.Delivery, err error) {
+	err = b.do(ctx, "read", id.String(), true, func(ctx context.Context) (err error) { d, err = b.base.Delivery(ctx, id); return err })
+	return d, err
+}
+
 func (b *books) Adopt(ctx context.Context, c *store.Claim, past store.Past) (rec store.Recorded, err error) {
 	err = b.do(ctx, "adopt", c.ID.String(), false, func(ctx context.Context) error {
 		got, err := b.base.Adopt(ctx, c, past)

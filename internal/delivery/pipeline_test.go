@@ -359,10 +359,12 @@ func TestDeliveries(t *testing.T) {
 	}, nil)
 	ends("a revocation for an agent that does not take them", store.Skipped, "tool_not_offered", func(t *testing.T, w *world) map[string]any {
 		id := w.register(at(newAgent(t).URL))
-		j, _ := w.rate(devnet.Feedback{AgentID: id})
-		r := map[string]any{"type": "FeedbackRevoked", "reason": "reorg", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
-			"feedbackIndex": j["feedbackIndex"], "blockHash": j["blockHash"], "blockNumber": j["blockNumber"]}
-		return r
+		j, client := w.rate(devnet.Feedback{AgentID: id})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		must(w.net.RevokeFeedback(within(t, 20*time.Second), client, id, 1))
+		return map[string]any{"type": "FeedbackRevoked", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
+			"feedbackIndex": j["feedbackIndex"]}
 	}, nil)
 	ends("503 twice, then delivered", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {

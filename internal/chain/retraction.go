@@ -1,0 +1,126 @@
+package chain
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and the registry has no feedback
+// of that index. Feedback indexes only grow and revoked feedback keeps its own, so getLastIndex answers for every canonical block at once,
+// on a node without an archive and without a range of logs.
+//
+// Nothing is decided before the height of the named block is confirmed: the indexer's node may have seen the reorg before ours, and
+// what replaced the block may itself be replaced.
+func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Standing, error) {
+	lastIndex, err := erc8004.PackGetLastIndex(j.AgentID, j.ClientAddress)
+	if err != nil {
+		return contradicts("agentId"), nil
+	}
+	var head, named *block
+	const op = "reading the block that a retraction names"
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+		{Method: "eth_getBlockByHash", Args: []any{j.BlockHash, false}, Result: &named},
+	}
+	if err := c.batch(ctx, op, elems); err != nil {
+		return Standing{}, err
+	}
+	at := j.BlockNumber
+	switch {
+	case elems[0].Error != nil:
+		return Standing{}, c.unavailable(op, elems[0].Error)
+	case head == nil:
+		return Standing{}, c.unavailable("reading the head", errNoBlock)
+	case elems[1].Error != nil && at == 0: // with a height it is not needed; some nodes answer an unknown hash with an error
+		return Standing{}, c.unavailable(op, elems[1].Error)
+	case named == nil && at == 0:
+		return contradicts("blockNumber"), nil // nothing says at which height to look
+	case named != nil && at == 0:
+		at = uint64(named.Number)
+	case named != nil && at != uint64(named.Number):
+		return contradicts("blockNumber"), nil
+	}
+	if s, ahead := c.ahead(at, uint64(head.Number)); ahead {
+		return s, nil
+	}
+	missing, err := c.missing(ctx, v, at, uint64(head.Number))
+	if err != nil || missing > 0 {
+		return Standing{Found: true, ConfirmedIn: missing}, err
+	}
+	return c.findVanished(ctx, j, lastIndex, at, *head)
+}
+
+// findVanished looks for the feedback in the named block and in all that is canonical up to head.
+func (c *Client) findVanished(ctx context.Context, j job.Job, lastIndex []byte, at uint64, head block) (Standing, error) {
+	const op = "looking for feedback that was retracted"
+	var canonical *block
+	var stored hexutil.Bytes
+	var logs []types.Log
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{number(at), false}, Result: &canonical},
+		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, number(uint64(head.Number))), Result: &stored},
+		{Method: "eth_getLogs", Args: []any{vanishedFilter(j)}, Result: &logs},
+	}
+	if err := c.batch(ctx, op, elems); err != nil {
+		return Standing{}, err
+	}
+	if err := elems[0].Error; err != nil {
+		return Standing{}, c.unavailable(op, err)
+	}
+	switch {
+	case canonical == nil:
+		return Standing{}, c.unavailable(op, errNoBlock)
+	case canonical.Hash == j.BlockHash:
+		return contradicts("blockHash"), nil
+	}
+	ret, err := c.viewed(op, j.ReputationRegistry, stored, elems[1].Error)
+	var reverted *revert
+	switch {
+	case errors.As(err, &reverted):
+		return contradicts("reputationRegistry"), nil
+	case err != nil:
+		return Standing{}, err
+	}
+	last, err := erc8004.UnpackGetLastIndex(ret)
+	if err != nil {
+		return Standing{}, c.unavailable(op, err)
+	}
+	if last >= j.FeedbackIndex {
+		return contradicts("feedbackIndex"), nil
+	}
+	// Most nodes forget a block that is not canonical sooner or later, so that an error or no log proves nothing.
+	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
+}
+
+// blockFilter is the parameter of eth_getLogs for one block, canonical or not.
+type blockFilter struct {
+	BlockHash common.Hash    `json:"blockHash"`
+	Address   common.Address `json:"address"`
+	Topics    []any          `json:"topics"`
+}
+
+// vanishedFilter selects the client's feedback for the agent in the named block; every form of NewFeedback indexes both.
+func vanishedFilter(j job.Job) blockFilter {
+	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: []any{
+		erc8004.Topics(erc8004.NewFeedback), common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes())}}
+}
+
+// hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client alone.
+func hasFeedback(logs []types.Log, j job.Job) bool {
+	for _, l := range logs {
+		e, err := erc8004.Decode(l)
+		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry && e.AgentID.Cmp(j.AgentID) == 0 &&
+			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) {
+			return true
+		}
+	}
+	return false
+}

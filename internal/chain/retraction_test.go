@@ -1,0 +1,107 @@
+package chain
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/job"
+)
+
+// vanish gives feedback and has its block replaced, with its transaction in another block or in none.
+func (w *world) vanish(again bool) job.Job {
+	w.t.Helper()
+	j := w.feedback()
+	if err := w.net.Reorg(w.ctx, 1, again); err != nil {
+		w.t.Fatal(err)
+	}
+	return j.Retraction()
+}
+
+func TestCheckRetraction(t *testing.T) {
+	w := newWorld(t, 0)
+	gone := Standing{Found: true, Confirmed: true, Witnessed: true}
+	unseen := Standing{Found: true, Confirmed: true} // the node cannot tell whether it ever was
+	unknown := common.Hash{7}
+
+	canonical := w.feedback().Retraction()
+	minedAgain := w.vanish(true)
+	vanished := w.vanish(false)
+	for name, c := range map[string]struct {
+		job  job.Job
+		want Standing
+	}{
+		"still canonical":            {canonical, contradicts("blockHash")},
+		"canonical, without number":  {with(canonical, func(j *job.Job) { j.BlockNumber = 0 }), contradicts("blockHash")},
+		"mined again":                {minedAgain, contradicts("feedbackIndex")},
+		"gone":                       {vanished, gone},
+		"gone, without transaction":  {with(vanished, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil }), gone},
+		"gone, without number":       {with(vanished, func(j *job.Job) { j.BlockNumber = 0 }), gone},
+		"gone, another number":       {with(vanished, func(j *job.Job) { j.BlockNumber-- }), contradicts("blockNumber")},
+		"gone, its block forgotten":  {with(vanished, func(j *job.Job) { j.BlockHash = unknown }), unseen},
+		"never, in the lost block":   {with(vanished, func(j *job.Job) { j.FeedbackIndex = 9 }), unseen},
+		"never, by somebody else":    {with(vanished, func(j *job.Job) { j.ClientAddress = w.owner.Address }), unseen},
+		"never, in a block that is":  {with(canonical, func(j *job.Job) { j.FeedbackIndex = 9 }), contradicts("blockHash")},
+		"never, in an unknown block": {with(canonical, func(j *job.Job) { j.FeedbackIndex, j.BlockHash = 9, unknown }), unseen},
+		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), contradicts("feedbackIndex")},
+		"unknown, without number":    {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 0 }), contradicts("blockNumber")},
+		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), contradicts("blockNumber")},
+		"another identity registry":  {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }), contradicts("identityRegistry")},
+		"another registry":           {with(vanished, func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation }), contradicts("reputationRegistry")},
+	} {
+		if got := w.check(c.job, VerifyReceipt); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	if got := w.check(canonical, VerifyOff); !got.Confirmed {
+		t.Errorf("off: %+v", got)
+	}
+	var away *UnavailableError
+	nobody := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
+	if _, err := w.client.Check(w.ctx, nobody, VerifyReceipt); !errors.As(err, &away) {
+		t.Errorf("no contract: %v", err)
+	}
+	if err := w.net.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.Check(w.ctx, vanished, VerifyReceipt); !errors.As(err, &away) {
+		t.Errorf("the node is away: %v", err)
+	}
+}
+
+// Before the height of the named block is confirmed nothing is decided: the indexer's node may be ahead of ours.
+func TestCheckRetractionWaits(t *testing.T) {
+	w := newWorld(t, 3)
+	stays := w.feedback().Retraction()
+	vanished := w.vanish(false) // two blocks take the place of one
+	for name, j := range map[string]job.Job{
+		"gone":                               vanished,
+		"a block that the node has not seen": with(vanished, func(j *job.Job) { j.BlockNumber, j.BlockHash = j.BlockNumber+50, common.Hash{7} }),
+	} {
+		if got := w.check(j, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := w.check(stays, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {
+		t.Errorf("a block that may still be replaced: %+v", got)
+	}
+	w.mine(1)
+	if got := w.check(stays, VerifyReceipt); got != contradicts("blockHash") {
+		t.Errorf("three blocks on it: %+v", got)
+	}
+	if got := w.check(vanished, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {
+		t.Errorf("two blocks on it: %+v", got)
+	}
+	if got := w.check(vanished, VerifyFinalized); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
+		t.Errorf("nothing is final yet: %+v", got)
+	}
+	w.mine(1)
+	if got := w.check(vanished, VerifyReceipt); !got.Confirmed || got.ConfirmedIn != 0 {
+		t.Errorf("three blocks on it: %+v", got)
+	}
+	w.mine(64) // the development chain finalises every 32nd block
+	if got := w.check(vanished, VerifyFinalized); !got.Confirmed {
+		t.Errorf("final: %+v", got)
+	}
+}

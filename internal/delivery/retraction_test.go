@@ -1,0 +1,79 @@
+package delivery
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// retraction is the job that an indexer makes of a feedback whose block vanished. The test's agents have one tool for all.
+func retraction(feedback map[string]any) map[string]any {
+	j := map[string]any{"type": "FeedbackRevoked", "reason": "reorg"}
+	for _, name := range []string{"chainId", "agentId", "identityRegistry", "reputationRegistry", "clientAddress", "feedbackIndex", "blockNumber", "blockHash"} {
+		j[name] = feedback[name]
+	}
+	return with(j, map[string]any{"toolName": "agent.receiveFeedback"})
+}
+
+// TestRetractions: what is retracted is looked for on the chain, and only feedback that is gone from it is taken back.
+func TestRetractions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	a := newAgent(t)
+	id := w.register(at(a.URL))
+	unknown := common.HexToHash("0x0bad").Hex()
+	given := func(deliver bool) map[string]any {
+		j, _ := w.rate(devnet.Feedback{AgentID: id})
+		if deliver {
+			w.until(w.accept(j), store.Delivered)
+		}
+		return j
+	}
+	reorg := func(again bool) {
+		if err := w.net.Reorg(within(t, 20*time.Second), 1, again); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changed := func(j map[string]any, field string, value any) map[string]any {
+		j = maps.Clone(j)
+		j[field] = value
+		return j
+	}
+	refused := func(name string, j map[string]any, says string) {
+		t.Helper()
+		before := len(a.received())
+		d := w.until(w.accept(j), store.Rejected)
+		if d.Reason != "event_not_found" || !strings.Contains(d.Error, says) || len(a.received()) != before {
+			t.Errorf("%s: %s, %q, %d calls", name, d.Reason, d.Error, len(a.received())-before)
+		}
+	}
+
+	there := given(true)
+	refused("still canonical", retraction(there), "is on the chain")
+	refused("in a block that nobody knows", changed(retraction(there), "blockHash", unknown), "was mined again")
+	refused("never existed", changed(changed(retraction(there), "feedbackIndex", 9), "blockHash", unknown), "nothing shows that feedback 9 ever was")
+
+	again := given(true)
+	reorg(true)
+	refused("mined again", retraction(again), "was mined again")
+
+	gone, forgotten := given(true), changed(retraction(given(false)), "blockHash", unknown)
+	reorg(false)
+	w.until(w.accept(retraction(gone)), store.Rejected) // one block under the reorg
+	refused("gone, of a block that the node forgot, and never sent", forgotten, "never sent it to the agent")
+
+	gone = given(true)
+	reorg(false)
+	before := len(a.received())
+	w.until(w.accept(retraction(gone)), store.Delivered)
+	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // the node has forgotten it; Herald sent it
+	if n := len(a.received()) - before; n != 2 {
+		t.Errorf("%d retractions arrived, want 2", n)
+	}
+}
