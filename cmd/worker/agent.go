@@ -24,18 +24,19 @@ type agentCmd struct {
 }
 
 type agentListCmd struct {
-	State  string  `help:"Only in this state." placeholder:"STATE" enum:",pending,connected,needs_auth,failed,disabled" default:""`
+	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
-	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells."`
+	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells (next in JSON)."`
 	Limit  int     `help:"Rows." default:"50"`
 	JSON   bool    `name:"json" help:"As JSON."`
 }
 
 func (c *agentListCmd) Run(a *app) error {
-	if c.Limit < 1 || c.Limit > 1000 {
-		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
+	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
+	if err := cmp.Or(checkLimit(c.Limit), checkWord("state", c.State, states)); err != nil {
+		return err
 	}
-	f := store.AgentFilter{ChainID: c.Chain, State: c.State, Limit: c.Limit}
+	f := store.AgentFilter{ChainID: c.Chain, State: c.State, Limit: c.Limit + 1}
 	if c.Cursor != "" {
 		after, err := parseCursor(c.Cursor)
 		if err != nil {
@@ -52,11 +53,9 @@ func (c *agentListCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	list, next := cutPage(list, c.Limit, cursorOf)
 	if c.JSON {
-		if list == nil {
-			list = []store.AgentRow{}
-		}
-		return writeJSON(a, list)
+		return writeJSON(a, agentPage{list, next})
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "AGENT\tSTATE\tQUEUED\tRUNNING\tWAITING\tHELD\tLAST OK\tSERVER\tPROTOCOL\tTOOLS\tENDPOINT\tLAST ERROR")
@@ -68,11 +67,13 @@ func (c *agentListCmd) Run(a *app) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if len(list) == c.Limit {
-		last := list[len(list)-1]
-		fmt.Fprintf(a.out, "more: --cursor %s\n", cursorOf(last))
-	}
-	return nil
+	return printNext(a, next)
+}
+
+// agentPage is one page of agents in JSON.
+type agentPage struct {
+	Agents []store.AgentRow `json:"agents"`
+	Next   string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
 }
 
 // cursorOf names the last agent of a page by the three that make one.
@@ -180,9 +181,14 @@ func (c *agentShowCmd) unknown(a *app, st *openStore, g store.Agent) error {
 		return err
 	}
 	if len(others) > 0 && c.Registry == "" {
-		return fmt.Errorf("nothing is known of %s; there is one of the same number: say --registry %s", nameOf(g), others[0].IdentityRegistry)
+		return fmt.Errorf("%s not found; there is one of the same number: say --registry %s", nameOf(g), others[0].IdentityRegistry)
 	}
-	return fmt.Errorf("nothing is known of %s: no delivery was ever accepted for it", nameOf(g))
+	return errUnseen(g)
+}
+
+// errUnseen: Herald never had to do with the agent.
+func errUnseen(g store.Agent) error {
+	return fmt.Errorf("%s not found: no delivery was ever accepted for it; `worker agent list` shows the agents that there are", nameOf(g))
 }
 
 func showAgent(a *app, r store.AgentRow) error {
@@ -233,6 +239,7 @@ type agentChange struct {
 	Enabled  *bool        `json:"enabled,omitempty"`
 	Policy   *agentPolicy `json:"policy,omitempty"`
 	Released int          `json:"released"`
+	Unseen   bool         `json:"unseen,omitempty"` // nothing was known of the agent before
 	Audit    int64        `json:"audit,omitempty"`
 }
 
@@ -286,8 +293,19 @@ func able(a *app, arg agentArg, actor string, asObject, enabled bool) error {
 	defer st.close()
 	out := changeOf(g)
 	out.Enabled = &enabled
+	before, err := st.AgentRow(a.ctx, g)
+	if out.Unseen = errors.Is(err, store.ErrNotFound); err != nil && !out.Unseen {
+		return err
+	}
+	if enabled && out.Unseen {
+		return errUnseen(g)
+	}
 	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
-	row := store.Audit{Actor: actor, Action: action, Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry}), Matched: 1}
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen, "open": before.Open}
+	if out.Unseen {
+		what["unseen"] = true
+	}
+	row := store.Audit{Actor: actor, Action: action, Filter: asJSON(what), Matched: 1}
 	out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
 		released, tasks, err := st.EnableAgent(a.ctx, g, enabled)
 		st.dispatch(a.ctx, tasks)
@@ -302,6 +320,9 @@ func able(a *app, arg agentArg, actor string, asObject, enabled bool) error {
 	case enabled:
 		fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", nameOf(g), out.Released, out.Audit)
 	default:
+		if out.Unseen {
+			fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; it is disabled nevertheless.\n", nameOf(g))
+		}
 		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; `worker agent enable` releases them (audit %d)\n", nameOf(g), out.Audit)
 	}
 	return nil
@@ -320,9 +341,9 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		name, value, _ := strings.Cut(s, "=")
 		switch {
 		case name != "onUnknown":
-			return p, &misuseError{fmt.Sprintf("%q is no policy: there is onUnknown=resend and onUnknown=hold", s)}
+			return p, &misuseError{fmt.Sprintf("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)}
 		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
-			return p, &misuseError{fmt.Sprintf("onUnknown is resend or hold, not %q", value)}
+			return p, &misuseError{fmt.Sprintf("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)}
 		case p.OnUnknown != "" && p.OnUnknown != value:
 			return p, &misuseError{"onUnknown is set twice"}
 		}
@@ -346,28 +367,34 @@ func (c *agentPolicyCmd) Run(a *app) error {
 	}
 	defer st.close()
 	out := changeOf(g)
+	before, err := st.AgentRow(a.ctx, g)
+	if out.Unseen = errors.Is(err, store.ErrNotFound); err != nil && !out.Unseen {
+		return err
+	}
 	if len(c.Settings) > 0 {
 		row := store.Audit{Actor: c.actor(), Action: "agent policy", Matched: 1,
-			Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown})}
+			Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown, "was": onUnknown(before.Policy)})}
 		out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
 			if err := st.SetPolicy(a.ctx, g, p); err != nil {
 				return 0, err
 			}
 			return 1, nil
 		})
-	} else {
-		var r store.AgentRow
-		if r, err = st.AgentRow(a.ctx, g); errors.Is(err, store.ErrNotFound) {
-			err = nil // what nobody set is the default
+		if err != nil {
+			return err
 		}
-		p = r.Policy
-	}
-	if err != nil {
-		return err
+	} else {
+		if out.Unseen {
+			return errUnseen(g)
+		}
+		p = before.Policy
 	}
 	out.Policy = &agentPolicy{OnUnknown: onUnknown(p)}
 	if c.JSON {
 		return writeJSON(a, out)
+	}
+	if out.Unseen {
+		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; the policy is set nevertheless.\n", nameOf(g))
 	}
 	_, err = fmt.Fprintf(a.out, "%s: onUnknown=%s\n", nameOf(g), out.Policy.OnUnknown)
 	return err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -51,13 +52,21 @@ type auditor interface {
 
 // audited makes one change between the two halves of its audit row. No row, no change.
 func audited(ctx context.Context, st auditor, a store.Audit, change func() (moved int64, err error)) (id int64, err error) {
+	return auditedWithNote(ctx, st, a, func() (int64, string, error) {
+		moved, err := change()
+		return moved, "", err
+	})
+}
+
+// auditedWithNote is audited for a change that has something to note about how it went.
+func auditedWithNote(ctx context.Context, st auditor, a store.Audit, change func() (moved int64, note string, err error)) (id int64, err error) {
 	if id, err = st.BeginAudit(ctx, a); err != nil {
 		return 0, fmt.Errorf("nothing was changed, because the audit cannot be written: %w", err)
 	}
-	moved, err := change()
-	state, note := auditDone, ""
+	moved, note, err := change()
+	state := auditDone
 	if err != nil {
-		state, note = auditFailed, err.Error()
+		state, note = auditFailed, strings.TrimPrefix(note+"; "+err.Error(), "; ")
 		if ctx.Err() != nil {
 			state = auditCancelled
 		}
@@ -71,28 +80,33 @@ func audited(ctx context.Context, st auditor, a store.Audit, change func() (move
 }
 
 type deliveryAuditCmd struct {
-	Limit int  `help:"Rows." default:"50"`
-	JSON  bool `name:"json" help:"As JSON."`
+	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells (next in JSON)."`
+	Limit  int   `help:"Rows." default:"50"`
+	JSON   bool  `name:"json" help:"As JSON."`
+}
+
+// auditPage is one page of the audit in JSON.
+type auditPage struct {
+	Audit []store.Audit `json:"audit"`
+	Next  string        `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
 }
 
 func (c *deliveryAuditCmd) Run(a *app) error {
-	if c.Limit < 1 || c.Limit > 1000 {
-		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
+	if err := checkLimit(c.Limit); err != nil {
+		return err
 	}
 	st, err := a.store()
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	list, err := st.Audits(a.ctx, c.Limit)
+	list, err := st.Audits(a.ctx, c.Cursor, c.Limit+1)
 	if err != nil {
 		return err
 	}
+	list, next := cutPage(list, c.Limit, func(r store.Audit) string { return strconv.FormatInt(r.ID, 10) })
 	if c.JSON {
-		if list == nil {
-			list = []store.Audit{}
-		}
-		return writeJSON(a, list)
+		return writeJSON(a, auditPage{list, next})
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tAT\tACTOR\tACTION\tSTATE\tMATCHED\tMOVED\tWHAT\tNOTE")
@@ -100,7 +114,10 @@ func (c *deliveryAuditCmd) Run(a *app) error {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", r.ID, r.At.UTC().Format(time.DateTime), orDash(r.Actor), orDash(r.Action), orDash(r.State),
 			r.Matched, r.Moved, orDash(short(string(r.Filter))), orDash(short(r.Note)))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return printNext(a, next)
 }
 
 // short cuts a line of a table; --json has all of it.

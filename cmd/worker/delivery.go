@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,20 +25,17 @@ type deliveryCmd struct {
 
 type deliveryListCmd struct {
 	selection
-	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells."`
+	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells (next in JSON)."`
 	Limit  int   `help:"Rows." default:"50"`
 	JSON   bool  `name:"json" help:"As JSON."`
 }
 
 func (c *deliveryListCmd) Run(a *app) error {
-	if c.Limit < 1 || c.Limit > 1000 {
-		return &misuseError{fmt.Sprintf("--limit %d is not between 1 and 1000", c.Limit)}
-	}
 	f, err := c.filter(time.Now())
-	if err != nil {
+	if err := cmp.Or(checkLimit(c.Limit), err); err != nil {
 		return err
 	}
-	f.Before, f.Limit = c.Cursor, c.Limit
+	f.Before, f.Limit = c.Cursor, c.Limit+1
 	st, err := a.store()
 	if err != nil {
 		return err
@@ -47,11 +45,9 @@ func (c *deliveryListCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	list, next := cutPage(list, c.Limit, func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
 	if c.JSON {
-		if list == nil {
-			list = []store.Delivery{}
-		}
-		return writeJSON(a, list)
+		return writeJSON(a, deliveryPage{list, next})
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tKIND\tAGENT\tSTATUS\tREASON\tATTEMPTS\tACCEPTED\tENDPOINT")
@@ -62,10 +58,13 @@ func (c *deliveryListCmd) Run(a *app) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if len(list) == c.Limit {
-		fmt.Fprintf(a.out, "more: --cursor %d\n", list[len(list)-1].Seq)
-	}
-	return nil
+	return printNext(a, next)
+}
+
+// deliveryPage is one page of deliveries in JSON.
+type deliveryPage struct {
+	Deliveries []store.Delivery `json:"deliveries"`
+	Next       string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
 }
 
 // parseAgent reads CHAIN:AGENT.
@@ -98,7 +97,7 @@ func (c *deliveryShowCmd) Run(a *app) error {
 	defer st.close()
 	d, err := st.Delivery(a.ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("there is no delivery %s", id)
+		return fmt.Errorf("delivery %s not found: `worker delivery list` shows which there are", id)
 	}
 	if err != nil {
 		return err

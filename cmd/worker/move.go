@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -35,6 +36,7 @@ type moveFlags struct {
 // verb is what is done to deliveries, and to which ones when a filter chooses.
 type verb struct {
 	name    string                  // as the audit and the sentences call it
+	force   bool                    // --force was said
 	done    string                  // "queued anew"
 	takes   []store.Status          // by filter, without --status
 	named   []store.Status          // by filter, only when --status or --reason names them
@@ -121,10 +123,15 @@ func (c moveFlags) run(a *app, st ledger, v verb, rate int, ids []uuid.UUID, f s
 		what, rate = map[string]any{"ids": ids[:min(len(ids), maxAuditIDs)]}, 0
 	} else {
 		what = recorded(f)
+		var was map[string]int
 		var err error
-		if ids, err = choose(a.ctx, st, f, v.statuses(f)); err != nil {
+		if ids, was, err = choose(a.ctx, st, f, v.statuses(f)); err != nil {
 			return err
 		}
+		what["was"] = was
+	}
+	if v.force {
+		what["force"] = true
 	}
 	r := moveReport{Action: v.name, Matched: int64(len(ids))}
 	if len(ids) == 0 {
@@ -132,9 +139,10 @@ func (c moveFlags) run(a *app, st ledger, v verb, rate int, ids []uuid.UUID, f s
 	}
 	var err error
 	var fault error
-	r.Audit, err = audited(a.ctx, st, store.Audit{Actor: c.actor(), Action: v.name, Filter: asJSON(what), Matched: r.Matched}, func() (int64, error) {
+	row := store.Audit{Actor: c.actor(), Action: v.name, Filter: asJSON(what), Matched: r.Matched}
+	r.Audit, err = auditedWithNote(a.ctx, st, row, func() (int64, string, error) {
 		fault = r.move(a, v, rate, ids, c.JSON)
-		return r.Moved, fault
+		return r.Moved, r.leftWords(), fault
 	})
 	if r.Audit == 0 {
 		return err
@@ -149,11 +157,26 @@ func (c moveFlags) run(a *app, st ledger, v verb, rate int, ids []uuid.UUID, f s
 	return r.say(a, c.JSON, v, err)
 }
 
-// choose lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them in order.
-func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) ([]uuid.UUID, error) {
+// leftWords counts what was left by why it was, for the audit.
+func (r *moveReport) leftWords() string {
+	counts := map[string]int{}
+	for _, l := range r.Left {
+		counts[l.Why]++
+	}
+	var said []string
+	for _, why := range slices.Sorted(maps.Keys(counts)) {
+		said = append(said, fmt.Sprintf("%d left: %s", counts[why], why))
+	}
+	return strings.Join(said, "; ")
+}
+
+// choose lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them in order. was counts
+// them by status and reason.
+func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
 		seq int64
 		id  uuid.UUID
+		was string
 	}
 	var rows []row
 	for _, status := range statuses {
@@ -161,10 +184,10 @@ func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Sta
 		for {
 			page, err := st.Deliveries(ctx, f)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			for _, d := range page {
-				rows = append(rows, row{d.Seq, d.ID})
+				rows = append(rows, row{d.Seq, d.ID, strings.TrimSpace(string(d.Status) + " " + d.Reason)})
 				f.Before = d.Seq
 			}
 			if len(page) < pageRows {
@@ -173,13 +196,14 @@ func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Sta
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.seq, b.seq) })
-	ids := make([]uuid.UUID, 0, len(rows))
+	ids, was = make([]uuid.UUID, 0, len(rows)), map[string]int{}
 	for _, r := range rows {
 		if len(ids) == 0 || ids[len(ids)-1] != r.id { // it changed its status between two lists
 			ids = append(ids, r.id)
+			was[r.was]++
 		}
 	}
-	return ids, nil
+	return ids, was, nil
 }
 
 // pace divides a rate into batches: so many, every so often. A rate of 0 knows no pause.
@@ -261,10 +285,23 @@ func (r *moveReport) say(a *app, asJSON bool, v verb, fault error) error {
 		return fmt.Errorf("%w; the same command takes up the rest", fault)
 	case fault != nil:
 		return fmt.Errorf("%w; what was told is done, the last batch may be: the same command takes up the rest", fault)
+	case r.foundNone():
+		return errors.New("not found: none of these ids is a delivery; `worker delivery list` shows which there are")
 	case len(r.Left) > 0:
-		return &leftError{fmt.Sprintf("%d of %d were left as they are, each for the reason above", len(r.Left), r.Matched)}
+		return &leftError{fmt.Sprintf("%d of %d changed. Reasons are listed above.", r.Moved, r.Matched)}
 	}
 	return nil
+}
+
+// foundNone tells whether nothing that was named exists.
+func (r *moveReport) foundNone() bool {
+	unknown := 0
+	for _, left := range r.Left {
+		if left.Why == store.NoSuchDelivery {
+			unknown++
+		}
+	}
+	return unknown > 0 && int64(unknown) == r.Matched
 }
 
 // count is the dry run.

@@ -123,7 +123,7 @@ func TestMoveKeepsTheRate(t *testing.T) {
 				t.Fatalf("place %d: not the next oldest", i)
 			}
 		}
-		if a := s.audits[0]; a.Action != "replay" || a.State != auditDone || a.Matched != 105 || a.Moved != 105 || string(a.Filter) != `{"status":"dead"}` || a.Actor == "" {
+		if a := s.audits[0]; a.Action != "replay" || a.State != auditDone || a.Matched != 105 || a.Moved != 105 || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` || a.Actor == "" {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -212,14 +212,14 @@ func TestMoveLeaves(t *testing.T) {
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	s := newShelf(2*pageRows+10, store.Dead, store.Delivered, store.Held, store.Dead)
-	ids, err := choose(t.Context(), s, store.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
+	ids, was, err := choose(t.Context(), s, store.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
 	var want []uuid.UUID
 	for _, d := range s.rows {
 		if d.Status != store.Delivered {
 			want = append(want, d.ID)
 		}
 	}
-	if err != nil || !slices.Equal(ids, want) || s.pages < 4 {
+	if err != nil || !slices.Equal(ids, want) || s.pages < 4 || was["dead"]+was["held"] != len(ids) {
 		t.Errorf("%d of %d after %d pages, %v", len(ids), len(want), s.pages, err)
 	}
 }

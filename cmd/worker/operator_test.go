@@ -132,7 +132,7 @@ func (d *desk) pending(lane queue.Lane) int {
 func (d *desk) audits() []store.Audit {
 	d.t.Helper()
 	out, _ := d.worker(0, "delivery", "audit", "--json")
-	return decode[[]store.Audit](d.t, out)
+	return decode[auditPage](d.t, out).Audit
 }
 
 var (
@@ -198,7 +198,7 @@ func TestReplayByID(t *testing.T) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
 	}
-	if !strings.Contains(errs, "2 of 3 were left as they are") || d.status(id) != "queued" || d.status(good) != "delivered" || d.pending(queue.Bulk) != 1 {
+	if !strings.Contains(errs, "1 of 3 changed. Reasons are listed above.") || d.status(id) != "queued" || d.status(good) != "delivered" || d.pending(queue.Bulk) != 1 {
 		t.Errorf("%s", errs)
 	}
 	out, _ = d.worker(exitLeft, "delivery", "replay", "--json", id.String())
@@ -295,7 +295,7 @@ func TestListByKindAndTime(t *testing.T) {
 
 func TestAgents(t *testing.T) {
 	d := newDesk(t)
-	if out, _ := d.worker(0, "agent", "list", "--json"); out != "[]\n" {
+	if out, _ := d.worker(0, "agent", "list", "--json"); out != "{\n  \"agents\": []\n}\n" {
 		t.Errorf("nobody: %s", out)
 	}
 	d.ended(42, delivered)
@@ -335,7 +335,7 @@ func TestAgents(t *testing.T) {
 	if r := decode[store.AgentRow](t, out); r.AgentID != "42" || !r.Enabled || r.IdentityRegistry != registry {
 		t.Errorf("%s", out)
 	}
-	d.says(1, "nothing is known of agent 8453:1 of registry "+registry+": no delivery was ever accepted for it", "agent", "show", "8453:1")
+	d.says(1, "agent 8453:1 of registry "+registry+" not found: no delivery was ever accepted for it", "agent", "show", "8453:1")
 	d.says(1, "say --registry "+strings.ToLower(elsewhere.Hex()), "agent", "show", "8453:9")
 	d.says(0, "agent 8453:9", "agent", "show", "8453:9", "--registry", elsewhere.Hex())
 
@@ -368,7 +368,7 @@ func TestAgents(t *testing.T) {
 	}
 
 	d.says(0, "onUnknown=resend", "agent", "policy", "8453:42")
-	d.says(0, "onUnknown=resend", "agent", "policy", "8453:1000")
+	d.says(1, "not found", "agent", "policy", "8453:1000")
 	d.says(0, "onUnknown=hold", "agent", "policy", "8453:42", "onUnknown=hold")
 	d.says(0, "policy onUnknown=hold", "agent", "show", "8453:42")
 	if _, c := d.accept(42, registryOf(t, 8453)); c.Policy.OnUnknown != "hold" {

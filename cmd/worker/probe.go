@@ -30,6 +30,7 @@ type agentProbeCmd struct {
 	Send      bool   `help:"Call the tool with the sample. It is marked: deliveryId 70726f62-6500-8000-8000-000000000000, and probe: true in _meta."`
 	URL       string `name:"url" help:"Look at this address instead of the agent's own; nothing is written down then." placeholder:"URL"`
 	Transport string `help:"With --url: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
+	Check     bool   `help:"Exit 1 unless a delivery would be delivered, or with no --send: unless the tool would be called."`
 	JSON      bool   `name:"json" help:"As JSON."`
 }
 
@@ -103,6 +104,9 @@ func (c *agentProbeCmd) Run(a *app) error {
 	if p.barred() {
 		again = nil // it will be the same the next time
 	}
+	if c.Check && again == nil && p.found.Status != "" {
+		again = errUndeliverable
+	}
 	if c.JSON {
 		err = writeJSON(a, p.found)
 	} else {
@@ -142,7 +146,7 @@ func (p *prober) look() error {
 	case p.cmd.URL == "" && p.cmd.Transport != "":
 		return &misuseError{"--transport is for --url"}
 	case p.cmd.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
-		return &misuseError{"--url is no http or https URL"}
+		return &misuseError{"--url must be an http or https URL"}
 	case p.cmd.URL != "" && u.User != nil:
 		return &misuseError{"--url holds a user or password, which no agent is sent"}
 	case p.cmd.URL != "":
@@ -310,7 +314,7 @@ func (p *prober) send(pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool
 	return nil
 }
 
-// conclude says what a delivery would come to; errNotNow when it would try again.
+// conclude says what a delivery would come to, and how the command ends.
 func (p *prober) conclude(err error) error {
 	r := &p.found
 	switch {
@@ -324,10 +328,7 @@ func (p *prober) conclude(err error) error {
 	v := retry.Classify(err)
 	r.Status, r.Reason = statusOf(v), v.Reason
 	r.Verdict = fmt.Sprintf("a delivery %s (%s): %s", endingWords(v), v.Reason, v.Text)
-	if v.Ending == retry.Wait {
-		return errNotNow
-	}
-	return nil
+	return endOf(v)
 }
 
 func (p *prober) note(text string) { p.found.Notes = append(p.found.Notes, text) }

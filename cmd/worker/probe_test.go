@@ -264,7 +264,7 @@ func TestProbeMisuse(t *testing.T) {
 		"a tool of others":       {"agent probe 8453:1 --tool=transfer", "action.toolName"},
 		"a transport alone":      {"agent probe 8453:1 --transport=sse", "--transport is for --url"},
 		"a transport of others":  {"agent probe 8453:1 --url=https://a.example --transport=stdio", "--transport"},
-		"no URL":                 {"agent probe 8453:1 --url=a.example", "--url is no http or https URL"},
+		"no URL":                 {"agent probe 8453:1 --url=a.example", "--url must be an http or https URL"},
 		"a URL with a password":  {"agent probe 8453:1 --url=https://u:hunter2@a.example", "--url holds a user or password"},
 		"too wide":               {"agent probe 8453:" + strings.Repeat("9", 78), "wider than 256 bits"},
 		"an unknown chain":       {"agent probe 31337:42", "IDENTITY_REGISTRY_31337"},

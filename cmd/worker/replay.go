@@ -18,7 +18,7 @@ type deliveryReplayCmd struct {
 // is named: somebody did not want it delivered.
 func (c *deliveryReplayCmd) verb() verb {
 	const onTheWay = "they are on their way"
-	v := verb{name: "replay", done: "queued anew",
+	v := verb{name: "replay", force: c.Force, done: "queued anew",
 		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
 		named: []store.Status{store.Cancelled},
 		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
@@ -63,7 +63,7 @@ type deliveryCancelCmd struct {
 
 func (c *deliveryCancelCmd) verb() verb {
 	const final = "they have ended already"
-	v := verb{name: "cancel", done: "cancelled",
+	v := verb{name: "cancel", force: c.Force, done: "cancelled",
 		takes: []store.Status{store.Queued, store.Waiting, store.Held},
 		refuses: map[store.Status]string{store.Delivered: final, store.Skipped: final, store.Rejected: final, store.Dead: final,
 			store.Cancelled: final, store.Running: "only with --force: the call cannot be taken back"}}

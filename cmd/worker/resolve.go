@@ -20,13 +20,19 @@ import (
 type agentResolveCmd struct {
 	Agent    string  `arg:"" optional:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
 	Registry string  `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
-	URI      *string `name:"uri" help:"Resolve this URI instead, of whatever kind, without a chain." placeholder:"URI"`
+	URI      *string `name:"uri" help:"Resolve this URI instead, of whatever kind, without a chain. A path or file:// is read from this machine." placeholder:"URI"`
 	Hash     string  `help:"With --uri: compare the bytes with this feedbackHash." placeholder:"0x…"`
+	Check    bool    `help:"Exit 1 unless a delivery would call the agent; with --uri: unless the document is one that can be used."`
 	JSON     bool    `name:"json" help:"As JSON."`
 }
 
-// errNotNow is the end of a command whose answer may be another one in a while.
-var errNotNow = errors.New("it could not be had now, see above: try again")
+// Ends of commands that look at an agent; what was found is printed by then.
+var (
+	errNotNow        = errors.New("could not be fetched (see above): try again later")
+	errUnregistered  = errors.New("not found: the registry has no such agent (see above)")
+	errUndeliverable = errors.New("--check: a delivery would not be delivered (see above)")
+	errUnusable      = errors.New("--check: the document cannot be used (see above)")
+)
 
 // Run resolves with the worker's configuration and nothing remembered. Neither Postgres nor Redis is asked.
 func (c *agentResolveCmd) Run(a *app) error {
@@ -112,10 +118,13 @@ func (c *agentResolveCmd) agent(a *app) error {
 	} else {
 		err = r.print(a, g)
 	}
+	if disabled := listed != nil && !listed.Enabled; c.Check && again == nil && (!r.Resolved || disabled) {
+		again = errUndeliverable
+	}
 	return cmp.Or(err, again)
 }
 
-// conclude says what it comes to; errNotNow when a delivery would try again.
+// conclude says what it comes to; errNotNow when a delivery would try again, errUnregistered when there is no such agent.
 func (r *agentResolution) conclude(t resolver.Target, err error) error {
 	if err == nil {
 		r.Resolved = true
@@ -125,8 +134,16 @@ func (r *agentResolution) conclude(t resolver.Target, err error) error {
 	v := retry.Classify(err)
 	r.Status, r.Reason = statusOf(v), v.Reason
 	r.Verdict = fmt.Sprintf("a delivery %s (%s): %s", endingWords(v), v.Reason, v.Text)
-	if v.Ending == retry.Wait {
+	return endOf(v)
+}
+
+// endOf is how a command ends that found this verdict.
+func endOf(v retry.Verdict) error {
+	switch {
+	case v.Ending == retry.Wait:
 		return errNotNow
+	case v.Reason == retry.AgentNotFound:
+		return errUnregistered
 	}
 	return nil
 }

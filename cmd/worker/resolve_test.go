@@ -149,7 +149,7 @@ func TestAgentResolve(t *testing.T) {
 		{"in ipfs", p.register("ipfs://" + cid.String()), nil, 0, []string{
 			"chain 31337 ipfs://" + cid.String(), "cid from 127.0.0.1:", "verified against the CID", "verdict: a delivery calls "}},
 		{"without tokenURI", p.register(""), nil, 0, []string{"chain 31337 empty", "verdict: a delivery is skipped (no_uri): "}},
-		{"unknown to the registry", 999, nil, 0, []string{"verdict: a delivery is skipped (agent_not_found): "}},
+		{"unknown to the registry", 999, nil, 1, []string{"verdict: a delivery is skipped (agent_not_found): ", "worker: not found: the registry has no such agent"}},
 		{"a web page", p.register(p.web.URL + "/page"), nil, 0, []string{"the document is a web page", "verdict: a delivery is skipped (no_document): "}},
 		{"free text", p.register("my agent \x1b[2J\u202e"), nil, 0, []string{"verdict: a delivery is skipped (no_document): "}},
 		{"no MCP entry", p.register(data(`{"services":[]}`)), nil, 0, []string{"no services", "verdict: a delivery is skipped (no_mcp_endpoint): "}},
@@ -161,7 +161,7 @@ func TestAgentResolve(t *testing.T) {
 		{"an inner address", p.register(data(p.doc("https://169.254.169.254/mcp"))), nil, 0, []string{
 			"services[0] https://169.254.169.254/mcp", "verdict: a delivery is rejected (address_blocked): "}},
 		{"a document at an inner address", p.register("https://169.254.169.254/a.json?key=hunter2hunter2"), nil, 0, []string{"document ", "verdict: a delivery is rejected (address_blocked): "}},
-		{"a web server that is busy", p.register(p.web.URL + "/busy"), nil, 1, []string{"document ", "not had", "verdict: a delivery waits and is tried again (content_unavailable): ", "try again"}},
+		{"a web server that is busy", p.register(p.web.URL + "/busy"), nil, 1, []string{"document ", "not fetched", "verdict: a delivery waits and is tried again (content_unavailable): ", "try again"}},
 		{"a node that is away", good, []string{"RPC_URL_31337=http://" + embeddedtest.Address(t) + "/hunter2"}, 1, []string{
 			"tokenURI ", "chain 31337 ", "verdict: a delivery waits and is tried again (chain_unavailable): ", "try again"}},
 	} {
@@ -189,7 +189,7 @@ func TestAgentResolve(t *testing.T) {
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}
-	out, _ = p.resolve(0, nil, "--json", "31337:999")
+	out, _ = p.resolve(1, nil, "--json", "31337:999")
 	if r := decode[agentResolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
 		t.Errorf("%s", out)
 	}
@@ -259,9 +259,9 @@ func TestResolveURI(t *testing.T) {
 		{"an empty document", []string{"--uri", "data:,"}, 0, []string{"size 0 bytes", "verdict: nothing: the document is empty"}},
 		{"no URI", []string{"--uri", "I liked it\u202e"}, 0, []string{"verdict: there is no document (no_document): "}},
 		{"an empty one", []string{"--uri="}, 0, []string{"verdict: there is no document (no_document): "}},
-		{"an inner address", []string{"--uri", "https://169.254.169.254/?key=hunter2hunter2"}, 0, []string{"verdict: there is no document (address_blocked): "}},
-		{"a server that is busy", []string{"--uri", p.web.URL + "/busy"}, 1, []string{"verdict: the document could not be had (content_unavailable): ", "try again"}},
-		{"content that nobody has", []string{"--uri", "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"}, 1, []string{"verdict: the document could not be had (content_unavailable): "}},
+		{"an inner address", []string{"--uri", "https://169.254.169.254/?key=hunter2hunter2"}, 0, []string{"verdict: The document was not fetched: its address is private (address_blocked): "}},
+		{"a server that is busy", []string{"--uri", p.web.URL + "/busy"}, 1, []string{"verdict: the document was not fetched (content_unavailable): ", "try again"}},
+		{"content that nobody has", []string{"--uri", "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"}, 1, []string{"verdict: the document was not fetched (content_unavailable): "}},
 	} {
 		out, errs := p.resolve(c.code, nil, c.args...)
 		for _, want := range c.want {

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -47,7 +51,8 @@ type uriResolution struct {
 	Hash      string       `json:"hashVerdict,omitempty"` // of --hash
 	Kind      string       `json:"kind,omitempty"`
 	Name      string       `json:"name,omitempty"` // a registration's
-	MCP       []rankedMCP  `json:"mcp,omitempty"`  // of a registration, best first
+	Inactive  bool         `json:"inactive,omitempty"`
+	MCP       []rankedMCP  `json:"mcp,omitempty"` // of a registration, best first
 	Reason    retry.Reason `json:"reason,omitempty"`
 	Verdict   string       `json:"verdict"`
 	TookMs    float64      `json:"tookMs"`
@@ -73,14 +78,25 @@ func (c *agentResolveCmd) uri(a *app) error {
 		return err
 	}
 	defer content.Close()
-	doc, err := content.Fetcher.Fetch(a.ctx, *c.URI, uriLimit)
+	var doc ipfs.Document
+	path, local := localPath(*c.URI)
+	if local {
+		if doc, err = readLocal(path); err != nil {
+			return err
+		}
+	} else {
+		doc, err = content.Fetcher.Fetch(a.ctx, *c.URI, uriLimit)
+	}
 	var r uriResolution
 	var again error
 	if err != nil {
 		v := retry.Classify(err)
 		r.Reason, r.Verdict = v.Reason, "there is no document ("+string(v.Reason)+"): "+v.Text
+		if v.Reason == retry.AddressBlocked {
+			r.Verdict = "The document was not fetched: its address is private (address_blocked): " + v.Text
+		}
 		if v.Ending == retry.Wait {
-			r.Verdict, again = "the document could not be had ("+string(v.Reason)+"): "+v.Text, errNotNow
+			r.Verdict, again = "the document was not fetched ("+string(v.Reason)+"): "+v.Text, errNotNow
 		}
 	} else {
 		r = describeDocument(doc)
@@ -89,12 +105,66 @@ func (c *agentResolveCmd) uri(a *app) error {
 		}
 		r.look(doc.Bytes, entryJudge{commands: a.cfg.StdioCommands, guard: content.Guard})
 	}
+	if c.Check && again == nil && !r.usable() {
+		again = errUnusable
+	}
 	if c.JSON {
 		err = writeJSON(a, r)
 	} else {
 		err = r.print(a)
 	}
 	return cmp.Or(err, again)
+}
+
+// usable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be called, or a
+// feedback file that its hash fits. Whoever gives a hash means a feedback file, which may be of any form.
+func (r *uriResolution) usable() bool {
+	switch {
+	case r.Hash == string(erc8004.Mismatch) || r.Kind == "":
+		return false
+	case r.Hash != "" || r.Kind == kindFeedback:
+		return true
+	}
+	return r.Kind == kindRegistration && !r.Inactive && slices.ContainsFunc(r.MCP, func(e rankedMCP) bool { return e.Callable })
+}
+
+// sourceFile is the source of a document that the operator named on this machine. No URI of a chain is read like that.
+const sourceFile = "file"
+
+// localPath tells whether --uri names a file of this machine: file://, or what reads like a path or is the name of a file here.
+func localPath(s string) (path string, local bool) {
+	if u, err := url.Parse(s); err == nil && u.Scheme == "file" && (u.Host == "" || u.Host == "localhost") {
+		return u.Path, true
+	}
+	switch {
+	case strings.HasPrefix(s, "/ipfs/"), strings.HasPrefix(s, "/ipns/"):
+		return "", false
+	case strings.HasPrefix(s, "/"), strings.HasPrefix(s, "./"), strings.HasPrefix(s, "../"):
+		return s, true
+	}
+	info, err := os.Stat(s)
+	return s, err == nil && info.Mode().IsRegular()
+}
+
+// readLocal reads a file as if it had been fetched.
+func readLocal(path string) (ipfs.Document, error) {
+	began := time.Now()
+	f, err := os.Open(path)
+	if err != nil {
+		return ipfs.Document{}, fmt.Errorf("--uri: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ipfs.Document{}, cmp.Or(err, fmt.Errorf("--uri: %s is not a file", path))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, uriLimit+1))
+	if err == nil && len(b) > uriLimit {
+		err = fmt.Errorf("it is longer than %d bytes, which is more than Herald fetches", uriLimit)
+	}
+	if err != nil {
+		return ipfs.Document{}, fmt.Errorf("--uri: read %s: %w", path, err)
+	}
+	return ipfs.Document{Bytes: b, Source: sourceFile, URI: path, Took: time.Since(began)}, nil
 }
 
 // parseHash takes 0x and 64 hex digits; empty is zero.
@@ -127,7 +197,7 @@ func (r *uriResolution) look(b []byte, judge entryJudge) {
 	case len(reg.Services) == 0 && len(reg.Registrations) == 0:
 		r.Kind, r.Verdict = kindJSON, "a JSON object, neither a registration document nor a feedback file by its members"
 	default:
-		r.Kind, r.Name = kindRegistration, reg.Name
+		r.Kind, r.Name, r.Inactive = kindRegistration, reg.Name, reg.Inactive()
 		for _, e := range reg.MCP() {
 			r.MCP = append(r.MCP, judge.entry(e))
 		}
@@ -264,6 +334,8 @@ func anchorWords(source string, dnsLink bool) string {
 		return "(the name was looked up in DNS, DNSLink: not verified)"
 	case source == ipfs.SourceIPNS:
 		return "(verified against the name's signed record)"
+	case source == sourceFile:
+		return "(of this machine)"
 	case source == ipfs.SourceData:
 		return "(in the URI itself)"
 	case source == "":

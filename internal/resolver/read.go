@@ -98,7 +98,7 @@ func (r *Resolver) document(ctx context.Context, a Agent, uri string, old *page,
 		return old, nil
 	}
 	if err != nil {
-		w.step("document", "not had", shown(err.Error()))
+		w.step("document", "not fetched", shown(err.Error()))
 		return nil, documentError(err)
 	}
 	source := doc.Source

@@ -41,7 +41,7 @@ type AgentFilter struct {
 	AgentID string // decimal
 	State   string
 	After   *Agent // the last one of the page before
-	Limit   int    // default 50, at most 1,000
+	Limit   int    // default 50, at most maxRows
 }
 
 // agentColumns counts through the three partial indexes that hold what is open: in line, handed out, neither.
@@ -85,7 +85,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
+	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.where()+
 		` ORDER BY g.chain_id, g.identity_registry, g.agent_id LIMIT $`+strconv.Itoa(len(args)), args...)
 	if err != nil {

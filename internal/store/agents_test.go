@@ -162,7 +162,7 @@ func TestAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Audits(t.Context(), 0)
+	list, err := s.Audits(t.Context(), 0, 0)
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
 	}
@@ -175,7 +175,7 @@ func TestAudit(t *testing.T) {
 	if a := list[2]; a.Moved != 11 || a.Matched != 12 || a.State != "cancelled" || a.Note != "because\uFFFD" || string(a.Filter) != `{"status": "dead"}` || a.At.IsZero() {
 		t.Errorf("%+v", a)
 	}
-	if list, err := s.Audits(t.Context(), 1); err != nil || len(list) != 1 {
+	if list, err := s.Audits(t.Context(), 0, 1); err != nil || len(list) != 1 {
 		t.Error(list, err)
 	}
 }

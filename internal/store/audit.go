@@ -53,12 +53,12 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	return nil
 }
 
-// Audits lists them, newest first; default 50, at most 1,000.
-func (s *Store) Audits(ctx context.Context, limit int) ([]Audit, error) {
+// Audits lists them, newest first, from the one before the id before (0: from the newest); default 50, at most maxRows.
+func (s *Store) Audits(ctx context.Context, before int64, limit int) ([]Audit, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
-		FROM herald.audit ORDER BY id DESC LIMIT $1`, min(cmp.Or(max(limit, 0), 50), 1000))
+		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))
 	if err != nil {
 		return nil, fmt.Errorf("list the audit: %w", Plain(err))
 	}

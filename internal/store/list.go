@@ -56,6 +56,9 @@ type Attempt struct {
 	Protocol   string          `json:"protocol,omitempty"`
 }
 
+// maxRows is the most that a list returns at once: a page of 1,000 and the row that tells that there is another.
+const maxRows = 1001
+
 // Filter narrows a list. Zero fields do not narrow.
 type Filter struct {
 	ChainID *uint64
@@ -66,7 +69,7 @@ type Filter struct {
 	Since   time.Time // created at or after
 	Until   time.Time // created before
 	Before  int64     // only rows accepted before this Seq: the cursor
-	Limit   int       // default 50, at most 1,000
+	Limit   int       // default 50, at most maxRows
 }
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
@@ -90,7 +93,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	if f.Before > 0 {
 		n.add("seq <", f.Before)
 	}
-	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), 1000))
+	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.where()+

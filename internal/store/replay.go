@@ -32,6 +32,9 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved 
 	return moved, left, nil
 }
 
+// NoSuchDelivery is why an id was left that no delivery has.
+const NoSuchDelivery = "there is no such delivery"
+
 // before is what a delivery was before somebody asked to have it moved.
 type before struct {
 	status Status
@@ -56,7 +59,7 @@ func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql 
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		moved, left, tasks = 0, make(map[uuid.UUID]string), nil
 		for _, id := range ids {
-			left[id] = "there is no such delivery"
+			left[id] = NoSuchDelivery
 		}
 		if err := s.lockAgents(ctx, tx, found.agents); err != nil {
 			return err

@@ -69,6 +69,18 @@ const (
 	Expired            Reason = "expired" // dead only
 )
 
+// Reasons lists every reason, for what asks an operator to name one.
+func Reasons() []Reason {
+	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered, NeverDelivered,
+		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
+		TransportRefused, AuthFailed, ToolError, BadResponse,
+		Operator, Reorg,
+		AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured,
+		NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
+		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown, InternalError,
+		Expired}
+}
+
 // Ending is what a reason means for the delivery.
 type Ending string
 

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Whoever names a delivery or an agent that there is not gets exit code 1 and "not found"; what is no name at all is misuse.
+func TestUnknownIsNotFound(t *testing.T) {
+	d := newDesk(t)
+	d.ended(42, dead)
+	for _, line := range []string{"delivery show %s", "delivery show --json %s", "delivery replay %s", "delivery replay --json %s", "delivery replay --force %s",
+		"delivery cancel %s", "delivery cancel --json %s", "delivery cancel --force %s"} {
+		d.says(1, "not found", strings.Fields(fmt.Sprintf(line, uuid.New()))...)
+		d.says(2, "not a delivery id", strings.Fields(fmt.Sprintf(line, "42"))...)
+	}
+	for _, line := range []string{"agent show %s", "agent show --json %s", "agent enable %s", "agent enable --json %s", "agent policy %s", "agent policy --json %s"} {
+		d.says(1, "not found", strings.Fields(fmt.Sprintf(line, "8453:999"))...)
+		d.says(2, "CHAIN:AGENT", strings.Fields(fmt.Sprintf(line, "999"))...)
+	}
+	if rows := d.audits(); slices.ContainsFunc(rows, func(a store.Audit) bool { return a.Moved > 0 || a.Action == "agent enable" }) {
+		t.Errorf("something was changed: %+v", rows)
+	}
+	// Of several, what there is is done, and the answer is that of lines that were left.
+	id := d.ended(42, dead)
+	d.says(exitLeft, "1 of 2 changed. Reasons are listed above.", "delivery", "replay", id.String(), uuid.New().String())
+}
+
+// An agent that the registry does not know is not found either.
+func TestUnregisteredIsNotFound(t *testing.T) {
+	p := newPlace(t, true)
+	for _, check := range [][]string{nil, {"--check"}, {"--json"}} {
+		if _, errs := p.resolve(1, nil, append(check, "31337:999")...); !strings.Contains(errs, "not found: the registry has no such agent") {
+			t.Errorf("%v: %s", check, errs)
+		}
+		code, out, errs := worker(t, p.env, append([]string{"agent", "probe", "31337:999"}, check...)...)
+		if code != 1 || !strings.Contains(errs, "not found: the registry has no such agent") {
+			t.Errorf("%v: %d %s%s", check, code, out, errs)
+		}
+	}
+}
+
+// pagesOf walks a list page by page, as a script would: by next, until there is none.
+func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...string) (sizes []int) {
+	d.t.Helper()
+	line := args
+	for range 10 {
+		out, _ := d.worker(0, line...)
+		page := decode[T](d.t, out)
+		sizes = append(sizes, rows(page))
+		if next(page) == "" {
+			return sizes
+		}
+		line = slices.Concat(args, []string{"--cursor", next(page)})
+	}
+	d.t.Fatalf("worker %v has no last page", args)
+	return nil
+}
+
+// The last page of a list has no cursor, also when it is full.
+func TestListsHaveACursor(t *testing.T) {
+	d := newDesk(t)
+	for agent := range int64(4) {
+		d.ended(agent+1, dead)
+		d.worker(0, "agent", "policy", fmt.Sprintf("8453:%d", agent+1), "onUnknown=hold")
+	}
+	for limit, want := range map[string][]int{"2": {2, 2}, "3": {3, 1}, "4": {4}, "5": {4}} {
+		deliveries := pagesOf(d, func(p deliveryPage) int { return len(p.Deliveries) }, func(p deliveryPage) string { return p.Next },
+			"delivery", "list", "--json", "--limit", limit)
+		agents := pagesOf(d, func(p agentPage) int { return len(p.Agents) }, func(p agentPage) string { return p.Next },
+			"agent", "list", "--json", "--limit", limit)
+		audit := pagesOf(d, func(p auditPage) int { return len(p.Audit) }, func(p auditPage) string { return p.Next },
+			"delivery", "audit", "--json", "--limit", limit)
+		if !slices.Equal(deliveries, want) || !slices.Equal(agents, want) || !slices.Equal(audit, want) {
+			t.Errorf("--limit %s: deliveries %v, agents %v, audit %v; want %v", limit, deliveries, agents, audit, want)
+		}
+	}
+	for _, list := range [][]string{{"delivery", "list"}, {"agent", "list"}, {"delivery", "audit"}} {
+		if out, _ := d.worker(0, append(list, "--limit", "4")...); strings.Contains(out, "more:") {
+			t.Errorf("%v: the last page tells of another:\n%s", list, out)
+		}
+		d.says(0, "more: --cursor ", append(list, "--limit", "3")...)
+	}
+}
+
+// Somebody who mistypes an agent's number learns it, and the agent that was meant can still be told beforehand.
+func TestDisableOfANeverSeenAgent(t *testing.T) {
+	d := newDesk(t)
+	d.says(0, "agent 8453:4200 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" was never seen: no delivery was ever accepted for it. Check the number",
+		"agent", "disable", "8453:4200")
+	if d.agent("4200").Enabled {
+		t.Error("it is not disabled")
+	}
+	out, _ := d.worker(0, "agent", "disable", "--json", "8453:4201")
+	if r := decode[agentChange](t, out); !r.Unseen || *r.Enabled {
+		t.Errorf("%s", out)
+	}
+	if out, _ := d.worker(0, "agent", "disable", "8453:4200"); strings.Contains(out, "never seen") {
+		t.Errorf("it was seen by now: %s", out)
+	}
+	d.says(0, "was never seen", "agent", "policy", "8453:4202", "onUnknown=hold")
+}
+
+// The audit tells what a change was made to, and whether it was forced.
+func TestAuditTellsWhatWasChanged(t *testing.T) {
+	d := newDesk(t)
+	gone, good := d.ended(42, dead), d.ended(42, delivered)
+	wait := d.ended(42, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	d.worker(0, "agent", "disable", "8453:42")
+	d.worker(0, "agent", "policy", "8453:42", "onUnknown=hold")
+	d.worker(0, "agent", "enable", "8453:42")
+	d.worker(0, "delivery", "cancel", "--agent", "8453:42", "--yes", "--force")
+	d.worker(exitLeft, "delivery", "replay", "--force", gone.String(), good.String(), uuid.New().String())
+	d.worker(0, "delivery", "replay", "--reason", "operator", "--yes")
+	rows := d.audits()
+	slices.Reverse(rows)
+	for i, want := range []struct{ action, filter, note string }{
+		{"agent disable", `"open": { "held": 1, "waiting": 1 }`, ""},
+		{"agent disable", `"wasEnabled": true`, ""},
+		{"agent policy", `"was": "resend"`, ""},
+		{"agent enable", `"wasEnabled": false`, ""},
+		{"agent enable", `"open": { "held": 1, "waiting": 1 }`, ""},
+		{"cancel", `"was": { "waiting timeout": 1, "held auth_required": 1 }`, ""},
+		{"cancel", `"force": true`, ""},
+		{"replay", `"force": true`, "1 left: there is no such delivery"},
+		{"replay", `"was": { "cancelled operator": 2 }`, ""},
+	} {
+		n := slices.IndexFunc(rows, func(a store.Audit) bool {
+			return a.Action == want.action && strings.Contains(words(string(a.Filter)), want.filter)
+		})
+		if n < 0 || rows[n].Note != want.note || rows[n].State != auditDone {
+			out, _ := d.worker(0, "delivery", "audit")
+			t.Errorf("%d: no row of %s says %s with note %q:\n%s", i, want.action, want.filter, want.note, out)
+		}
+	}
+	if last := rows[len(rows)-1]; strings.Contains(string(last.Filter), "force") {
+		t.Errorf("nothing was forced: %s", last.Filter)
+	}
+	if d.status(wait) != "queued" {
+		t.Errorf("%s", d.status(wait))
+	}
+}
+
+// What an author's CI runs: 0 for what would be delivered, 1 for everything else.
+func TestCheckOfAnAgent(t *testing.T) {
+	p := newPlace(t, true)
+	agent := newMCPAgent(t, nil)
+	picky := newMCPAgent(t, func(a *mcpAgent) { a.tools = tool("agent.other", `{"type":"object"}`) })
+	failing := newMCPAgent(t, func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"no"}]}` })
+	good := p.register(data(p.doc(agent.URL)))
+	for _, c := range []struct {
+		agent          any
+		resolve, probe int
+		more           []string // of the probe
+	}{
+		{good, 0, 0, nil},
+		{good, 0, 0, []string{"--send"}},
+		{p.register(data(p.doc(picky.URL))), 0, 1, nil},                  // tool_not_found
+		{p.register(data(p.doc(failing.URL))), 0, 1, []string{"--send"}}, // tool_error
+		{p.register(""), 1, 1, nil},                                      // no_uri
+		{p.register(data(`{"active":false}`)), 1, 1, nil},                // agent_inactive
+		{p.register(data(p.doc("wss://a.example"))), 1, 1, nil},          // transport_refused
+		{p.register(p.web.URL + "/busy"), 1, 1, nil},                     // content_unavailable
+	} {
+		name := fmt.Sprintf("31337:%v", c.agent)
+		if _, errs := p.resolve(c.resolve, nil, "--check", name); c.resolve == 0 && errs != "" {
+			t.Errorf("%s", errs)
+		}
+		code, out, errs := worker(t, p.env, slices.Concat([]string{"agent", "probe", "--check", name}, c.more)...)
+		if code != c.probe {
+			t.Errorf("probe %s %v: exit code %d, want %d\n%s%s", name, c.more, code, c.probe, out, errs)
+		}
+	}
+}
+
+// A file that is not published yet can be looked at; only the operator's command line names files.
+func TestResolveALocalFile(t *testing.T) {
+	p := newPlace(t, true)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	registration := write("registration.json", p.doc("https://a.example/mcp"))
+	const feedback = `{"agentId":42,"clientAddress":"0x1111111111111111111111111111111111111111","value":9977}`
+	file := write("feedback.json", feedback)
+	other := "0x" + strings.Repeat("01", 32)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--uri", registration, "--check"}, 0, "source file (of this machine)"},
+		{[]string{"--uri", "file://" + registration, "--check"}, 0, "mcp 1 services[0] http https://a.example/mcp (2025-06-18): can be called"},
+		{[]string{"--uri", file, "--check"}, 0, "looks like a feedback file"},
+		{[]string{"--uri", file, "--hash", other}, 0, "hash mismatch: "},
+		{[]string{"--uri", file, "--hash", other, "--check"}, 1, "--check: the document cannot be used"},
+		{[]string{"--uri", write("a.json", `{"name":"a","active":false,"services":[]}`), "--check"}, 1, "--check: the document cannot be used"},
+		{[]string{"--uri", write("b.json", p.doc("wss://a.example/")), "--check"}, 1, "that can be called: 0"},
+		{[]string{"--uri", write("c.txt", "hello"), "--check"}, 1, "text, not JSON"},
+		{[]string{"--uri", p.web.URL + "/agent.json", "--check"}, 0, "can be called"},
+		{[]string{"--uri", p.web.URL + "/page", "--check"}, 1, "a web page"},
+		{[]string{"--uri", "I liked it", "--check"}, 1, "no_document"},
+		{[]string{"--uri", dir}, 1, "is not a file"},
+		{[]string{"--uri", filepath.Join(dir, "none.json")}, 1, "no such file"},
+		{[]string{"--uri", write("large.json", strings.Repeat(" ", uriLimit+1))}, 1, "more than Herald fetches"},
+	} {
+		if out, errs := p.resolve(c.code, nil, c.args...); !strings.Contains(words(out+errs), c.says) {
+			t.Errorf("%v does not say %q:\n%s%s", c.args, c.says, out, errs)
+		}
+	}
+	t.Chdir(dir)
+	p.resolve(0, nil, "--check", "--uri", "registration.json")
+	p.resolve(0, nil, "--check", "--uri", "./registration.json")
+
+	// What a chain names is never read from this machine.
+	for _, uri := range []string{"file://" + registration, registration, "registration.json"} {
+		out, _ := p.resolve(1, nil, "--check", "31337:"+p.register(uri).String())
+		if !strings.Contains(out, "a delivery is skipped (no_document)") {
+			t.Errorf("%s: %s", uri, out)
+		}
+	}
+}
