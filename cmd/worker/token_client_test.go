@@ -271,7 +271,7 @@ func TestTokenSourceOfOlderAgents(t *testing.T) {
 			d.oauth(0, fmt.Sprintf("oauth %s answers", origin), "", "", "doctor")
 			d.login(0, "had by a login from "+origin, "", func(address string) { s.Visit(address) }, "--origin", origin, "--issuer", origin)
 			d.env = append(d.env, "HERALD_ALLOW_NETWORKS=")
-			d.oauth(exitFailed, "list its network in HERALD_ALLOW_NETWORKS if it is meant", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
+			d.oauth(exitFailed, "add its network to HERALD_ALLOW_NETWORKS", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
 			d.nowhere()
 		})
 	}

@@ -172,7 +172,7 @@ func (c *Client) identify(ctx context.Context, node *rpc.Client) error {
 }
 
 func (c *Client) unavailable(op string, err error) error {
-	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err, c.mask)}
+	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err, c.timeout, c.mask)}
 }
 
 // batch asks several things in one request. Errors of single elements stay in them.

@@ -6,11 +6,13 @@ import (
 	"math/big"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -80,19 +82,18 @@ const maxMessage = 300
 
 // clean returns an error that can be shown: without the node's URL, which net/http puts into every error and some nodes put into their
 // answers, and bounded. What errors.Is can find of context and net errors stays.
-func clean(err error, mask *secret.Masker) error {
+//
+// What failed on the way to the node is told in words of ours; within is the time that it had.
+func clean(err error, within time.Duration, mask *secret.Masker) error {
 	var httpErr rpc.HTTPError
-	var urlErr *url.Error
 	var code rpc.Error
 	switch {
 	case errors.As(err, &httpErr):
 		return &statusError{httpErr.Status}
-	case errors.As(err, &urlErr):
-		return clean(urlErr.Err, mask)
 	case errors.As(err, &code):
 		return &rpcError{code.ErrorCode(), strings.ToValidUTF8(truncate(mask.Replace(code.Error()), maxMessage), "\ufffd")}
 	}
-	return err
+	return netguard.Explain("the node", within, err)
 }
 
 // keys are what of a node's URL may be a key: user and password, what is in the path and in the query. Shorter ones are no keys.

@@ -138,7 +138,7 @@ func explain(t store.Token, err error) error {
 		return hold("its authorization server is %s now, and the credential is for %s, which is not told to anybody else. Look whether that is the agent's doing, then %s",
 			named(other), issuer, howToStore(t))
 	case errors.As(err, &blocked), errors.As(err, &refused):
-		return hold("%s is not asked: %v. Let it through with HERALD_ALLOW_NETWORKS if it is meant, or store a credential for another one, %s", issuer, err, howToStore(t))
+		return hold("%s is not asked: %v; or store a credential for another one, %s", issuer, err, howToStore(t))
 	case errors.As(err, &no):
 		return hold("%s refuses: %s. %s", issuer, wordsOf(no), advice(t, no.Code))
 	case errors.As(err, &document):

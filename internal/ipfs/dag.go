@@ -149,10 +149,10 @@ func (s *session) explain(ref *reference, err error) error {
 		}
 	}
 	if cause != nil {
-		return &UnavailableError{URI: ref.shown, Err: cause}
+		return explainUnavailable(ref.shown, "the gateways", s.whole, cause)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &UnavailableError{URI: ref.shown, Err: err}
+		return explainUnavailable(ref.shown, "the gateways", s.whole, err)
 	}
 	return &InvalidError{URI: ref.shown, Why: "its verified blocks are no file that can be read", Err: err}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/url"
 	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // ErrUnchanged is FetchIf's answer when the server says that the document is the one whose validators it was given.
@@ -57,6 +59,11 @@ func (e *UnavailableError) Error() string {
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// explainUnavailable is an UnavailableError whose words about the network are ours. peer did not bring the document within that time, 0: not known.
+func explainUnavailable(uri, peer string, within time.Duration, err error) *UnavailableError {
+	return &UnavailableError{URI: uri, Err: netguard.Explain(peer, within, err)}
+}
 
 // TooLargeError says that the document, or what has to be read to reach it, is
 // over the limit. Final.

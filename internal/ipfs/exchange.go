@@ -17,6 +17,8 @@ import (
 
 	blocks "github.com/ipfs/go-block-format"
 	format "github.com/ipfs/go-ipld-format"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // maxVisits bounds how often a fetch looks at a block. Nine blocks can fan out
@@ -44,6 +46,7 @@ type session struct {
 	allowance map[*gateway]*allowance
 	try       time.Duration
 	hedge     time.Duration
+	whole     time.Duration // that the fetch may take; 0: as long as it takes
 
 	mu     sync.Mutex
 	ended  bool
@@ -66,8 +69,12 @@ var (
 )
 
 func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try, hedge time.Duration) *session {
+	whole := time.Duration(0)
+	if deadline, ok := parent.Deadline(); ok {
+		whole = time.Until(deadline)
+	}
 	s := &session{
-		shown: shown, limit: limit, gateways: gateways, try: try, hedge: hedge,
+		shown: shown, limit: limit, gateways: gateways, try: try, hedge: hedge, whole: whole,
 		allowance: make(map[*gateway]*allowance, len(gateways)),
 		blocks:    make(map[string]held),
 		seen:      make(map[string]bool),
@@ -395,7 +402,7 @@ func (v *verdicts) err() error {
 
 // told is a gateway's failure as it is kept: its words are a stranger's, and may be many.
 func told(g *gateway, err error) error {
-	text := shorten("gateway " + g.host() + ": " + err.Error())
+	text := shorten("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
 	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, kind) {
 			return &toldError{text, kind}

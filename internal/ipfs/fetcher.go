@@ -145,7 +145,7 @@ func New(cfg Config) (*Fetcher, error) {
 		cfg:    cfg,
 		client: gatewayClient(cfg.TryTimeout),
 		guarded: cfg.Guard.Client(netguard.Limits{
-			Header: min(5*time.Second, cfg.Timeout), Total: cfg.Timeout,
+			Header: headerTimeout(cfg.Timeout), Total: cfg.Timeout,
 		}, maxRedirects),
 		cache:    newCache(max(0, cfg.CacheBytes)),
 		failures: failures,
@@ -158,7 +158,7 @@ func New(cfg Config) (*Fetcher, error) {
 		if err != nil {
 			return nil, fmt.Errorf("ipfs: %w", err)
 		}
-		f.gateways = append(f.gateways, newGateway(base, f.client, cfg.Now))
+		f.gateways = append(f.gateways, newGateway(base, f.client, cfg.TryTimeout, cfg.Now))
 	}
 	if cfg.Arweave != "" {
 		u, err := url.Parse(cfg.Arweave)
@@ -253,7 +253,7 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		doc.Took = f.now().Sub(start)
 		return doc, nil
 	case <-ctx.Done():
-		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown, context.Cause(ctx))
+		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown, netguard.Explain("its server", 0, context.Cause(ctx)))
 	}
 }
 

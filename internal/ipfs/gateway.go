@@ -17,6 +17,8 @@ import (
 	"github.com/ipld/go-car/v2"
 
 	blocks "github.com/ipfs/go-block-format"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Limits of the exchange with one gateway.
@@ -43,6 +45,7 @@ const userAgent = "herald/1 (+https://github.com/agentherald/herald)"
 type gateway struct {
 	base   *url.URL // without the /ipfs/ part, path without trailing slash
 	client *http.Client
+	try    time.Duration // that one question may take
 	now    func() time.Time
 
 	places chan struct{} // one for each request under way
@@ -53,8 +56,8 @@ type gateway struct {
 	streak  int       // failures since it last brought something
 }
 
-func newGateway(base *url.URL, client *http.Client, now func() time.Time) *gateway {
-	return &gateway{base: base, client: client, now: now, places: make(chan struct{}, gatewayInflight)}
+func newGateway(base *url.URL, client *http.Client, try time.Duration, now func() time.Time) *gateway {
+	return &gateway{base: base, client: client, try: try, now: now, places: make(chan struct{}, gatewayInflight)}
 }
 
 // enter waits for a place: one gateway gets only so many requests at a time. leave gives it back.
@@ -62,7 +65,7 @@ func (g *gateway) enter(ctx context.Context) error {
 	select {
 	case g.places <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
+		return errBusy
 	}
 	if wait := g.rest(); wait > 0 { // asked for while we waited
 		g.leave()
@@ -200,7 +203,7 @@ func (g *gateway) request(ctx context.Context, namespace, path, format, query, a
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := g.client.Do(req)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, netguard.Explain("it", g.try, err)
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -358,13 +361,4 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		d = at.Sub(now)
 	}
 	return min(max(d, 0), longestRetryAfter)
-}
-
-// withoutURL takes the URL out of net/http's error: its query may hold a token.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }

@@ -121,7 +121,7 @@ func hostilities(t testing.TB, inner string) []hostile {
 					_, _ = w.Write(other)
 				}
 			}},
-		{name: "half a body", file: "unavailable", nested: "unavailable", says: "unexpected EOF", most: 1,
+		{name: "half a body", file: "unavailable", nested: "unavailable", says: "in the middle of its answer", most: 1,
 			serve: func(w http.ResponseWriter, _ *http.Request, right []byte) {
 				w.Header().Set("Content-Length", fmt.Sprint(len(right)))
 				_, _ = w.Write(right[:len(right)/2])
@@ -165,7 +165,7 @@ func hostilities(t testing.TB, inner string) []hostile {
 				w.Header().Set("Retry-After", "17")
 				w.WriteHeader(http.StatusTooManyRequests)
 			}},
-		{name: "one byte each 200 ms", file: "unavailable", nested: "unavailable", says: "deadline", slow: true, most: 1, serve: drip},
+		{name: "one byte each 200 ms", file: "unavailable", nested: "unavailable", says: "did not answer within", slow: true, most: 1, serve: drip},
 		{name: "headers one byte each 200 ms", file: "unavailable", nested: "unavailable", says: "", slow: true, most: 1,
 			serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) {
 				raw(w, func(c io.Writer) {
@@ -202,7 +202,7 @@ func hostilities(t testing.TB, inner string) []hostile {
 			serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) {
 				raw(w, func(c io.Writer) { endless(c, []byte("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")) })
 			}},
-		{name: "no HTTP", file: "unavailable", nested: "unavailable", says: "malformed HTTP", most: 2,
+		{name: "no HTTP", file: "unavailable", nested: "unavailable", says: "is not valid HTTP", most: 2,
 			serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) {
 				raw(w, func(c io.Writer) { endless(c, []byte("220 ready\r\n")) })
 			}},

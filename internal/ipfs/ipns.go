@@ -12,6 +12,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/ipfs/boxo/ipns"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 const (
@@ -237,7 +239,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (named, error
 		return named{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	}
 	if err != nil {
-		return named{}, &UnavailableError{URI: shown, Err: fmt.Errorf("asking DNS: %w", err)}
+		return named{}, &UnavailableError{URI: shown, Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
 	}
 	var links []string
 	for _, text := range texts {

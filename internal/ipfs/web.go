@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -54,13 +55,12 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 	v.set(req.Header)
 	resp, err := f.guarded.Do(req)
 	if err != nil {
-		err = withoutURL(err)
 		var blocked *netguard.BlockedError
 		var refused *netguard.RefusedURLError
 		if errors.As(err, &blocked) || errors.As(err, &refused) {
-			return Document{}, fmt.Errorf("fetching %s: %w", shown, err)
+			return Document{}, fmt.Errorf("fetching %s: %w", shown, netguard.Explain("the server", 0, err))
 		}
-		return Document{}, &UnavailableError{URI: shown, Err: err}
+		return Document{}, explainUnavailable(shown, "the server", f.patience(ctx, err), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
@@ -87,7 +87,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 		return Document{}, &TooLargeError{URI: shown, Limit: limit}
 	}
 	if err != nil {
-		return Document{}, &UnavailableError{URI: shown, Err: fmt.Errorf("reading the answer: %w", err)}
+		return Document{}, explainUnavailable(shown, "the server", f.cfg.Timeout, err)
 	}
 	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil {
@@ -97,6 +97,17 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 		Bytes: content, MediaType: shorten(mediaType), Source: weakest(resp),
 		URI: u.String(), From: resp.Request.URL.Host, Validators: validatorsOf(resp.Header),
 	}, nil
+}
+
+// headerTimeout is how long a web server may take to begin its answer.
+func headerTimeout(whole time.Duration) time.Duration { return min(5*time.Second, whole) }
+
+// patience is how long a server had that did not answer: less than a whole fetch when not even its headers came.
+func (f *Fetcher) patience(ctx context.Context, err error) time.Duration {
+	if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+		return headerTimeout(f.cfg.Timeout)
+	}
+	return f.cfg.Timeout
 }
 
 // decoded undoes a content coding that was not asked for. Only gzip is known.

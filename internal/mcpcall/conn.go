@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -228,7 +230,7 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 	case c.listing <- struct{}{}:
 		defer func() { <-c.listing }()
 	case <-ctx.Done():
-		return ToolSet{}, contextError(StageList, ctx.Err())
+		return ToolSet{}, contextError(ctx, StageList)
 	}
 	if set, ok := c.known(maxAge); ok {
 		return set, nil
@@ -348,7 +350,7 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
-		e.Err = ctx.Err()
+		e.Err = ranOut(ctx, s)
 	case c.proc != nil && c.proc.reader.tooLong():
 		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.proc != nil && (errors.Is(err, transport.ErrTransportClosed) || c.proc.stdin.failed() || c.proc.ended()):
@@ -389,10 +391,10 @@ func (c *conn) cut(why error) error {
 		return why
 	}
 	text := "the agent ended its event stream"
-	if inner := withoutURL(why); !errors.Is(inner, io.EOF) {
-		text = "the agent's event stream broke off: " + excerpt(c.masked(inner.Error()), 200)
+	if !errors.Is(why, io.EOF) {
+		text = "the agent's event stream broke off: " + excerpt(c.masked(netguard.Explain("the agent", 0, why).Error()), 200)
 	}
-	return &described{text: text, cause: why}
+	return &described{text: text, cause: withoutURL(why)}
 }
 
 // cause words an error of mcp-go or of the network.
@@ -411,9 +413,49 @@ func (c *conn) cause(s seen, err error) error {
 	inner := withoutURL(err)
 	var op net.Error
 	if s.status != 0 && !errors.As(inner, &op) && !errors.Is(inner, io.ErrUnexpectedEOF) {
-		return &BadAnswerError{Why: excerpt(c.masked(inner.Error()), 200)}
+		return &BadAnswerError{Why: excerpt(c.masked(describeAnswer(inner)), 200)}
 	}
-	return &described{text: excerpt(c.masked(inner.Error()), 300), cause: inner}
+	return &described{text: excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
+}
+
+// ranOut words a request whose context ended before the agent had answered.
+func ranOut(ctx context.Context, s seen) error {
+	text := "the agent did not answer"
+	if !s.written && s.status == 0 {
+		text = "there was no connection to the agent"
+	}
+	switch patience := patienceOf(ctx); {
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		text = "this process gave up before the agent had answered"
+	case patience > 0:
+		text += " within " + netguard.Seconds(patience)
+	default:
+		text += " in time"
+	}
+	return &described{text: text, cause: ctx.Err()}
+}
+
+// describeAnswer says why mcp-go could not take an answer for one, as a clause about the answer.
+func describeAnswer(err error) string {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	text := err.Error()
+	switch {
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return "it is not JSON"
+	case errors.As(err, &kind):
+		return "it is JSON of another form than MCP has"
+	case strings.Contains(text, "unexpected content type"):
+		if _, named, ok := strings.Cut(text, "content type: "); ok && named != "" {
+			return "its content type is " + named + ", neither JSON nor an event stream"
+		}
+		return "its content type is neither JSON nor an event stream"
+	case strings.Contains(text, "response should contain RPC id"):
+		return "it carries no id, so that nobody knows which request it answers"
+	case strings.Contains(text, "unexpected nil response"):
+		return "its event stream ended before the result"
+	}
+	return netguard.Explain("the agent", 0, err).Error()
 }
 
 // refusal words an HTTP status.

@@ -43,7 +43,7 @@ type CallError struct {
 	Code       int           // the JSON-RPC error code, 0 when there was none
 	RetryAfter time.Duration // what the agent asked for (at most 24 h) or, for a command that keeps dying, when it is started again; 0: nothing
 	Written    bool          // some of the tools/call request may have left this process, and the agent may have looked at it
-	Timeout    bool          // the deadline passed
+	Timeout    bool          // the deadline passed, which Err tells
 	Challenge  []string      // WWW-Authenticate of a 401 or 403, as it came, bounded; what is secret of the endpoint is masked
 	Err        error         // never nil; without secrets, addresses of the configured endpoint or unbounded text
 }
@@ -58,9 +58,6 @@ func (e *CallError) Error() string {
 		b.WriteString("listing the agent's tools: ")
 	default:
 		b.WriteString("calling the agent's tool: ")
-	}
-	if e.Timeout {
-		b.WriteString("no answer in time: ")
 	}
 	b.WriteString(e.Err.Error())
 	if e.RetryAfter > 0 {

@@ -64,6 +64,7 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	defer p.wg.Done()
 	ctx, cancel := p.briefly()
 	defer cancel()
+	ctx = withPatience(ctx)
 
 	p.mu.Lock()
 	modern := mcp.IsModernProtocol(ep.ProtocolHint)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -178,6 +179,7 @@ func (p *Pool) use(ctx context.Context, ep Endpoint, do func(context.Context, *c
 		ctx, cancel = context.WithTimeout(ctx, p.cfg.CallTimeout)
 		defer cancel()
 	}
+	ctx = withPatience(ctx)
 	key := ep.key()
 	for attempt := 0; ; attempt++ {
 		c, err := p.acquire(ctx, ep, key)
@@ -226,8 +228,8 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 			if wait > time.Second {
 				return nil, &CallError{Stage: StageOpen, RetryAfter: wait, Err: errors.New("the agent's command keeps ending; it is started again later")}
 			}
-			if err := sleep(ctx, wait); err != nil {
-				return nil, contextError(StageOpen, err)
+			if sleep(ctx, wait) != nil {
+				return nil, contextError(ctx, StageOpen)
 			}
 			p.mu.Lock()
 			if p.closed || p.slots[key] != s || s.conn != nil {
@@ -252,7 +254,7 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 				tries--
 			}
 		case <-ctx.Done():
-			return nil, contextError(StageOpen, ctx.Err())
+			return nil, contextError(ctx, StageOpen)
 		}
 	}
 	return nil, &CallError{Stage: StageOpen, Err: errors.New("the agent drops every connection as soon as it is made")}
@@ -372,6 +374,28 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // contextError is the error of a request whose context ended before anything was sent.
-func contextError(stage string, err error) error {
-	return &CallError{Stage: stage, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
+func contextError(ctx context.Context, stage string) error {
+	why := errors.New("this process gave up before there was a connection")
+	timeout := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if timeout {
+		why = fmt.Errorf("there was no connection within %s", netguard.Seconds(patienceOf(ctx)))
+	}
+	return &CallError{Stage: stage, Timeout: timeout, Err: &described{text: why.Error(), cause: ctx.Err()}}
+}
+
+type patienceKey struct{}
+
+// withPatience notes how long a request may take, which an error tells when it took longer.
+func withPatience(ctx context.Context) context.Context {
+	deadline, ok := ctx.Deadline()
+	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {
+		return ctx
+	}
+	return context.WithValue(ctx, patienceKey{}, time.Until(deadline))
+}
+
+// patienceOf is what withPatience has noted; 0: nothing.
+func patienceOf(ctx context.Context) time.Duration {
+	d, _ := ctx.Value(patienceKey{}).(time.Duration)
+	return d
 }

@@ -101,7 +101,8 @@ func (s *sse) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, io.EOF) {
+	var request *url.Error
+	if errors.Is(err, io.EOF) && !errors.As(err, &request) { // else there was no answer at all
 		return &BadAnswerError{Why: "its event stream ended before it named an address"}
 	}
 	return err

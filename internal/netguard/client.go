@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -103,16 +102,25 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 				return nil, errors.Join(err, conn.Close())
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, l.TLS)
+		brief, cancel := context.WithTimeout(ctx, l.TLS)
 		defer cancel()
 		tc := tls.Client(conn, cfg)
-		if err := tc.HandshakeContext(ctx); err != nil {
+		if err := tc.HandshakeContext(brief); err != nil {
 			_ = conn.Close() // the handshake's error is the one to tell
-			return nil, fmt.Errorf("TLS handshake: %w", err)
+			return nil, explainHandshake(ctx, address, l.TLS, err)
 		}
 		return tc, nil
 	}
 	return t
+}
+
+// explainHandshake words a TLS handshake that failed. Silence is that of this handshake, which has less time than the whole exchange.
+func explainHandshake(ctx context.Context, address string, timeout time.Duration, err error) error {
+	what := "no TLS connection to " + address + ": "
+	if ctx.Err() == nil && isTimeout(err) {
+		return &FailureError{Text: what + "the handshake did not end " + inTime(timeout), Cause: err}
+	}
+	return &FailureError{Text: what + Explain("the server", 0, err).Error(), Cause: err}
 }
 
 // Client returns a new client over a Transport of its own. With redirects 0 a

@@ -209,7 +209,7 @@ func (g *Guard) check(scheme, host string, ap netip.AddrPort) error {
 		return blocked("its network is denied")
 	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
-		return blocked("it is not a public address; list its network in HERALD_ALLOW_NETWORKS if it is meant")
+		return blocked("it is not a public address. If this address is intended, add its network to HERALD_ALLOW_NETWORKS")
 	}
 	if contain(g.allow, addr) {
 		return nil
@@ -261,7 +261,7 @@ func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeo
 	mu.Lock()
 	defer mu.Unlock()
 	if refusal == nil {
-		return nil, err
+		return nil, explainDial(ctx, host, timeout, err)
 	}
 	if !admitted {
 		return nil, refusal
@@ -271,7 +271,24 @@ func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeo
 	if errors.As(err, &b) || errors.As(err, &r) {
 		return nil, fmt.Errorf("none of the allowed addresses of %s answered", host)
 	}
-	return nil, err
+	return nil, explainDial(ctx, host, timeout, err)
+}
+
+// explainDial words a failed dial, with the name that was asked for beside the address that it stands for.
+func explainDial(ctx context.Context, host string, timeout time.Duration, err error) error {
+	var op *net.OpError
+	var dns *net.DNSError
+	if !errors.As(err, &op) || errors.As(err, &dns) || op.Addr == nil {
+		return Explain("the server", timeout, err)
+	}
+	where := op.Addr.String()
+	if at, _, _ := net.SplitHostPort(where); at != host {
+		where = fmt.Sprintf("%s (%s)", host, where)
+	}
+	if ctx.Err() != nil {
+		timeout = 0 // the caller had less time than the dialer
+	}
+	return &FailureError{Text: describeConnect(where, timeout, op.Err), Cause: err}
 }
 
 // control is what net.Dialer.Control runs for each address before connecting.

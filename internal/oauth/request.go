@@ -3,7 +3,6 @@ package oauth
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // answer is what a server said, read to its end.
@@ -27,10 +28,7 @@ func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	fail := func(status int, err error) error {
-		var u *url.Error
-		if errors.As(err, &u) { // its text is the whole address
-			err = u.Err
-		}
+		err = netguard.Explain("it", c.timeout, err) // without net/http's text, which is the whole address
 		return &UnavailableError{Host: req.URL.Host, Status: status, Err: &plain{scrub(excerpt(err.Error(), 300), hidden), err}}
 	}
 	req.Header.Set("Accept", "application/json")

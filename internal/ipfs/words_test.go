@@ -1,0 +1,44 @@
+package ipfs_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+)
+
+// TestFailuresAreTold: whatever fails between Herald and a web server, or a gateway, is told in words of Herald's.
+func TestFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wait = 600 * time.Millisecond
+	cfg := ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait}
+	list := guardtest.Failures(t, "did not answer within 600 ms")
+	name := guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName}
+	web := newFetcher(t, cfg)
+	for _, f := range append(list, name) {
+		_, err := web.Fetch(t.Context(), f.URL+"/agent.json?key=s3cret", mib)
+		refuseGo(t, f.Name, f.Says, err)
+	}
+	for _, f := range list {
+		cfg.Gateways = []string{f.URL}
+		_, err := newFetcher(t, cfg).Fetch(t.Context(), "ipfs://bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e", mib)
+		refuseGo(t, f.Name+" of a gateway", f.Says, err)
+	}
+}
+
+func refuseGo(t *testing.T, name, says string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("%s does not say %q: %v", name, says, err)
+		return
+	}
+	guardtest.RefuseGoWords(t, name, err.Error())
+}

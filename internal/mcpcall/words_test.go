@@ -1,0 +1,62 @@
+package mcpcall
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+)
+
+// TestFailuresAreTold: whatever fails between Herald and an agent is told in words of Herald's, over each transport.
+func TestFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, 700*time.Millisecond })
+	list := append(guardtest.Failures(t, "did not answer within 700 ms"),
+		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
+	for _, transport := range []string{TransportHTTP, TransportSSE} {
+		for _, f := range list {
+			_, err := p.Call(within(t, 20*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
+			var call *CallError
+			if !errors.As(err, &call) {
+				t.Errorf("%s over %s: %v", f.Name, transport, err)
+				continue
+			}
+			guardtest.RefuseGoWords(t, f.Name+" over "+transport, err.Error())
+			// A stream does not come as JSON, and so does not end in the middle of it.
+			if !strings.Contains(err.Error(), f.Says) && !(transport == TransportSSE && f.Name == "end in the middle") {
+				t.Errorf("%s over %s does not say %q: %s", f.Name, transport, f.Says, err)
+			}
+		}
+	}
+}
+
+// TestSilenceAndCommandsAreTold: an agent that connects and then fails, and the ways of a command to fail.
+func TestSilenceAndCommandsAreTold(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ mode, says string }{
+		{"exit", "the agent's command ended (exit status 3): no database"},
+		{"busy", "within 1 s"},
+	} {
+		p := newPool(t, func(c *Config) { c.StdioEnv = []string{childMode + "=" + tt.mode} })
+		_, err := p.Call(within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
+		if err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s does not say %q: %v", tt.mode, tt.says, err)
+		} else {
+			guardtest.RefuseGoWords(t, tt.mode, err.Error())
+		}
+	}
+	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{"/nowhere/agent"}} })
+	_, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportStdio, Command: "/nowhere/agent"}, Request{Tool: "any"})
+	if err == nil || !strings.Contains(err.Error(), "the agent's command does not start: no such file or directory") {
+		t.Errorf("a command that is not there: %v", err)
+	}
+}

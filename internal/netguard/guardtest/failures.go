@@ -1,0 +1,183 @@
+package guardtest
+
+import (
+	"bufio"
+	"crypto/tls"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Failing is a server that fails in one of the ways in which servers and networks do.
+type Failing struct {
+	Name string
+	URL  string // without a path
+	Says string // what of it is in the sentence about the failure
+}
+
+// NoSuchName is the host of the failure that DNS makes: a Resolver without names knows none.
+const NoSuchName = "agent.nowhere.zz"
+
+// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is how the sentence about a server
+// that never answers ends: the test says how long its client waits.
+func Failures(t testing.TB, silence string) []Failing {
+	t.Helper()
+	return []Failing{
+		{"nobody listens", "http://" + closed(t), "could not connect to 127.0.0.1:"},
+		{"nobody listens, TLS", "https://" + closed(t), "could not connect to 127.0.0.1:"},
+		{"end without an answer", "http://" + talk(t, func(net.Conn) {}), "closed the connection without an answer"},
+		{"end in the middle", "http://" + talk(t, write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")),
+			"closed the connection in the middle of its answer"},
+		{"reset", "http://" + talk(t, reset), "reset the connection"},
+		{"reset in the middle", "http://" + talk(t, func(c net.Conn) {
+			write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")(c)
+			reset(c)
+		}), ""}, // whether the beginning is read first is up to the kernel
+		{"silence", "http://" + silent(t), silence},
+		{"no HTTP", "http://" + talk(t, write("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
+		{"plain where TLS is meant", "https://" + talk(t, write("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
+		{"end instead of TLS", "https://" + talk(t, func(net.Conn) {}), "closed the connection"},
+		{"a certificate of nobody", untrusted(t), "is not signed by an authority that this machine trusts"},
+		{"500", answering(t, http.StatusInternalServerError), "500"},
+		{"a redirect", answering(t, http.StatusFound), ""},
+	}
+}
+
+// closed is an address where nobody listens.
+func closed(t testing.TB) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
+	return ln.Addr().String()
+}
+
+// talk is a server that reads the beginning of a request, does something with the connection and ends it.
+func talk(t testing.TB, do func(net.Conn)) string {
+	t.Helper()
+	return accept(t, func(c net.Conn) {
+		if n, err := bufio.NewReader(c).Peek(1); err == nil && len(n) > 0 {
+			do(c)
+		}
+	})
+}
+
+// silent is a server that takes what it is sent and says nothing.
+func silent(t testing.TB) string {
+	t.Helper()
+	return accept(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+}
+
+// accept serves each connection with do until the test ends.
+func accept(t testing.TB, do func(net.Conn)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			done.Go(func() {
+				do(c)
+				finish(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close() // only to end the loops
+		mu.Lock()
+		for _, c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		done.Wait()
+	})
+	return ln.Addr().String()
+}
+
+// finish ends a connection in order: the other side sees the end, and no reset over what was not read.
+func finish(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, c)
+	}
+	_ = c.Close()
+}
+
+func write(text string) func(net.Conn) {
+	return func(c net.Conn) { _, _ = io.WriteString(c, text) }
+}
+
+func reset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// untrusted is an https server whose certificate no authority has signed.
+func untrusted(t testing.TB) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func answering(t testing.TB, status int) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Location", "https://elsewhere.example/")
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
+// goWords are pieces of the errors of Go's packages: whoever reads one has to know Go to know what happened.
+var goWords = []string{"EOF", "context deadline exceeded", "context canceled", "deadline exceeded", "operation was canceled",
+	"connection reset by peer", "broken pipe", "dial tcp", "read tcp", "write tcp", "lookup ", "no such host", "i/o timeout", "connect: ",
+	"x509", "tls: ", "remote error", "net/http", "http: ", "http2: ", "malformed", "websocket", "stream error", "transport connection",
+	"invalid character", "unexpected end of JSON", "json: ", "unmarshal", "failed to send request", "failed to decode", "use of closed",
+	`Get "`, `Post "`, "server misbehaving", "<nil>", "%!"}
+
+// RefuseGoWords fails the test when text speaks Go, or names an address three times.
+func RefuseGoWords(t testing.TB, what, text string) {
+	t.Helper()
+	if text == "" {
+		t.Errorf("%s: nothing is said", what)
+	}
+	for _, word := range goWords {
+		if strings.Contains(text, word) {
+			t.Errorf("%s speaks Go (%q): %s", what, word, text)
+		}
+	}
+	for field := range strings.FieldsSeq(text) {
+		if at := strings.Trim(field, `"():,;.`); strings.HasPrefix(at, "127.0.0.1:") && strings.Count(text, at) > 2 {
+			t.Errorf("%s names %s more than twice: %s", what, at, text)
+			return
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package oauth
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+)
+
+// TestFailuresAreTold: whatever fails between Herald and an authorization server is told in words of Herald's.
+func TestFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	client := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
+		func(c *Config) { c.Timeout = 600 * time.Millisecond })
+	list := append(guardtest.Failures(t, "did not answer within 600 ms"),
+		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
+	for _, f := range list {
+		_, err := client.Resource(bounded(t), f.URL+"/s3cret", Challenge{})
+		var away *UnavailableError
+		if !errors.As(err, &away) && f.Name != "a redirect" {
+			t.Errorf("%s: %v", f.Name, err)
+			continue
+		}
+		guardtest.RefuseGoWords(t, f.Name, err.Error())
+		if !strings.Contains(err.Error(), f.Says) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s does not say %q: %v", f.Name, f.Says, err)
+		}
+	}
+}
