@@ -1,8 +1,9 @@
 // Command demo shows the whole way of an on-chain feedback on one machine: a chain with the ERC-8004 registries, an IPFS
 // gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing behind.
 //
-// It tells five stories with a time line each, then a table, and stays up for a look around. --once leaves with 0 when all
-// five ended as told, else 1.
+// It tells five stories with a time line each, then a table, and stays up for a look around: demo.env holds the environment in which
+// the operator's commands find it, and `demo feedback` gives one of its agents feedback of one's own. --once exits after the five
+// stories: status 0 if all ended as expected, else 1.
 package main
 
 import (
@@ -26,26 +27,46 @@ import (
 // patience is how long the five stories may take; the longest waits 15 s for a Retry-After.
 const patience = 90 * time.Second
 
+// command is the whole command line.
 type command struct {
-	Once   bool   `help:"Leave when the five stories have ended: 0 when all ended as told, else 1."`
+	EnvFile string `help:"File with the running demo's environment, for your shell. Default: demo.env, beside this program." type:"path"`
+
+	Run      runCmd      `cmd:"" default:"withargs" help:"Run the demo (default)."`
+	Feedback feedbackCmd `cmd:"" help:"Give an agent of the running demo feedback of your own, on its chain."`
+}
+
+type runCmd struct {
+	Once   bool   `help:"Exit after the five stories: status 0 if all ended as expected, else 1."`
 	Agent  string `help:"The example agent's binary. Default: agent, beside this program." type:"path"`
 	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
+
+	envFile string
 }
 
 func main() {
 	var c command
-	kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
+	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
+	if c.EnvFile == "" {
+		c.EnvFile = beside("demo.env")
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second signal ends it at once
-	err := c.run(ctx, os.Stdout)
+	var err error
+	switch k.Command() {
+	case "feedback":
+		err = c.Feedback.give(ctx, c.EnvFile, os.Stdout)
+	default:
+		c.Run.envFile = c.EnvFile
+		err = c.Run.run(ctx, os.Stdout)
+	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-func (c *command) run(ctx context.Context, out io.Writer) (err error) {
+func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	tl := newTimeline(out)
 	defer tl.close()
 	queue.LogDriver(tl.logger())
@@ -68,7 +89,7 @@ func (c *command) run(ctx context.Context, out io.Writer) (err error) {
 }
 
 // tell runs the worker and the stories beside it; whichever ends first ends the other.
-func (c *command) tell(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
+func (c *runCmd) tell(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	running := make(chan *service.Worker, 1)
@@ -86,7 +107,10 @@ func (c *command) tell(ctx context.Context, cfg *config.Config, w *world, tl *ti
 		return err
 	}
 	if told == nil && !c.Once {
-		tl.say("\nStays up until Ctrl-C. A new feedback on the chain takes the same way.")
+		tl.say("\nStays up until Ctrl-C. In another terminal, in this folder:")
+		tl.fact("for commands", ". "+c.envFile)
+		tl.fact("to look", beside("worker")+" delivery list")
+		tl.fact("to give more", beside("demo")+` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 		<-ctx.Done()
 	}
 	w.unfollow()
@@ -94,10 +118,10 @@ func (c *command) tell(ctx context.Context, cfg *config.Config, w *world, tl *ti
 	return errors.Join(told, <-served)
 }
 
-func (c *command) stories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
+func (c *runCmd) stories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
 	tl.follow(worker)
 	tl.fact("web UI", "http://"+worker.Addr+"/monitor/")
-	tl.fact("look inside", fmt.Sprintf("HERALD_DATA=%s %s delivery list", w.data, beside("worker")))
+	tl.fact("look inside", fmt.Sprintf(". %s; %s delivery list", c.envFile, beside("worker")))
 	if err := w.followChain(ctx, worker, tl); err != nil {
 		return err
 	}
@@ -107,10 +131,13 @@ func (c *command) stories(ctx context.Context, worker *service.Worker, w *world,
 	if err != nil {
 		return err
 	}
+	if err := w.welcome(c.envFile, worker.Addr); err != nil {
+		return err
+	}
 	return tl.await(ctx, stories, "http://"+worker.Addr+"/monitor/")
 }
 
-func (c *command) agentBinary() string {
+func (c *runCmd) agentBinary() string {
 	if c.Agent != "" {
 		return c.Agent
 	}

@@ -110,25 +110,44 @@ func (w *world) register(ctx context.Context, p *plan) error {
 }
 
 func (w *world) rate(ctx context.Context, p *plan) error {
-	client := w.net.Account(1)
 	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag, Endpoint: "https://agent.example/"}
 	if p.text != "" {
-		body, err := json.MarshalIndent(map[string]any{
-			"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity), "agentId": p.agent,
-			"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), client.Address), "createdAt": "2026-11-21T12:00:00Z",
-			"value": p.value, "valueDecimals": 2, "tag1": p.tag, "text": p.text}, "", "  ")
-		if err != nil {
+		if err := w.addFile(&f, p.text); err != nil {
 			return err
 		}
-		c, err := w.gateway.AddFile(body)
-		if err != nil {
-			return err
-		}
-		f.URI, f.Hash = "ipfs://"+c.String(), crypto.Keccak256Hash(body)
 		if p.lie {
 			f.Hash = common.HexToHash("0x5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e")
 		}
 	}
-	_, _, err := w.net.GiveFeedback(ctx, client, f)
+	_, _, err := w.net.GiveFeedback(ctx, w.client(), f)
 	return err
+}
+
+// client gives the feedback.
+func (w *world) client() devnet.Account { return w.net.Account(1) }
+
+// addFile writes a feedback file (ERC-8004) with this text and gives the feedback its address and hash.
+func (w *world) addFile(f *devnet.Feedback, text string) error {
+	file := map[string]any{
+		"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity), "agentId": f.AgentID,
+		"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.client().Address), "createdAt": "2026-11-21T12:00:00Z",
+		"value": f.Value, "valueDecimals": f.ValueDecimals, "tag1": f.Tag1, "text": text}
+	if f.Tag2 != "" {
+		file["tag2"] = f.Tag2
+	}
+	body, err := json.MarshalIndent(file, "", "  ")
+	if err != nil {
+		return err
+	}
+	return w.addBytes(f, body)
+}
+
+// addBytes puts a file on the demo's IPFS.
+func (w *world) addBytes(f *devnet.Feedback, body []byte) error {
+	c, err := w.gateway.AddFile(body)
+	if err != nil {
+		return err
+	}
+	f.URI, f.Hash = "ipfs://"+c.String(), crypto.Keccak256Hash(body)
+	return nil
 }

@@ -33,10 +33,13 @@ type world struct {
 	httpURL string // of the HTTP agent
 	flaky   *flaky
 	data    string
+	env     []string // what an operator would set
+	envFile string   // once it is written
 
-	servers    []*http.Server
-	child      *exec.Cmd
-	background sync.WaitGroup // servers and the agent's reader
+	acceptances acceptances
+	servers     []*http.Server
+	child       *exec.Cmd
+	background  sync.WaitGroup // servers and the agent's reader
 
 	following sync.WaitGroup
 	stop      context.CancelFunc
@@ -87,6 +90,7 @@ func (w *world) environment(data, listen string) []string {
 	if cache := os.Getenv("HERALD_CACHE"); cache != "" {
 		env = append(env, "HERALD_CACHE="+cache)
 	}
+	w.env = env
 	return env
 }
 
@@ -96,10 +100,14 @@ func (w *world) serve(h http.Handler) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	w.serveOn(l, h)
+	return "http://" + l.Addr().String(), nil
+}
+
+func (w *world) serveOn(l net.Listener, h http.Handler) {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	w.servers = append(w.servers, s)
 	w.background.Go(func() { _ = s.Serve(l) }) // ends with close
-	return "http://" + l.Addr().String(), nil
 }
 
 // startAgent starts the example agent over HTTP and learns its address from its first line.
@@ -146,6 +154,7 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})
 			if err == nil {
 				tl.accepted(j, got[0])
+				w.acceptances.tell(j.TransactionHash, got[0].ID)
 			}
 			return err
 		}})
@@ -172,7 +181,7 @@ func (w *world) unfollow() {
 }
 
 func (w *world) close() error {
-	var errs []error
+	errs := []error{w.removeEnvFile()}
 	w.unfollow()
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// welcome opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of its environment.
+func (w *world) welcome(envFile, listen string) error {
+	path := socketPath(w.data)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("listen for feedback: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return fmt.Errorf("close the feedback's socket to others: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /feedback", w.takeFeedback)
+	w.serveOn(l, mux)
+	env := append([]string(nil), w.env...)
+	for i, v := range env {
+		if strings.HasPrefix(v, listenPrefix) {
+			env[i] = listenPrefix + listen // a free port may have been taken
+		}
+	}
+	return w.writeEnvFile(envFile, env)
+}
+
+const listenPrefix = "HERALD_LISTEN="
+
+// takeFeedback gives a feedback on the chain and answers when the worker has accepted it.
+func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
+	var g given
+	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, 2*maxFeedbackFile)).Decode(&g); err != nil || g.Agent == nil || g.Value == nil {
+		http.Error(rw, "this is no feedback: use `demo feedback` of the same version", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), feedbackTime)
+	defer cancel()
+	f := devnet.Feedback{AgentID: g.Agent, Value: g.Value, ValueDecimals: g.Decimals, Tag1: g.Tag1, Tag2: g.Tag2, Endpoint: g.Endpoint}
+	var err error
+	switch {
+	case len(g.File) > 0:
+		err = w.addBytes(&f, g.File)
+	case g.Text != "":
+		err = w.addFile(&f, g.Text)
+	}
+	if err != nil {
+		http.Error(rw, "the file was not put on IPFS: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, mined, err := w.net.GiveFeedback(ctx, w.client(), f)
+	if err != nil {
+		http.Error(rw, fmt.Sprintf("the chain did not take the feedback; the demo's agents are 0 to 4: %v", err), http.StatusBadRequest)
+		return
+	}
+	select {
+	case id := <-w.acceptances.await(mined.TxHash):
+		_ = json.NewEncoder(rw).Encode(receipt{mined.BlockNumber.Uint64(), mined.TxHash.Hex(), id.String()})
+	case <-ctx.Done():
+		http.Error(rw, "the feedback is in block "+mined.BlockNumber.String()+", but the worker did not accept it yet: look at `delivery list`",
+			http.StatusGatewayTimeout)
+	}
+}
+
+// acceptances tells whoever gave a feedback under which id it was accepted, whichever of the two comes first.
+type acceptances struct {
+	mu sync.Mutex
+	by map[common.Hash]chan uuid.UUID // transaction → one id
+}
+
+// await is the channel on which the id of a transaction's delivery comes.
+func (a *acceptances) await(tx common.Hash) chan uuid.UUID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.by == nil {
+		a.by = map[common.Hash]chan uuid.UUID{}
+	}
+	if a.by[tx] == nil {
+		a.by[tx] = make(chan uuid.UUID, 1)
+	}
+	return a.by[tx]
+}
+
+func (a *acceptances) tell(tx common.Hash, id uuid.UUID) {
+	select {
+	case a.await(tx) <- id:
+	default: // the follower read the block again
+	}
+}

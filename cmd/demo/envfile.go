@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// unset are variables of the reader's shell that would lead commands elsewhere than to the demo.
+var unset = []string{"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "HERALD_QUEUE", "HERALD_KEYSET",
+	"HERALD_KEYSET_FILE", "HERALD_API_TOKEN", "HERALD_API_TOKEN_FILE"}
+
+// formatEnvFile writes the variables as a shell reads them.
+func formatEnvFile(env []string) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# The environment of the demo that runs as process %d. It goes when the demo ends.\n", os.Getpid())
+	fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
+	}
+	return b.Bytes()
+}
+
+// readEnvFile finds one variable in what formatEnvFile wrote.
+func readEnvFile(file []byte, name string) (string, bool) {
+	for line := range strings.Lines(string(file)) {
+		rest, ok := strings.CutPrefix(line, "export "+name+"='")
+		if !ok {
+			continue
+		}
+		value, ok := strings.CutSuffix(strings.TrimRight(rest, "\n"), "'")
+		return strings.ReplaceAll(value, `'\''`, "'"), ok
+	}
+	return "", false
+}
+
+// writeEnvFile writes the file whole or not at all, for the owner only.
+func (w *world) writeEnvFile(path string, env []string) error {
+	w.env = env
+	next := path + ".new"
+	if err := os.WriteFile(next, formatEnvFile(env), 0o600); err != nil {
+		return fmt.Errorf("write the demo's environment (--env-file names another place): %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("write the demo's environment: %w", err)
+	}
+	w.envFile = path
+	return nil
+}
+
+// removeEnvFile leaves another demo's file alone, which may have taken its place.
+func (w *world) removeEnvFile() error {
+	if w.envFile == "" {
+		return nil
+	}
+	written, err := os.ReadFile(w.envFile)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(written, formatEnvFile(w.env)) {
+		return nil
+	}
+	return errors.Join(err, os.Remove(w.envFile))
+}
