@@ -16,12 +16,13 @@ type Programs struct{ dir string }
 func (p Programs) worker() string  { return filepath.Join(p.dir, "worker") }
 func (p Programs) enqueue() string { return filepath.Join(p.dir, "enqueue") }
 
-// Build compiles the worker and enqueue of the tree at source into a folder.
-func Build(ctx context.Context, source, into string) (Programs, error) {
+// Build compiles the worker and enqueue of the tree at source into a folder, and what else is named.
+func Build(ctx context.Context, source, into string, more ...string) (Programs, error) {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return Programs{}, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", into+string(filepath.Separator), "./cmd/worker", "./cmd/enqueue")
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", into + string(filepath.Separator), "./cmd/worker", "./cmd/enqueue"}
+	cmd := exec.CommandContext(ctx, "go", append(args, more...)...)
 	cmd.Dir = source
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return Programs{}, fmt.Errorf("build Herald from %s: %w\n%s", source, err, out)

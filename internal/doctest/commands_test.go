@@ -1,0 +1,364 @@
+package doctest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+func TestMain(m *testing.M) { embeddedtest.Main(m) }
+
+// wholeTime bounds the whole test on a busy machine.
+const wholeTime = 3 * time.Minute
+
+// world is what the pages' commands are run against.
+type world struct {
+	root string // of the repository
+	dir  string // holds bin/ and is where pages are run
+	env  []string
+
+	rpc, free       string // addresses: the demo's chain, a port that nobody has
+	database, redis string // services of one's own
+	document        string // ipfs://… --hash 0x…
+	jobs            int    // enqueued so far to have something to look at
+}
+
+// TestCommands runs what README.md and docs/*.md tell a reader to run.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
+	defer cancel()
+	w := newWorld(ctx, t)
+	pages, err := filepath.Glob(filepath.Join(w.root, "docs", "*.md"))
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	total := newTally()
+	for _, path := range append([]string{filepath.Join(w.root, "README.md")}, pages...) {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _ := filepath.Rel(w.root, path)
+		did, faults := w.runPage(ctx, string(raw))
+		for _, fault := range faults {
+			t.Errorf("%s: %v", name, fault)
+		}
+		t.Logf("%s: %s", name, did)
+		total.add(did)
+	}
+	t.Logf("all pages: %s", total)
+	if total.ran < 40 {
+		t.Errorf("only %d commands were run: are the blocks still found?", total.ran)
+	}
+}
+
+// newWorld builds the programs and starts what the pages expect to find.
+func newWorld(ctx context.Context, t *testing.T) *world {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{database: embeddedtest.Postgres(t, nil), redis: embeddedtest.Redis(t), free: embeddedtest.Address(t)}
+	var err error
+	w.root, err = filepath.Abs(filepath.Join("..", ".."))
+	must(err)
+	// Not t.TempDir: the demo's servers may be another user's.
+	w.dir, err = os.MkdirTemp("", "herald-doctest-")
+	must(err)
+	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
+	must(os.Chmod(w.dir, 0o711))
+	must(takeBinaries(filepath.Join(w.root, "bin"), filepath.Join(w.dir, "bin")))
+	_, err = trial.Build(ctx, w.root, filepath.Join(w.dir, "bin"), "./cmd/demo", "./examples/agent")
+	must(err)
+	w.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "TMPDIR=" + os.TempDir()}
+	if cache := os.Getenv("HERALD_CACHE"); cache != "" {
+		w.env = append(w.env, "HERALD_CACHE="+cache)
+	}
+	must(w.writeFiles())
+	w.startDemo(ctx, t)
+	return w
+}
+
+// takeBinaries copies what make has built, if it has: go build leaves what is up to date as it is, which saves the linking.
+func takeBinaries(from, into string) error {
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"worker", "enqueue", "demo", "agent"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(into, name), data, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFiles makes the files that the pages name.
+func (w *world) writeFiles() error {
+	for name, text := range map[string]string{
+		"token.txt": "a-token\n", "key.txt": "a-key\n", "jobs.jsonl": w.job() + "\n" + w.job() + "\n",
+		"feedback.json": `{"value": 100, "text": "Good."}` + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// job is of a chain without an RPC URL: its delivery is held.
+func (w *world) job() string {
+	w.jobs++
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":1,"agentId":"7","clientAddress":"0x1111111111111111111111111111111111111111",`+
+		`"feedbackIndex":%d,"value":"1"}`, w.jobs)
+}
+
+// startDemo runs the demo that README begins with, on a free port.
+func (w *world) startDemo(ctx context.Context, t *testing.T) {
+	t.Helper()
+	log := filepath.Join(w.dir, "demo.log")
+	demo, err := trial.Foreign{Name: "demo", Path: filepath.Join(w.dir, "bin", "demo"), Args: []string{"--listen", "127.0.0.1:0"},
+		Env: w.env, Log: log}.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := demo.Terminate(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(w.dir, "bin", "demo.env")); err == nil {
+			t.Error("the demo left its demo.env behind")
+		}
+	})
+	envFile := filepath.Join(w.dir, "bin", "demo.env")
+	err = trial.Until(ctx, 50*time.Millisecond, "the demo", func() (bool, error) {
+		select {
+		case <-demo.Done():
+			return false, errors.New("it has ended")
+		default:
+		}
+		_, err := os.Stat(envFile)
+		return err == nil, err
+	})
+	if err == nil {
+		err = w.lookAround(ctx)
+	}
+	if err != nil {
+		said, _ := os.ReadFile(log)
+		t.Fatalf("%v\n%s", err, said)
+	}
+}
+
+// lookAround learns what the demo has that stands for the pages' placeholders.
+func (w *world) lookAround(ctx context.Context) error {
+	s, err := w.openShell("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.close() }()
+	rpc, err := s.must(`printf %s "$RPC_URL_31337"`)
+	if err != nil {
+		return err
+	}
+	w.rpc = rpc
+	var id string
+	err = poll(ctx, "the first story to be accepted", func(context.Context) bool {
+		_, said, err := s.run("bin/worker delivery list --agent 31337:0 --json")
+		id = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`).FindString(said)
+		return err != nil || id != ""
+	})
+	if err != nil {
+		return err
+	}
+	said, err := s.must("bin/worker delivery show --json " + id)
+	if err != nil {
+		return err
+	}
+	var shown struct {
+		Job struct {
+			FeedbackURI  string
+			FeedbackHash common.Hash
+		}
+	}
+	if err := json.Unmarshal([]byte(said), &shown); err != nil {
+		return fmt.Errorf("delivery show --json: %w", err)
+	}
+	w.document = fmt.Sprintf("%s --hash %s", shown.Job.FeedbackURI, shown.Job.FeedbackHash)
+	return ctx.Err()
+}
+
+// openShell starts a shell as a block wants it.
+func (w *world) openShell(with string) (*shell, error) {
+	env := slices.Clone(w.env)
+	if with == ownServices {
+		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"))
+		return startShell(w.dir, w.root, w.free, env)
+	}
+	s, err := startShell(w.dir, w.root, "", env)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.must(". bin/demo.env"); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// runPage runs a page's commands and tells what it did.
+func (w *world) runPage(ctx context.Context, page string) (tally, []error) {
+	did := newTally()
+	blocks, faults := parsePage(page)
+	shells := map[string]*shell{}
+	defer func() {
+		for _, s := range shells {
+			_ = s.close()
+		}
+	}()
+	for _, b := range blocks {
+		if b.skip != "" {
+			did.skipped[b.skip] += len(b.commands)
+			continue
+		}
+		if shells[b.with] == nil {
+			s, err := w.openShell(b.with)
+			if err == nil && b.with == "" {
+				err = w.offerDelivery(s)
+			}
+			if err != nil {
+				return did, append(faults, err)
+			}
+			shells[b.with] = s
+		}
+		for _, c := range b.commands {
+			did.ran++
+			if err := w.runCommand(ctx, shells[b.with], c); err != nil {
+				faults = append(faults, fmt.Errorf("line %d: %s: %w", c.line, c.text, err))
+			}
+		}
+	}
+	return did, faults
+}
+
+func (w *world) runCommand(ctx context.Context, s *shell, c command) error {
+	text, err := w.substitute(c.text)
+	if err != nil {
+		return err
+	}
+	c.text = text
+	return s.perform(ctx, c)
+}
+
+// offerDelivery gives the page's shell the variable ID: a delivery that is held, so that it can be shown, replayed and cancelled.
+func (w *world) offerDelivery(s *shell) error {
+	_, err := s.must("ID=$(echo '" + w.job() + `' | bin/enqueue 2>/dev/null | cut -d' ' -f2); [ -n "$ID" ]`)
+	return err
+}
+
+// tally counts commands.
+type tally struct {
+	ran     int
+	skipped map[string]int // by reason
+}
+
+func newTally() tally { return tally{skipped: map[string]int{}} }
+
+func (a *tally) add(b tally) {
+	a.ran += b.ran
+	for reason, n := range b.skipped {
+		a.skipped[reason] += n
+	}
+}
+
+func (a tally) String() string {
+	text := []string{fmt.Sprintf("%d commands run", a.ran)}
+	for _, reason := range slices.Sorted(maps.Keys(a.skipped)) {
+		text = append(text, fmt.Sprintf("%d not run: %s", a.skipped[reason], reason))
+	}
+	return strings.Join(text, "; ")
+}
+
+// TestFaultsAreFound is the control of TestCommands: pages that must not pass. It needs no services.
+func TestFaultsAreFound(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, commands, want string }{
+		{"all well", "export A=1\n[ \"$A\" = 1 ]\nsh -c 'exit 3'   # refused (exit 3)\nmake test ARGS=--once", ""},
+		{"a failing command", "sh -c 'echo sorry; exit 7'", "sorry"},
+		{"another status than told", "true   # (exit 3)", "not with 3"},
+		{"a program that is not there", "bin/worcker doctor", "127"},
+		{"a target that is not there", "make tset", "tset"},
+		{"a placeholder", "curl https://…", "nothing stands for"},
+		{"a second worker", "bin/worker", "beside the demo"},
+		{"what would read the commands to come", "cat", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := startShell(t.TempDir(), root, "", os.Environ())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.close() })
+			w := &world{}
+			var said []string
+			for _, command := range splitCommands(strings.Split(c.commands, "\n"), 1) {
+				if err := w.runCommand(t.Context(), s, command); err != nil {
+					said = append(said, err.Error())
+				}
+			}
+			got := strings.Join(said, "\n")
+			if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestShellEnds: what a page leaves in the background ends with its shell.
+func TestShellEnds(t *testing.T) {
+	t.Parallel()
+	s, err := startShell(t.TempDir(), ".", "", os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := s.must("sleep 1000 & echo $!")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(said, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+	err = poll(t.Context(), "the job to end", func(context.Context) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	if err != nil {
+		t.Error(err)
+	}
+}

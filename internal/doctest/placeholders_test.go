@@ -1,0 +1,55 @@
+package doctest
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// substitution says what is run in place of something that the pages cannot know. These are all there are; docs/development.md
+// tells writers of them.
+type substitution struct {
+	text string // of the page
+	real func(w *world) string
+	why  string
+}
+
+var substitutions = []substitution{
+	{"8453:42", func(w *world) string { return "31337:0" }, "the agent of the demo's first story"},
+	{"RPC_URL_8453=https://…", func(w *world) string { return "RPC_URL_31337=" + w.rpc }, "the demo's chain"},
+	{"127.0.0.1:8081", func(w *world) string { return w.free }, "a port that is free here"},
+	{"postgres://herald@db.example/herald", func(w *world) string { return "'" + w.database + "'" }, "an empty database"},
+	{"redis://redis.example", func(w *world) string { return "'" + w.redis + "'" }, "an empty Redis"},
+	{"ipfs://… --hash 0x…", func(w *world) string { return w.document }, "the feedback file of the demo's first story"},
+}
+
+// placeholder is what a reader fills in and nothing above stands for.
+var placeholder = regexp.MustCompile(`…|<[a-z][a-zA-Z-]*>`)
+
+// substitute fills a command in. What is left to fill in is a fault of the page.
+func (w *world) substitute(text string) (string, error) {
+	for _, s := range substitutions {
+		if strings.Contains(text, s.text) {
+			text = strings.ReplaceAll(text, s.text, s.real(w))
+		}
+	}
+	if left := placeholder.FindString(text); left != "" {
+		return "", fmt.Errorf("nothing stands for %q: write something real, or add a substitution", left)
+	}
+	return text, nil
+}
+
+func TestSubstitute(t *testing.T) {
+	t.Parallel()
+	w := &world{rpc: "http://127.0.0.1:1"}
+	if got, err := w.substitute("RPC_URL_8453=https://… bin/worker agent show 8453:42 < token.txt"); err != nil ||
+		got != "RPC_URL_31337=http://127.0.0.1:1 bin/worker agent show 31337:0 < token.txt" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, left := range []string{"curl https://…", "bin/worker delivery show <id>"} {
+		if got, err := w.substitute(left); err == nil {
+			t.Errorf("%q became %q", left, got)
+		}
+	}
+}

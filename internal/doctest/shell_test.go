@@ -1,0 +1,190 @@
+package doctest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// commandTime bounds one command on a busy machine.
+const commandTime = time.Minute
+
+// driver is what the shell runs: commands come on descriptor 3, each ended by a NUL, and their statuses go to 4. What a command
+// exports, sources and starts stays, as in a terminal.
+const driver = `
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+make() { command make -n -C "$DOCTEST_ROOT" "$@"; }
+while IFS= read -r -d '' -u 3 command; do
+	eval "$command" </dev/null >"$DOCTEST_OUTPUT" 2>&1 3<&- 4>&-
+	echo $? >&4
+done
+`
+
+// shell is a bash in which a page's commands run one after the other.
+type shell struct {
+	output   string // file with what the last command said
+	listen   string // where a worker that it starts listens; empty: it may start none
+	cmd      *exec.Cmd
+	commands *os.File
+	statuses *os.File
+	read     *bufio.Reader
+}
+
+func startShell(dir, root, listen string, env []string) (_ *shell, err error) {
+	commandsRead, commands, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	statuses, statusesWrite, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, commandsRead.Close(), commands.Close())
+	}
+	s := &shell{output: filepath.Join(dir, "output.txt"), listen: listen, commands: commands, statuses: statuses, read: bufio.NewReader(statuses)}
+	s.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", driver)
+	s.cmd.Dir = dir
+	s.cmd.Env = append(append([]string(nil), env...), "DOCTEST_ROOT="+root, "DOCTEST_OUTPUT="+s.output)
+	s.cmd.ExtraFiles = []*os.File{commandsRead, statusesWrite}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = s.cmd.Start()
+	err = errors.Join(err, commandsRead.Close(), statusesWrite.Close())
+	if err != nil {
+		return nil, errors.Join(err, commands.Close(), statuses.Close())
+	}
+	return s, nil
+}
+
+// close ends the shell and what it left in the background.
+func (s *shell) close() error {
+	err := s.commands.Close() // the shell ends with it, and its trap ends its jobs
+	s.cmd.WaitDelay = 10 * time.Second
+	_ = s.cmd.Wait() // its status is the last command's
+	return errors.Join(err, s.statuses.Close())
+}
+
+// run runs one command and returns its status and what it said.
+func (s *shell) run(text string) (status int, said string, err error) {
+	if _, err := s.commands.WriteString(text + "\x00"); err != nil {
+		return 0, "", err
+	}
+	if err := s.statuses.SetReadDeadline(time.Now().Add(commandTime)); err != nil {
+		return 0, "", err
+	}
+	line, err := s.read.ReadString('\n')
+	out, _ := os.ReadFile(s.output)
+	if err != nil {
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // what hangs would hold the shell
+		return 0, string(out), fmt.Errorf("it did not end within %s: %w", commandTime, err)
+	}
+	status, err = strconv.Atoi(strings.TrimSpace(line))
+	return status, string(out), err
+}
+
+// must is run for what the test itself needs.
+func (s *shell) must(text string) (string, error) {
+	status, said, err := s.run(text)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s: status %d: %s", text, status, said)
+	}
+	return said, err
+}
+
+var (
+	serving = regexp.MustCompile(`^(\w+=\S+ )*bin/worker$`)
+	address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+)
+
+// perform runs a command of a page, as its kind wants it (see the package's comment).
+func (s *shell) perform(ctx context.Context, c command) error {
+	var code int
+	var said string
+	var err error
+	switch {
+	case serving.MatchString(c.text):
+		code, said, err = s.serve(ctx, c.text)
+	default:
+		if code, said, err = s.run(c.text); err == nil && strings.HasSuffix(c.text, "&") {
+			err = awaitListeners(ctx, address.FindAllString(c.text, -1))
+		}
+	}
+	if err == nil && code != c.status {
+		err = fmt.Errorf("it ended with %d, not with %d", code, c.status)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, strings.TrimSpace(said[max(0, len(said)-3000):]))
+	}
+	return nil
+}
+
+// serve runs a worker until it is ready, and ends it.
+func (s *shell) serve(ctx context.Context, text string) (int, string, error) {
+	if s.listen == "" {
+		return 0, "", fmt.Errorf("beside the demo's worker no other can run: mark the block %q", ownServices)
+	}
+	if _, err := s.must(text + ` >served.txt 2>&1 & served=$!`); err != nil {
+		return 0, "", err
+	}
+	ready := awaitReady(ctx, "http://"+s.listen+"/readyz")
+	code, said, err := s.run(`kill -TERM $served; wait $served; ended=$?; cat served.txt; (exit $ended)`)
+	return code, said, errors.Join(ready, err)
+}
+
+// poll asks until ok says yes, for as long as one command may take.
+func poll(ctx context.Context, what string, ok func(ctx context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for !ok(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s for %s: %w", commandTime, what, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func awaitReady(ctx context.Context, url string) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	return poll(ctx, "the worker to be ready", func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// awaitListeners waits until somebody takes connections at each address.
+func awaitListeners(ctx context.Context, addresses []string) error {
+	for _, a := range addresses {
+		err := poll(ctx, "somebody to listen at "+a, func(ctx context.Context) bool {
+			var d net.Dialer
+			conn, err := d.DialContext(ctx, "tcp", a)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
