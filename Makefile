@@ -38,10 +38,11 @@ help: ## List what make can do here.
 build: ## Build bin/worker, bin/enqueue, bin/demo and bin/agent.
 	$(GO) build $(LINK) -o bin/ ./cmd/worker ./cmd/enqueue ./cmd/demo ./examples/agent
 
-# The demo runs the worker inside itself. Only who stays to look around needs the operator's commands.
+# The demo runs the worker inside itself. Only who stays to look around needs the commands of operators and indexers.
 .PHONY: demo
-demo: ## Show everything on this machine, nothing installed. ARGS=--once leaves when it has been told.
-	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker)
+demo: ## Show everything on this machine, nothing installed. ARGS=--once exits after the five stories.
+	@echo 'Compiling bin/demo and bin/agent$(if $(findstring --once,$(ARGS)),,, bin/worker and bin/enqueue): minutes the first time, seconds when little has changed.'
+	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker ./cmd/enqueue)
 	bin/demo $(ARGS)
 
 .PHONY: screenshot

@@ -104,7 +104,7 @@ func variables() []variable {
 // Doc is one row of the documentation of the environment.
 type Doc struct{ Name, Default, Help string }
 
-// Docs lists every variable, per-chain ones last, for the README's table.
+// Docs lists every variable, per-chain ones last, for docs/settings.md.
 func Docs() []Doc {
 	var out []Doc
 	for _, v := range variables() {

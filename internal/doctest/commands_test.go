@@ -131,7 +131,7 @@ func (w *world) writeFiles() error {
 func (w *world) job() string {
 	w.jobs++
 	return fmt.Sprintf(`{"type":"NewFeedback","chainId":1,"agentId":"7","clientAddress":"0x1111111111111111111111111111111111111111",`+
-		`"feedbackIndex":%d,"value":"1"}`, w.jobs)
+		`"feedbackIndex":%d,"value":"1","valueDecimals":0}`, w.jobs)
 }
 
 // startDemo runs the demo that README begins with, on a free port.
@@ -273,7 +273,7 @@ func (w *world) runCommand(ctx context.Context, s *shell, c command) error {
 
 // offerDelivery gives the page's shell the variable ID: a delivery that is held, so that it can be shown, replayed and cancelled.
 func (w *world) offerDelivery(s *shell) error {
-	_, err := s.must("ID=$(echo '" + w.job() + `' | bin/enqueue 2>/dev/null | cut -d' ' -f2); [ -n "$ID" ]`)
+	_, err := s.must("ID=$(echo '" + w.job() + `' | bin/enqueue | sed -n 's/^accepted \([^ ]*\).*/\1/p'); [ -n "$ID" ]`)
 	return err
 }
 

@@ -16,11 +16,12 @@ type substitution struct {
 }
 
 var substitutions = []substitution{
-	{"8453:42", func(w *world) string { return "31337:0" }, "the agent of the demo's first story"},
+	{"8453:42", func(*world) string { return "31337:0" }, "the agent of the demo's first story"},
 	{"RPC_URL_8453=https://…", func(w *world) string { return "RPC_URL_31337=" + w.rpc }, "the demo's chain"},
 	{"127.0.0.1:8081", func(w *world) string { return w.free }, "a port that is free here"},
 	{"postgres://herald@db.example/herald", func(w *world) string { return "'" + w.database + "'" }, "an empty database"},
 	{"redis://redis.example", func(w *world) string { return "'" + w.redis + "'" }, "an empty Redis"},
+	{"remove OLD", func(*world) string { return "remove $(bin/worker keys list | awk 'NR==2 {print $1}')" }, "the key made first"},
 	{"ipfs://… --hash 0x…", func(w *world) string { return w.document }, "the feedback file of the demo's first story"},
 }
 

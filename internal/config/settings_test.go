@@ -1,44 +1,39 @@
 package config
 
 import (
-	"errors"
 	"flag"
-	"io/fs"
 	"os"
 	"strings"
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of settings in README.md")
+var update = flag.Bool("update", false, "rewrite the table in docs/settings.md")
 
 const (
-	readme     = "../../README.md"
+	settings   = "../../docs/settings.md"
 	tableBegin = "<!-- config:begin -->\n"
 	tableEnd   = "<!-- config:end -->\n"
 )
 
-// TestReadme: the README's table of settings is the code's. `go test ./internal/config -run TestReadme -update` rewrites it.
-func TestReadme(t *testing.T) {
-	raw, err := os.ReadFile(readme)
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("README.md is not written yet")
-	}
+// TestSettingsPage: the table of settings is the code's. `go test ./internal/config -run TestSettingsPage -update` rewrites it.
+func TestSettingsPage(t *testing.T) {
+	raw, err := os.ReadFile(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, begins := strings.Cut(string(raw), tableBegin)
 	old, after, ends := strings.Cut(rest, tableEnd)
 	if !begins || !ends {
-		t.Fatalf("README.md has no place for the table of settings: add the lines %s and %s to it", strings.TrimSpace(tableBegin), strings.TrimSpace(tableEnd))
+		t.Fatalf("docs/settings.md has no place for the table: add the lines %s and %s to it", strings.TrimSpace(tableBegin), strings.TrimSpace(tableEnd))
 	}
 	table := markdown(Docs())
 	if old == table {
 		return
 	}
 	if !*update {
-		t.Fatal("README.md's table of settings is not the code's: run `go test ./internal/config -run TestReadme -update`")
+		t.Fatal("docs/settings.md is not the code's: run `go test ./internal/config -run TestSettingsPage -update`")
 	}
-	if err := os.WriteFile(readme, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(settings, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A shell reads from demo.env what was written, whatever it holds; the file is its owner's alone and goes when the demo ends.
+func TestEnvFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "demo.env")
+	const commands = `[["/a b/it's","$HOME"]]`
+	w := &world{}
+	if err := w.writeEnvFile(path, []string{"HERALD_DATA=/tmp/x", "HERALD_STDIO_COMMANDS=" + commands}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := readEnvFile(file, "HERALD_STDIO_COMMANDS"); !ok || got != commands {
+		t.Errorf("read %q, %t", got, ok)
+	}
+	if got, ok := readEnvFile(file, "DATABASE_URL"); ok {
+		t.Errorf("read %q, which was not written", got)
+	}
+	sh := exec.Command("sh", "-c", `. "$0"; printf '%s,%s,%s' "$HERALD_DATA" "$HERALD_STDIO_COMMANDS" "$DATABASE_URL"`, path)
+	sh.Env = append(os.Environ(), "DATABASE_URL=postgres://elsewhere")
+	if out, err := sh.CombinedOutput(); err != nil || string(out) != "/tmp/x,"+commands+"," {
+		t.Errorf("the shell has %q, %v", out, err)
+	}
+	if info, err := os.Stat(path); err != nil {
+		t.Error(err)
+	} else if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %s", info.Mode())
+	}
+	if err := w.removeEnvFile(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("after the end: %v", err)
+	}
+	// Another demo has taken the place.
+	if err := w.writeEnvFile(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("another's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.removeEnvFile(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("another demo's file is gone: %v", err)
+	}
+}
+
+func TestFeedbackIsChecked(t *testing.T) {
+	t.Parallel()
+	large := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(large, make([]byte, maxFeedbackFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		give feedbackCmd
+		want string // in the error; empty: taken
+	}{
+		{"whole", feedbackCmd{Agent: "0", Value: "-12", Decimals: 18, Text: "a"}, ""},
+		{"a name for an agent", feedbackCmd{Agent: "x", Value: "1"}, "--agent"},
+		{"an agent below 0", feedbackCmd{Agent: "-1", Value: "1"}, "--agent"},
+		{"a point in the value", feedbackCmd{Agent: "0", Value: "99.77"}, "--decimals"},
+		{"a value over 127 bits", feedbackCmd{Agent: "0", Value: new(big.Int).Lsh(big.NewInt(1), 127).String()}, "--value"},
+		{"too many decimals", feedbackCmd{Agent: "0", Value: "1", Decimals: 19}, "at most 18"},
+		{"too large a file", feedbackCmd{Agent: "0", Value: "1", File: large}, "larger than"},
+	} {
+		_, err := c.give.parse()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// Without a demo, or with one that was killed, feedback says what to do.
+func TestFeedbackWithoutDemo(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "demo.env")
+	give := feedbackCmd{Agent: "0", Value: "1"}
+	if err := give.give(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "no demo is running") {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := os.WriteFile(path, formatEnvFile([]string{"HERALD_DATA=" + t.TempDir()}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := give.give(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "the demo has ended") {
+		t.Errorf("with a file of the past: %v", err)
+	}
+}
