@@ -350,7 +350,7 @@ func (a *app) storeAtHand() (*openStore, error) {
 	defer cancel()
 	brief := *a
 	brief.ctx = ctx
-	return brief.store()
+	return brief.dispatching()
 }
 
 // keep writes down what was learned, when there is a store. That there is none is no failure.
