@@ -95,7 +95,7 @@ func (c *agentResolveCmd) uri(a *app) error {
 		if v.Reason == retry.AddressBlocked {
 			r.Verdict = "The document was not fetched: its address is private (address_blocked): " + v.Text
 		}
-		if v.Ending == retry.Wait {
+		if v.Ending == retry.Wait || v.Ending == retry.Hold {
 			r.Verdict, again = "the document was not fetched ("+string(v.Reason)+"): "+v.Text, errNotNow
 		}
 	} else {

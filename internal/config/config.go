@@ -26,7 +26,7 @@ type Config struct {
 	Chains map[uint64]Chain
 
 	IPFSGateways   []string
-	ArweaveGateway string // without it ar:// is unavailable
+	ArweaveGateway string // empty: deliveries that need ar:// are held, gateway_unconfigured
 
 	Listen   string
 	APIToken secret.Secret

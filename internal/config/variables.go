@@ -42,7 +42,7 @@ func variables() []variable {
 		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker only). redis: only with REDIS_URL.", false,
 			oneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
-		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far as a hash on chain matches. Without it ar:// cannot be had.", false, setArweave},
+		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far as a hash on chain matches. Without it deliveries that need an ar:// document or file are held (gateway_unconfigured).", false, setArweave},
 		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false, setListen},
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},

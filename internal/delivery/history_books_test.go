@@ -239,9 +239,9 @@ func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-func (b *books) Release(ctx context.Context, chains []uint64, limit int) (n int, err error) {
+func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (n int, err error) {
 	err = b.do(ctx, "release", "", false, func(ctx context.Context) error {
-		n, err = b.base.Release(ctx, chains, limit)
+		n, err = b.base.Release(ctx, chains, gateway, limit)
 		return err
 	})
 	return n, err

@@ -100,6 +100,9 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	case retry.Hold:
 		a.out.Status = store.Held
 	case retry.Wait:
+		if v.Free && v.Pause == 0 {
+			v.Pause = retry.BackOff(a.claim.N)
+		}
 		delay, more := p.Schedule.Next(a.claim.Budget, v, p.Random())
 		a.out.Status, a.out.Delay, a.out.Task = store.Waiting, delay, delay <= redisWait
 		if !more {

@@ -22,7 +22,7 @@ type ReleaseLedger interface {
 }
 
 // calledReasons hold what waits for somebody to say where an agent is called, and with what.
-var calledReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured)}
+var calledReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured), string(retry.GatewayUnconfigured)}
 
 // ReleaserConfig makes a Releaser.
 type ReleaserConfig struct {

@@ -471,7 +471,7 @@ func TestCalledTwice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := []string{"1[auth_required chain_unconfigured]", "1[auth_required chain_unconfigured]"}; !slices.Equal(l.got, want) {
+	if want := []string{"1[auth_required chain_unconfigured gateway_unconfigured]", "1[auth_required chain_unconfigured gateway_unconfigured]"}; !slices.Equal(l.got, want) {
 		t.Errorf("released: %q", l.got)
 	}
 }

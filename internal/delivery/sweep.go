@@ -19,7 +19,7 @@ type SweepLedger interface {
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (int, error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
-	Release(ctx context.Context, chains []uint64, limit int) (int, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
@@ -35,6 +35,7 @@ type SweeperConfig struct {
 	Ledger     SweepLedger
 	Dispatcher *Dispatcher
 	Chains     []uint64 // chains with an RPC URL: what was held for want of one is released
+	Gateway    bool     // there is an Arweave gateway: the same
 	Attempts   int      // a delivery has; a lease that runs out on the last one ends it
 	Logger     *slog.Logger
 
@@ -193,7 +194,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	released, err := s.Ledger.Release(ctx, s.Chains, s.Batch)
+	released, err := s.Ledger.Release(ctx, s.Chains, s.Gateway, s.Batch)
 	if err != nil {
 		return err
 	}

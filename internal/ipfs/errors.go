@@ -65,6 +65,15 @@ func explainUnavailable(uri, peer string, within time.Duration, err error) *Unav
 	return &UnavailableError{URI: uri, Err: netguard.Explain(peer, within, err)}
 }
 
+// NoGatewayError says that the document lies on Arweave and nobody has configured a gateway to it.
+type NoGatewayError struct {
+	URI string
+}
+
+func (e *NoGatewayError) Error() string {
+	return fmt.Sprintf("%s cannot be fetched without an Arweave gateway: set ARWEAVE_GATEWAY and restart the worker", e.URI)
+}
+
 // TooLargeError says that the document, or what has to be read to reach it, is
 // over the limit. Final.
 type TooLargeError struct {

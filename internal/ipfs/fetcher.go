@@ -27,7 +27,7 @@ type Config struct {
 	Gateways []string
 
 	// Arweave is the https gateway for ar:// documents, fetched through Guard.
-	// Default empty: ar:// is unavailable.
+	// Default empty: ar:// is a *NoGatewayError.
 	Arweave string
 
 	// Guard dials the hosts that strangers name. Required.
@@ -273,7 +273,7 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Vali
 		return f.web(ctx, ref.web, limit, v)
 	case SourceAr:
 		if f.arweave == nil {
-			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("no Arweave gateway is configured")}
+			return Document{}, &NoGatewayError{URI: ref.shown}
 		}
 		id, path, _ := strings.Cut(ref.arweave, "/")
 		u := f.arweave.JoinPath(url.PathEscape(percentDecode(id)))

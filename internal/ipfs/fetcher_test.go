@@ -173,6 +173,7 @@ func kind(err error) string {
 		none        *ipfs.NoDocumentError
 		notFound    *ipfs.NotFoundError
 		unavailable *ipfs.UnavailableError
+		gateway     *ipfs.NoGatewayError
 		large       *ipfs.TooLargeError
 		invalid     *ipfs.InvalidError
 		blocked     *netguard.BlockedError
@@ -189,6 +190,8 @@ func kind(err error) string {
 		return "not found"
 	case errors.As(err, &unavailable):
 		return "unavailable"
+	case errors.As(err, &gateway):
+		return "no gateway"
 	case errors.As(err, &large):
 		return "large"
 	case errors.As(err, &invalid):
@@ -254,7 +257,7 @@ func TestNoFile(t *testing.T) {
 		"ipfs://" + big.String():     "large",
 		"ipfs://" + missing.String(): "not found", // a block in the middle is gone
 		"ipfs://" + dir + "/../x":    "invalid",
-		"ar://x":                     "unavailable",
+		"ar://x":                     "no gateway",
 		"ipfs://" + id(g.AddBlock([]byte("\xff\xff"), cid.DagProtobuf, multihash.SHA2_256)).String():         "invalid",
 		"ipfs://" + id(g.AddBlock([]byte("\xa1aa\x01"), cid.DagCBOR, multihash.SHA2_256)).String():           "none",
 		"ipfs://" + id(g.AddBlock([]byte("\x0a\x02\x08\x63"), cid.DagProtobuf, multihash.SHA2_256)).String(): "invalid",

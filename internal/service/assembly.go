@@ -168,7 +168,7 @@ func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Sch
 		grace = -1 // it was away because this process was: nobody else knows anything
 	}
 	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.sweeps, Dispatcher: d, Chains: slices.Sorted(maps.Keys(a.content.chains)),
-		Attempts: s.Attempts(), Expiry: cfg.Expiry, Retention: cfg.Retention, Grace: grace, Logger: o.Logger})
+		Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(), Expiry: cfg.Expiry, Retention: cfg.Retention, Grace: grace, Logger: o.Logger})
 	return err
 }
 

@@ -158,7 +158,7 @@ func TestPlans(t *testing.T) {
 		"expire_leases":   {q.expireLeases, `ARRAY[` + id + `]::uuid[], 11`},
 		"too_old":         {q.tooOld, `'30 days', 500`},
 		"expire":          {q.expire, `ARRAY[` + id + `]::uuid[], '30 days'`},
-		"release":         {q.release, `'{1}', 500`},
+		"release":         {q.release, `'{1}', true, 500`},
 		"overdue":         {q.overdue, `'15 s', ` + id + `, 500`},
 		"redispatch":      {q.redispatch, id + `, 1`},
 		"depth":           {q.depth, ``},

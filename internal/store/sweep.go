@@ -259,9 +259,10 @@ func (s *Store) Depth(ctx context.Context) (Depth, error) {
 	return d, nil
 }
 
-// Release queues what was held because its chain had no RPC URL, for the chains that have one now; it returns how many.
-func (s *Store) Release(ctx context.Context, chains []uint64, limit int) (int, error) {
-	if len(chains) == 0 {
+// Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave gateway. It returns
+// how many.
+func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error) {
+	if len(chains) == 0 && !gateway {
 		return 0, nil
 	}
 	ctx, cancel := s.bound(ctx)
@@ -270,9 +271,9 @@ func (s *Store) Release(ctx context.Context, chains []uint64, limit int) (int, e
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
-	tag, err := s.pool.Exec(ctx, s.sql.release, ids, limit)
+	tag, err := s.pool.Exec(ctx, s.sql.release, ids, gateway, limit)
 	if err != nil {
-		return 0, fmt.Errorf("release deliveries of chains that have an RPC URL now: %w", Plain(err))
+		return 0, fmt.Errorf("release deliveries whose chain has an RPC URL, or whose gateway is set, now: %w", Plain(err))
 	}
 	return int(tag.RowsAffected()), nil
 }

@@ -177,7 +177,7 @@ func TestRelease(t *testing.T) {
 		chains []uint64
 		want   int
 	}{{nil, 0}, {[]uint64{1, 10}, 0}, {[]uint64{1, 8453}, 1}, {[]uint64{8453}, 0}} {
-		if n, err := s.Release(t.Context(), tt.chains, 10); n != tt.want || err != nil {
+		if n, err := s.Release(t.Context(), tt.chains, false, 10); n != tt.want || err != nil {
 			t.Errorf("%v: %d, %v", tt.chains, n, err)
 		}
 	}

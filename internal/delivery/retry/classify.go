@@ -159,6 +159,7 @@ func ofChain(err error, _ *Verdict) (Reason, bool) {
 
 func ofContent(err error, v *Verdict) (Reason, bool) {
 	var none *ipfs.NoDocumentError
+	var gateway *ipfs.NoGatewayError
 	var missing *ipfs.NotFoundError
 	var away *ipfs.UnavailableError
 	var large *ipfs.TooLargeError
@@ -168,6 +169,8 @@ func ofContent(err error, v *Verdict) (Reason, bool) {
 		return NoDocument, true
 	case errors.As(err, &large), errors.As(err, &invalid):
 		return NoDocument, true
+	case errors.As(err, &gateway):
+		return GatewayUnconfigured, true
 	case errors.As(err, &away):
 		v.RetryAfter = away.RetryAfter
 		return ContentUnavailable, true

@@ -42,14 +42,15 @@ func TestClassify(t *testing.T) {
 		agent bool // the agent is to blame
 	}{
 		// The chain.
-		"node away":        {&chain.UnavailableError{ChainID: 1, Err: io.EOF}, ChainUnavailable, Wait, false, false},
-		"wrong node":       {&chain.WrongChainError{Want: 1, Got: 2}, ChainUnavailable, Wait, false, false},
-		"no contract":      {&chain.UnavailableError{Err: &chain.NoContractError{ChainID: 1}}, ChainUnavailable, Wait, false, false},
+		"node away":        {&chain.UnavailableError{ChainID: 1, Err: io.EOF}, ChainUnavailable, Wait, true, false},
+		"wrong node":       {&chain.WrongChainError{Want: 1, Got: 2}, ChainUnavailable, Wait, true, false},
+		"no contract":      {&chain.UnavailableError{Err: &chain.NoContractError{ChainID: 1}}, ChainUnavailable, Wait, true, false},
 		"no such agent":    {&chain.NoSuchAgentError{ChainID: 1}, AgentNotFound, Skip, false, false},
-		"node timed out":   {&chain.UnavailableError{Err: context.DeadlineExceeded}, ChainUnavailable, Wait, false, false},
+		"node timed out":   {&chain.UnavailableError{Err: context.DeadlineExceeded}, ChainUnavailable, Wait, true, false},
 		"event forged":     {Fail(EventNotFound, "no such event"), EventNotFound, Reject, false, false},
 		"not confirmed":    {Pause(NotConfirmed, time.Second, "wait"), NotConfirmed, Wait, true, false},
 		"no RPC URL":       {Fail(ChainUnconfigured, "set it"), ChainUnconfigured, Hold, true, false},
+		"no gateway":       {fmt.Errorf("registration document: %w", &ipfs.NoGatewayError{URI: "ar://x"}), GatewayUnconfigured, Hold, true, false},
 		"revoked":          {Fail(Revoked, "gone"), Revoked, Skip, false, false},
 		"agent disabled":   {Fail(AgentDisabled, "enable it"), AgentDisabled, Hold, true, false},
 		"unreadable job":   {fmt.Errorf("claim: %w", store.ErrUnreadableJob), InvalidJob, Reject, false, false},
@@ -186,15 +187,15 @@ func TestEveryReasonHasItsEnding(t *testing.T) {
 		Skip: {NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered, NeverDelivered},
 		Reject: {InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
 			TransportRefused, AuthFailed, ToolError, BadResponse},
-		Hold: {AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured},
-		Wait: {NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
-			ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown, InternalError},
+		Hold: {AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured},
+		Wait: {NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
+			ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown, InternalError},
 	} {
 		for _, r := range reasons {
 			v := Classify(Fail(r, "text"))
 			free := ending == Hold
 			switch r {
-			case NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
+			case NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
 				free = true
 			}
 			if v.Ending != ending || v.Free != free {
@@ -287,7 +288,7 @@ func TestClassifyTellsWhatElseFollows(t *testing.T) {
 
 func TestLimited(t *testing.T) {
 	t.Parallel()
-	for r, want := range map[Reason]bool{AgentBusy: true, Throttled: true, BreakerOpen: true, OverBudget: true,
+	for r, want := range map[Reason]bool{ChainUnavailable: true, AgentBusy: true, Throttled: true, BreakerOpen: true, OverBudget: true,
 		NotConfirmed: false, BehindEarlier: false, AuthRequired: false, ConnectFailed: false} {
 		if got := Classify(Pause(r, time.Second, "")).Limited(); got != want {
 			t.Errorf("%s: %t", r, got)

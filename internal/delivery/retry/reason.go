@@ -44,21 +44,23 @@ const (
 	AgentDisabled     Reason = "agent_disabled"
 	HeldUnknown       Reason = "held_unknown"
 	ChainUnconfigured Reason = "chain_unconfigured"
+	// GatewayUnconfigured is for documents and files on Arweave.
+	GatewayUnconfigured Reason = "gateway_unconfigured"
 )
 
 // Reasons of waits that cost no attempt.
 const (
-	NotConfirmed  Reason = "not_confirmed"
-	AgentBusy     Reason = "agent_busy"
-	BehindEarlier Reason = "behind_earlier"
-	BreakerOpen   Reason = "breaker_open"
-	Throttled     Reason = "throttled"
-	OverBudget    Reason = "over_budget"
+	NotConfirmed     Reason = "not_confirmed"
+	ChainUnavailable Reason = "chain_unavailable"
+	AgentBusy        Reason = "agent_busy"
+	BehindEarlier    Reason = "behind_earlier"
+	BreakerOpen      Reason = "breaker_open"
+	Throttled        Reason = "throttled"
+	OverBudget       Reason = "over_budget"
 )
 
 // Reasons of waits that cost an attempt, and of death when the attempts are spent.
 const (
-	ChainUnavailable   Reason = "chain_unavailable"
 	ContentUnavailable Reason = "content_unavailable"
 	ConnectFailed      Reason = "connect_failed"
 	Timeout            Reason = "timeout"
@@ -75,7 +77,7 @@ func Reasons() []Reason {
 		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
 		TransportRefused, AuthFailed, ToolError, BadResponse,
 		Operator, Reorg,
-		AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured,
+		AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
 		NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
 		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown, InternalError,
 		Expired}
@@ -100,7 +102,7 @@ func (r Reason) ending() Ending {
 	case InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
 		TransportRefused, AuthFailed, ToolError, BadResponse:
 		return Reject
-	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured:
+	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured:
 		return Hold
 	}
 	return Wait
@@ -109,8 +111,8 @@ func (r Reason) ending() Ending {
 // free tells whether a wait or hold for this reason costs no attempt.
 func (r Reason) free() bool {
 	switch r {
-	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured,
-		NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
+	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
+		NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
 		return true
 	}
 	return false
@@ -128,15 +130,15 @@ type Verdict struct {
 	Text       string // a sentence for people, without secrets
 
 	RetryAfter time.Duration // what the other side asked for; 0: nothing
-	Pause      time.Duration // length of a free wait
+	Pause      time.Duration // length of a free wait; 0: BackOff
 
 	aside bool // somebody beside the agent failed: its endpoint may be well
 }
 
-// Limited tells whether the wait comes from a limit that the agent's other deliveries would meet as well.
+// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit, or a chain that is away.
 func (v Verdict) Limited() bool {
 	switch v.Reason {
-	case AgentBusy, Throttled, BreakerOpen, OverBudget:
+	case ChainUnavailable, AgentBusy, Throttled, BreakerOpen, OverBudget:
 		return true
 	}
 	return false

@@ -50,6 +50,15 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	return d, true
 }
 
+// maxBackOff is the longest free wait that nobody gave a length.
+const maxBackOff = 5 * time.Minute
+
+// BackOff is how long to wait, at no cost, for something that is away, after a delivery was handed out n times (1-based): a second, doubled
+// each time. It has no end but the delivery's expiry.
+func BackOff(n int) time.Duration {
+	return min(time.Second<<min(max(n-1, 0), 10), maxBackOff)
+}
+
 func spread(d time.Duration, rnd float64) time.Duration {
 	return time.Duration(float64(d) * (1 - jitter + 2*jitter*rnd))
 }

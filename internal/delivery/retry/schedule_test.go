@@ -101,3 +101,13 @@ func TestNewScheduleRefuses(t *testing.T) {
 		t.Error("a negative wait is taken")
 	}
 }
+
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]time.Duration{-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second,
+		9: 256 * time.Second, 10: 5 * time.Minute, 1 << 30: 5 * time.Minute} {
+		if got := BackOff(n); got != want {
+			t.Errorf("task %d: %s, want %s", n, got, want)
+		}
+	}
+}

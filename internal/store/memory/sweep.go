@@ -55,10 +55,11 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 	}), nil
 }
 
-// Release queues what was held for want of an RPC URL.
-func (s *Store) Release(_ context.Context, chains []uint64, limit int) (int, error) {
+// Release queues what was held for want of an RPC URL or of an Arweave gateway.
+func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (int, error) {
 	return s.each(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Held || r.Reason != "chain_unconfigured" || !slices.Contains(chains, r.ChainID) {
+		chain := r.Reason == "chain_unconfigured" && slices.Contains(chains, r.ChainID)
+		if r.Status != store.Held || !chain && !(r.Reason == "gateway_unconfigured" && gateway) {
 			return false
 		}
 		r.queue(now)

@@ -1,7 +1,7 @@
--- release: deliveries that were held because their chain had no RPC URL join their agents' lines.
+-- release: deliveries that were held because a setting was missing join their agents' lines: an RPC URL for their chain, or a gateway.
 --
--- $1 chain ids bigint[] that have one now   $2 at most this many
+-- $1 chain ids bigint[] that have an RPC URL now   $2 true: there is an Arweave gateway now   $3 at most this many
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
  WHERE id IN (SELECT id FROM herald.deliveries
-               WHERE place = 'held' AND reason = 'chain_unconfigured' AND chain_id = ANY($1)
-               ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED)
+               WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
+               ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)

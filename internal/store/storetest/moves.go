@@ -156,20 +156,31 @@ func (s *suite) expiry() {
 	s.claim(again[0])
 }
 
-func (s *suite) releaseOfChains() {
-	task, auth := s.takeOne(1), s.takeOne(2)
+func (s *suite) releaseOfSettings() {
+	task, auth, ar := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(task), store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true})
 	s.heldBack(auth)
+	s.record(s.claim(ar), store.Outcome{Status: store.Held, Reason: "gateway_unconfigured", Free: true})
 	for _, tt := range []struct {
-		chains []uint64
-		want   int
-	}{{nil, 0}, {[]uint64{1, 10}, 0}, {[]uint64{1, 8453}, 1}, {[]uint64{8453}, 0}} {
-		if n, err := s.Release(s.Context(), tt.chains, 10); n != tt.want || err != nil {
-			s.Errorf("%v releases %d (%v), want %d", tt.chains, n, err, tt.want)
+		chains  []uint64
+		gateway bool
+		want    int
+	}{{nil, false, 0}, {[]uint64{1, 10}, false, 0}, {[]uint64{1, 8453}, false, 1}, {[]uint64{8453}, false, 0}} {
+		if n, err := s.Release(s.Context(), tt.chains, tt.gateway, 10); n != tt.want || err != nil {
+			s.Errorf("%v, gateway %t, releases %d (%v), want %d", tt.chains, tt.gateway, n, err, tt.want)
 		}
 	}
+	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
 	s.refused(task.ID, task.N, "it is in the line")
 	if next := s.next(); next.ID != task.ID || next.N != task.N+1 {
+		s.Errorf("%+v", next)
+	}
+	for want := 1; want >= 0; want-- {
+		if n, err := s.Release(s.Context(), nil, true, 10); n != want || err != nil {
+			s.Errorf("a gateway releases %d (%v), want %d", n, err, want)
+		}
+	}
+	if next := s.next(); next.ID != ar.ID || next.N != ar.N+1 {
 		s.Errorf("%+v", next)
 	}
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)

@@ -33,7 +33,7 @@ type Store interface {
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (int, error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
-	Release(ctx context.Context, chains []uint64, limit int) (int, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
@@ -90,7 +90,7 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"overdue and redispatch":      (*suite).overdueAndRedispatch,
 		"everything Redis lost":       (*suite).lostBefore,
 		"expiry":                      (*suite).expiry,
-		"release of chains":           (*suite).releaseOfChains,
+		"release of chains":           (*suite).releaseOfSettings,
 		"one leads":                   (*suite).oneLeads,
 		"replay":                      (*suite).replay,
 		"a replay has a fresh budget": (*suite).replayHasFreshBudget,

@@ -1,0 +1,130 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// awayChain is a chain whose node does not answer while it is away.
+type awayChain struct {
+	Chain
+	away bool
+}
+
+func (c *awayChain) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
+	if c.away {
+		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading the event's receipt", Err: errors.New("the node answered 503")}
+	}
+	return c.Chain.Check(ctx, j, v)
+}
+
+// TestChainOutage: a node that is away costs no attempt, however long; the waits grow, and only the expiry ends them.
+func TestChainOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	id, other := w.handOut(a.URL), w.handOut(a.URL)
+	k := w.newWorker(func(c *Config) { c.Random = func() float64 { return 0.5 } })
+	node := &awayChain{Chain: w.chain, away: true}
+	k.chains[w.net.ChainID()] = node
+	n := 1
+	deliver := func() store.Delivery {
+		if _, err := k.runner.Deliver(t.Context(), id, n); err != nil {
+			t.Fatal(err)
+		}
+		return w.row(id)
+	}
+	for outage := range 20 { // five times the attempts that the schedule has
+		d := deliver()
+		if d.Status != store.Waiting || d.Reason != "chain_unavailable" || d.Attempts != 0 || len(d.History) != 0 {
+			t.Fatalf("%s %s after %d attempts: %s", d.Status, d.Reason, d.Attempts, d.Error)
+		}
+		want := min(time.Second<<outage, 5*time.Minute)
+		if got := d.NextAttemptAt.Sub(d.UpdatedAt); got != want || d.Dispatch != n+1 {
+			t.Errorf("outage %d: waits %s as task %d, want %s as task %d", outage+1, got, d.Dispatch, want, n+1)
+		}
+		n = d.Dispatch
+		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+	}
+	node.away = false
+	if d := deliver(); d.Status != store.Delivered || d.Attempts != 1 {
+		t.Errorf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
+	}
+
+	node.away = true
+	if _, err := k.runner.Deliver(t.Context(), other, 1); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, other)
+	if err := w.newSweeper().upkeep(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if d := w.row(other); d.Status != store.Dead || d.Reason != "expired" {
+		t.Errorf("%s %s", d.Status, d.Reason)
+	}
+}
+
+// TestHeldForWantOfAGateway: a registration or a feedback file on Arweave waits, at no cost, for a worker that has a gateway.
+func TestHeldForWantOfAGateway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	gateway := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/registration") {
+			_, _ = rw.Write(asJSON(at(a.URL)))
+			return
+		}
+		_, _ = io.WriteString(rw, `{"text":"fine"}`)
+	}))
+	t.Cleanup(gateway.Close)
+	registered, _ := w.rate(devnet.Feedback{AgentID: w.registerURI("ar://registration")})
+	filed, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), URI: "ar://file"})
+	jobs := map[string]map[string]any{"registration": registered, "file": filed}
+	k := w.newWorker()
+	for name, j := range jobs {
+		id := w.accept(j)
+		if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+			t.Fatal(err)
+		}
+		d := w.row(id)
+		if d.Status != store.Held || d.Reason != string(retry.GatewayUnconfigured) || d.Attempts != 0 || !strings.Contains(d.Error, "ARWEAVE_GATEWAY") {
+			t.Errorf("%s: %s %s after %d attempts: %s", name, d.Status, d.Reason, d.Attempts, d.Error)
+		}
+	}
+	w.sweep(w.newSweeper())
+	for name, j := range jobs {
+		if d := w.row(w.submit(j)[0].ID); d.Status != store.Held {
+			t.Errorf("%s is %s though that worker has no gateway either", name, d.Status)
+		}
+	}
+
+	w.sweep(w.newSweeper(func(c *SweeperConfig) { c.Gateway = true }))
+	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	fetcher := must(ipfs.New(ipfs.Config{Arweave: gateway.URL, Guard: guard, Logger: w.logger()}))
+	t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	t.Cleanup(resolve.Close)
+	w.serve(w.newWorker(func(c *Config) { c.Fetcher, c.Resolver = fetcher, resolve }))
+	for name, j := range jobs {
+		d := w.until(w.submit(j)[0].ID, store.Delivered)
+		if name == "file" && d.FileSource != "ar" {
+			t.Errorf("%s: source %q", name, d.FileSource)
+		}
+	}
+}
