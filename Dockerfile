@@ -7,8 +7,10 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
+# What --version says: git is not in here. docker build --build-arg VERSION=$(git describe --tags --always --dirty)
+ARG VERSION=
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    go build -trimpath -ldflags='-s -w' -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
+    go build -trimpath -ldflags="-s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$VERSION" -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
 # What a program expects of a system: users with names, certificates, time zones, a folder for temporary files.
 RUN mkdir -p /out/etc/ssl/certs /out/usr/share /out/tmp \
  && printf 'root:x:0:0:root:/:/nonexistent\nherald:x:10001:10001:herald:/tmp:/nonexistent\n' >/out/etc/passwd \
@@ -26,7 +28,7 @@ COPY --from=build /out/ /
 ENV PATH=/usr/local/bin HOME=/tmp
 USER 10001:10001
 EXPOSE 8080
-# /readyz by way of HERALD_LISTEN; a worker that waits for Postgres, Redis or a chain is not healthy and says why.
+# /readyz by way of HERALD_LISTEN; a worker that waits for Postgres or Redis is not healthy and says why.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["readyz"]
 # SIGTERM: no more tasks, running calls finish (HERALD_CALL_TIMEOUT and 15 s), so stop with a longer patience.
 STOPSIGNAL SIGTERM
