@@ -1,8 +1,7 @@
 // Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs.
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and key,
-// or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but count. What was printed is
-// committed.
+// or the field's path and what is wrong with it. Empty lines are no jobs and get no answer. What was printed is committed.
 // Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1 failed and worth trying again with the same
 // input (what was committed is known then), 2 misuse, 3 some lines were refused or in conflict.
 package main
@@ -12,11 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/logging"
@@ -36,6 +38,9 @@ const (
 type command struct {
 	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line; - is standard input. Without any: standard input." type:"path"`
 	JSON  bool     `name:"json" help:"Answers as JSON Lines."`
+
+	Timeout time.Duration    `help:"How long the database may take to answer; what is read then may take as long as it takes." default:"10s" placeholder:"DURATION"`
+	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
 // process is what a command gets from the system.
@@ -46,7 +51,7 @@ type process struct {
 }
 
 // connector finds the intake. release gives back what it took.
-type connector func(ctx context.Context, cfg *config.Config, stderr io.Writer) (s submitter, release func(), err error)
+type connector func(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (s submitter, release func(), err error)
 
 func main() {
 	// The first signal ends the reading, in order; the second one is left to do what signals do.
@@ -55,11 +60,13 @@ func main() {
 	os.Exit(run(ctx, process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}, connect))
 }
 
-func run(ctx context.Context, p process, connect connector) int {
+func run(ctx context.Context, p process, connect connector) (code int) {
+	defer logging.RecoverFault("enqueue", p.stderr, &code, exitFailed)
 	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
 	var c command
 	exited := -1
 	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr), kong.Exit(func(code int) { exited = code }),
+		kong.Vars{"version": "enqueue " + buildinfo.Version()},
 		kong.Description("Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
 	if err != nil {
 		say(err)
@@ -69,6 +76,10 @@ func run(ctx context.Context, p process, connect connector) int {
 		return exited
 	} else if err != nil {
 		say(err)
+		return exitMisuse
+	}
+	if c.Timeout <= 0 {
+		say(fmt.Errorf("--timeout %s is not longer than 0s", c.Timeout))
 		return exitMisuse
 	}
 	cfg, err := config.Load(p.environ)
@@ -82,14 +93,14 @@ func run(ctx context.Context, p process, connect connector) int {
 		return exitMisuse
 	}
 	defer func() { _ = in.Close() }()
-	intake, release, err := connect(ctx, cfg, p.stderr)
+	intake, release, err := connect(ctx, cfg, c.Timeout, p.stderr)
 	if err != nil {
 		say(err)
 		return exitFailed
 	}
 	defer release()
 
-	t, err := submit(ctx, intake, in.sources, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
+	t, err := submit(ctx, intake, in, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
 	t.say(p.stderr)
 	switch {
 	case err != nil:
@@ -101,63 +112,69 @@ func run(ctx context.Context, p process, connect connector) int {
 	return exitDone
 }
 
-// connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker.
-func connect(ctx context.Context, cfg *config.Config, stderr io.Writer) (_ submitter, release func(), err error) {
+// connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the database is waited for.
+func connect(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (submitter, func(), error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
-	var undo []func()
-	release = func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			undo[i]()
-		}
-	}
-	defer func() {
-		if err != nil {
-			release()
-		}
-	}()
-	b, err := service.Attach(ctx, cfg, log)
+	c := &connection{}
+	intake, err := c.open(ctx, cfg, wait, log)
 	if err != nil {
+		c.close()
 		return nil, nil, err
 	}
-	undo = append(undo, func() {
+	return intake, c.close, nil
+}
+
+// connection is what was opened on the way to the intake, in that order.
+type connection struct{ undo []func() }
+
+// close undoes what open did, however far it came.
+func (c *connection) close() {
+	for i := len(c.undo) - 1; i >= 0; i-- {
+		c.undo[i]()
+	}
+}
+
+func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*delivery.Intake, error) {
+	b, err := service.Attach(ctx, cfg, wait, log)
+	if err != nil {
+		return nil, err
+	}
+	c.undo = append(c.undo, func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if err := b.Close(stop); err != nil {
 			log.Warn("the embedded database did not stop in order", "error", err)
 		}
 	})
-	wait, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	st, err := service.OpenStore(wait, cfg, b, nil, log)
+	st, err := service.OpenStore(ctx, cfg, b, wait, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	undo = append(undo, st.Close)
+	c.undo = append(c.undo, st.Close)
 	keys, err := b.Keyset(cfg, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ic := delivery.IntakeConfig{Ledger: st, Sealer: keys, Limits: service.JobLimits(cfg), Logger: log}
 	if !b.RedisURL.IsZero() {
 		q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		undo = append(undo, func() { _ = q.Close() })
+		c.undo = append(c.undo, func() { _ = q.Close() })
 		if ic.Dispatcher, err = delivery.NewDispatcher(q, log); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	intake, err := delivery.NewIntake(ic)
-	return intake, release, err
+	return delivery.NewIntake(ic)
 }
 
 // input is the files, one after the other, or standard input.
 type input struct {
-	sources []source
-	files   []*os.File
-	size    int64 // bytes; 0: not known
+	io.Reader
+	files []*os.File
+	size  int64 // bytes; 0: not known
 }
 
 func open(paths []string, stdin io.Reader) (*input, error) {
@@ -165,6 +182,7 @@ func open(paths []string, stdin io.Reader) (*input, error) {
 		paths = []string{"-"}
 	}
 	in := &input{}
+	var readers []io.Reader
 	known := true
 	for _, path := range paths {
 		r := stdin
@@ -182,15 +200,13 @@ func open(paths []string, stdin io.Reader) (*input, error) {
 		}
 		known = known && size > 0
 		in.size += size
-		name := ""
-		if len(paths) > 1 {
-			name = path
-		}
-		in.sources = append(in.sources, source{name, r})
+		// An empty line is no job; it keeps the last line of one file apart from the first of the next.
+		readers = append(readers, r, strings.NewReader("\n"))
 	}
 	if !known {
 		in.size = 0
 	}
+	in.Reader = io.MultiReader(readers...)
 	return in, nil
 }
 

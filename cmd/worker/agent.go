@@ -44,7 +44,7 @@ func (c *agentListCmd) Run(a *app) error {
 		}
 		f.After = &after
 	}
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *agentShowCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (c *deliveryAuditCmd) Run(a *app) error {
 	if err := checkLimit(c.Limit); err != nil {
 		return err
 	}
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}

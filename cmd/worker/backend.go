@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
@@ -17,9 +19,14 @@ type database struct {
 	close func()
 }
 
+// database waits until Postgres answers; its schema may be of any age.
 func (a *app) database() (database, error) {
-	b, err := service.Attach(a.ctx, a.cfg, a.log)
+	b, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
+		return database{}, err
+	}
+	if err := b.Reach(a.ctx, a.timeout, a.log); err != nil {
+		a.release(b)
 		return database{}, err
 	}
 	return database{b.DatabaseURL, func() { a.release(b) }}, nil
@@ -44,18 +51,44 @@ type openStore struct {
 }
 
 func (a *app) store() (*openStore, error) {
-	b, err := service.Attach(a.ctx, a.cfg, a.log)
+	b, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, time.Minute)
-	defer cancel()
-	st, err := service.OpenStore(ctx, a.cfg, b, nil, a.log)
+	st, err := service.OpenStore(a.ctx, a.cfg, b, a.timeout, a.log)
 	if err != nil {
 		a.release(b)
 		return nil, err
 	}
 	return &openStore{Store: st, redis: b.RedisURL, close: func() { st.Close(); a.release(b) }}, nil
+}
+
+// readStore is a store for a command that reads one list or page and ends: its reading is under --timeout, too.
+func (a *app) readStore() (*openStore, error) {
+	st, err := a.store()
+	if err != nil {
+		return nil, err
+	}
+	closeStore := st.close
+	ctx, cancel := context.WithTimeoutCause(a.ctx, a.timeout, &lateError{a.timeout})
+	a.ctx, st.close = ctx, func() { cancel(); closeStore() }
+	return st, nil
+}
+
+// lateError means that the database answered at first, and then not in time.
+type lateError struct{ within time.Duration }
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("the database took longer than %s to answer: try again, or give it longer with --timeout", e.within)
+}
+
+// explainLate says in words that readStore's time was over.
+func (a *app) explainLate(err error) error {
+	var late *lateError
+	if errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(a.ctx), &late) {
+		return late
+	}
+	return err
 }
 
 // dispatching is a store whose hand-outs can be put into Redis, when there is one at hand.
@@ -81,12 +114,4 @@ func (s *openStore) dispatch(ctx context.Context, tasks []store.Task) {
 	if s.dispatcher != nil && s.dispatcher.Dispatch(ctx, tasks) < len(tasks) {
 		s.dispatcher = nil
 	}
-}
-
-// renewals is where refresh tokens wait that Postgres could not take; nil: no Redis is at hand.
-func (s *openStore) renewals() delivery.RenewalSpool {
-	if s.queue == nil {
-		return nil
-	}
-	return s.queue
 }

@@ -36,7 +36,7 @@ func (c *deliveryListCmd) Run(a *app) error {
 		return err
 	}
 	f.Before, f.Limit = c.Cursor, c.Limit+1
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *deliveryShowCmd) Run(a *app) error {
 	if err != nil {
 		return &misuseError{fmt.Sprintf("%q is not a delivery id", c.ID)}
 	}
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}

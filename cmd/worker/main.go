@@ -11,7 +11,9 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
@@ -36,6 +38,9 @@ type commands struct {
 	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
 	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
 	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
+
+	Timeout time.Duration    `help:"How long the database may take to answer a command, and a list or a page of it to be read; serve waits as long as it takes." default:"10s" placeholder:"DURATION"`
+	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
 // app is what every command gets.
@@ -47,6 +52,8 @@ type app struct {
 	out io.Writer
 	err io.Writer                          // progress; what is asked for goes to out
 	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
+
+	timeout time.Duration // --timeout
 }
 
 func main() {
@@ -64,11 +71,13 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
 // execute runs a command line with a's context and streams.
-func execute(a app, args, environ []string) int {
+func execute(a app, args, environ []string) (code int) {
 	stdout, stderr := a.out, a.err
+	defer logging.RecoverFault("worker", stderr, &code, exitFailed)
 	var c commands
 	exited := -1
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
+		kong.Vars{"version": "worker " + buildinfo.Version()},
 		kong.Description("Delivers ERC-8004 feedback to the agents it is about. Settings are environment variables: see `worker config`."),
 		kong.UsageOnError())
 	if err != nil {
@@ -77,10 +86,14 @@ func execute(a app, args, environ []string) int {
 	}
 	k, err := parser.Parse(args)
 	if exited >= 0 {
-		return exited // --help
+		return exited // --help, --version
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "worker:", withoutToken(args, err))
+		return exitMisuse
+	}
+	if c.Timeout <= 0 {
+		fmt.Fprintf(stderr, "worker: --timeout %s is not longer than 0s\n", c.Timeout)
 		return exitMisuse
 	}
 	cfg, err := config.Load(environ)
@@ -89,12 +102,12 @@ func execute(a app, args, environ []string) int {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	a.cfg, a.log = cfg, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(a.log)
 	if err := k.Run(&a); err != nil {
 		var misuse *misuseError
 		var left *leftError
-		fmt.Fprintln(stderr, "worker:", err)
+		fmt.Fprintln(stderr, "worker:", a.explainLate(err))
 		switch {
 		case errors.As(err, &misuse):
 			return exitMisuse

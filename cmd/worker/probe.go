@@ -346,11 +346,9 @@ func (a *app) storeAtHand() (*openStore, error) {
 			return nil, errNoStore
 		}
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, storePatience)
-	defer cancel()
 	brief := *a
-	brief.ctx = ctx
-	return brief.dispatching()
+	brief.timeout = min(a.timeout, storePatience)
+	return brief.store()
 }
 
 // keep writes down what was learned, when there is a store. That there is none is no failure.

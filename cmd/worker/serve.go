@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -74,7 +75,12 @@ func (c *migrateStatusCmd) Run(a *app) error {
 		return err
 	}
 	defer db.close()
-	all, err := store.Migrations(a.ctx, db.url)
+	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
+	defer cancel()
+	all, err := store.Migrations(ctx, db.url)
+	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
+		return &lateError{a.timeout}
+	}
 	if err != nil {
 		return err
 	}

@@ -363,7 +363,7 @@ type listedToken struct {
 }
 
 func (c *tokenListCmd) Run(a *app) error {
-	st, err := a.store()
+	st, err := a.readStore()
 	if err != nil {
 		return err
 	}

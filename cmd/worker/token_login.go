@@ -24,7 +24,7 @@ type tokenLoginCmd struct {
 	ClientMetadataURL string        `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string        `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
 	Listen            string        `help:"Where the browser comes back to, on this machine's loopback." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
-	Timeout           time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
+	Wait              time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 	actorFlag
 	JSON bool `name:"json" help:"As JSON."`
 }
@@ -90,8 +90,8 @@ func (c *tokenLoginCmd) check() error {
 		return &misuseError{"--key-id and --algorithm are for --auth-method private_key_jwt"}
 	case !onLoopback(c.Listen):
 		return errListen
-	case c.Timeout < time.Second || c.Timeout > maxLogin:
-		return &misuseError{fmt.Sprintf("--timeout %s is not between 1s and %s", c.Timeout, maxLogin)}
+	case c.Wait < time.Second || c.Wait > maxLogin:
+		return &misuseError{fmt.Sprintf("--wait %s is not between 1s and %s", c.Wait, maxLogin)}
 	}
 	if c.LoginPage != "" {
 		page, err := delivery.CredentialOrigin(c.LoginPage)
@@ -191,12 +191,12 @@ func (c *tokenLoginCmd) person(f *sourceFinder, back *callback, address string) 
 		return nil, errors.New("the authorization server's page has no address")
 	}
 	fmt.Fprintf(f.err, "Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
-		c.Timeout, printable(address), back.redirect())
-	ctx, cancel := context.WithTimeout(f.ctx, c.Timeout)
+		c.Wait, printable(address), back.redirect())
+	ctx, cancel := context.WithTimeout(f.ctx, c.Wait)
 	defer cancel()
 	values, err := back.wait(ctx, u.Query().Get("state"))
 	if errors.Is(err, context.DeadlineExceeded) && f.ctx.Err() == nil {
-		return nil, fmt.Errorf("no browser came back within %s", c.Timeout)
+		return nil, fmt.Errorf("no browser came back within %s", c.Wait)
 	}
 	return values, err
 }

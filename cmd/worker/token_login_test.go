@@ -128,7 +128,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 		"--resource is no absolute":             {"--resource", "mcp"},
 		"both say who the client is":            {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
 		"--auth-method is for a client that is": {"--auth-method", "client_secret_post"},
-		"--timeout 0s is not between":           {"--client-id", "public", "--timeout", "0s"},
+		"--wait 0s is not between":              {"--client-id", "public", "--wait", "0s"},
 		"--key-id and --algorithm are for":      {"--client-id", "public", "--key-id", "k"},
 	} {
 		d.login(exitMisuse, want, canary, nil, args...)
@@ -313,10 +313,10 @@ func TestCallback(t *testing.T) {
 	}
 	var shown strings.Builder
 	f := &sourceFinder{app: &app{ctx: t.Context(), err: &shown}}
-	if _, err := (&tokenLoginCmd{Timeout: time.Millisecond}).person(f, c, "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
+	if _, err := (&tokenLoginCmd{Wait: time.Millisecond}).person(f, c, "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
 		t.Errorf("%v", err)
 	}
-	if _, err := (&tokenLoginCmd{Timeout: time.Millisecond}).person(f, c, "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
+	if _, err := (&tokenLoginCmd{Wait: time.Millisecond}).person(f, c, "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
 		!strings.Contains(shown.String(), "\n\nhttps://as.example/?state=right\n\n") {
 		t.Errorf("%v: %s", err, shown.String())
 	}

@@ -90,7 +90,7 @@ func variables() []variable {
 		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
 			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
-		{"HERALD_DATA", "", "Folder of the embedded services' data. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
 		{"HERALD_CACHE", "", "Folder of fetched programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
 			func(c *Config, s string) string { c.CacheDir = s; return "" }},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -126,6 +127,20 @@ func heldBy(path string) (pid int, held bool, err error) {
 	default:
 		return 0, false, err
 	}
+}
+
+// CheckFree is nil when no process holds the data folder, *InUseError when one does. Nothing is made; a folder that is not there is free.
+func CheckFree(dir string) error {
+	pid, held, err := heldBy(filepath.Join(dir, lockName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("test the lock of %s: %w", dir, err)
+	case held:
+		return &InUseError{Dir: dir, PID: pid}
+	}
+	return nil
 }
 
 func lockPID(path string) int {

@@ -148,6 +148,12 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	return p, p.serve(ctx, cfg)
 }
 
+// HasCluster tells whether a Postgres cluster was made in the data folder. It makes nothing.
+func HasCluster(dir string) (bool, error) {
+	major, _, err := clusterOf(filepath.Join(dir, "postgres", "data"))
+	return major != 0, err
+}
+
 // clusterOf tells the major version and the owner of the cluster in a folder; 0 and -1 if there is none.
 func clusterOf(data string) (major, owner int, err error) {
 	b, err := readSmall(filepath.Join(data, "PG_VERSION"))

@@ -19,9 +19,9 @@ type Config struct {
 	Listen string        // host:port; port 0 takes a free one
 	Token  secret.Secret // needed off loopback; on loopback it is asked for when set
 
-	// Ready tells what the service is waiting for, by name, and why; an empty map means ready. It is asked for each /readyz, must
-	// answer at once, and gives its map away.
-	Ready func() map[string]string
+	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works without. It is asked
+	// for each /readyz, must answer at once, and gives its maps away.
+	Ready func() (waiting, degraded map[string]string)
 
 	Metrics http.Handler // /metrics
 	Logger  *slog.Logger // default slog.Default()
@@ -134,18 +134,25 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-// ready names what is waited for to everybody, and says why to those who may see the rest: errors name inner hosts.
+// ready names what is waited for, and what is done without, to everybody, and says why to those who may see the rest: errors name inner
+// hosts.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	if waiting := s.cfg.Ready(); len(waiting) > 0 {
-		if !s.authentic(r) || !s.public && !isLoopback(hostname(r.Host)) {
-			for name := range waiting {
-				waiting[name] = "not available; with the token this says why"
+	waiting, degraded := s.cfg.Ready()
+	if !s.authentic(r) || !s.public && !isLoopback(hostname(r.Host)) {
+		for _, reasons := range []map[string]string{waiting, degraded} {
+			for name := range reasons {
+				reasons[name] = "not available; with the token this says why"
 			}
 		}
-		writeJSON(w, http.StatusServiceUnavailable, map[string]any{"status": "waiting", "for": waiting})
-		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"status": "ready"})
+	code, answer := http.StatusOK, map[string]any{"status": "ready"}
+	if len(waiting) > 0 {
+		code, answer = http.StatusServiceUnavailable, map[string]any{"status": "waiting", "for": waiting}
+	}
+	if len(degraded) > 0 {
+		answer["degraded"] = degraded
+	}
+	writeJSON(w, code, answer)
 }
 
 // fail answers with the error shape of the API (DESIGN §10).

@@ -24,8 +24,12 @@ const token = "correct horse battery staple"
 // start serves on an address of the test's own; away is what it waits for.
 func start(t testing.TB, listen, token string, away map[string]string) *Server {
 	t.Helper()
-	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler),
-		Ready:   func() map[string]string { return maps.Clone(away) },
+	return serve(t, listen, token, func() (waiting, degraded map[string]string) { return maps.Clone(away), nil })
+}
+
+func serve(t testing.TB, listen, token string, ready func() (waiting, degraded map[string]string)) *Server {
+	t.Helper()
+	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: ready,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics here") })})
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +177,33 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// What it works without does not make it unready, and is named as openly as what it waits for.
+func TestReadyWithoutAChain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		listen, token string
+		waiting       map[string]string
+		want          int
+		why           bool
+	}{
+		"ready":         {"127.0.0.1:0", "", nil, http.StatusOK, true},
+		"off loopback":  {"0.0.0.0:0", token, nil, http.StatusOK, false},
+		"waiting, both": {"127.0.0.1:0", "", map[string]string{"redis": "away"}, http.StatusServiceUnavailable, true},
+	} {
+		s := serve(t, c.listen, c.token, func() (waiting, degraded map[string]string) {
+			return maps.Clone(c.waiting), map[string]string{"chain 1": "10.9.8.7 answered 502"}
+		})
+		res, body := ask(t, s, http.MethodGet, "/readyz", nil)
+		var answer struct{ For, Degraded map[string]string }
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != c.want || len(answer.For) != len(c.waiting) || answer.Degraded["chain 1"] == "" || strings.Contains(body, "10.9.8.7") != c.why {
+			t.Errorf("%s: %d %s", name, res.StatusCode, body)
+		}
+	}
+}
+
 func TestMonitorHeaders(t *testing.T) {
 	t.Parallel()
 	s := start(t, "127.0.0.1:0", "", nil)
@@ -208,7 +239,7 @@ func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	taken := start(t, "127.0.0.1:0", "", nil)
 	for _, listen := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0", "herald.example:0", "no port", taken.Addr()} {
-		s, err := New(Config{Listen: listen, Ready: func() map[string]string { return nil }, Metrics: http.NotFoundHandler()})
+		s, err := New(Config{Listen: listen, Ready: func() (waiting, degraded map[string]string) { return nil, nil }, Metrics: http.NotFoundHandler()})
 		if err == nil {
 			t.Errorf("%s is taken", listen)
 			_ = s.Shutdown(t.Context())

@@ -6,25 +6,80 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on
-// this data folder, else Postgres alone is started and rows wait for a worker.
-func Attach(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Backend, error) {
-	dir := DataDir(cfg)
-	run, err := embedded.ReadRunFile(dir)
-	if !cfg.DatabaseURL.IsZero() {
-		b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
-		if name := databaseName(cfg.DatabaseURL); b.RedisURL.IsZero() && err == nil && name != "" && run.Database == name {
-			b.RedisURL, b.EmbeddedRedis = secret.New(run.RedisURL), true // HERALD_QUEUE=embedded, and the worker runs
-		}
-		return b, nil
+// attachInterval is how often a command looks again at a data folder that another process holds.
+const attachInterval = 100 * time.Millisecond
+
+// NoDatabaseError means that a command found neither a running worker nor a database that one made. Commands make none: a worker with
+// another data folder would never deliver what they put in.
+type NoDatabaseError struct{ Dir string }
+
+func (e *NoDatabaseError) Error() string {
+	if e.Dir == "" {
+		return "there is no database: DATABASE_URL is not set, and this user has no home in which a worker could have made one. " +
+			"Set HERALD_DATA to the worker's data folder, or DATABASE_URL to its database"
 	}
+	return fmt.Sprintf("there is no database: DATABASE_URL is not set, no worker is running on %s, and none has made a database there. Set HERALD_DATA to the "+
+		"worker's data folder (its log names it), or DATABASE_URL to its database; only the worker makes one", e.Dir)
+}
+
+// Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on this data
+// folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at most wait for another
+// process that holds the folder: a worker that is starting publishes its addresses as soon as its Postgres answers.
+func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*Backend, error) {
+	dir := DataDir(cfg)
+	if !cfg.DatabaseURL.IsZero() {
+		return attachConfigured(cfg, dir), nil
+	}
+	if dir == "" {
+		return nil, &NoDatabaseError{}
+	}
+	patience, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		b, err := attachFolder(ctx, cfg, dir, log)
+		var held *embedded.InUseError
+		if !errors.As(err, &held) {
+			return b, explainUnreadable(err, dir)
+		}
+		timer := time.NewTimer(attachInterval)
+		select {
+		case <-patience.Done():
+			timer.Stop()
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("stopped while waiting for %s: %w", dir, context.Cause(ctx))
+			}
+			return nil, busyFolder(held, wait)
+		case <-timer.C:
+		}
+	}
+}
+
+// attachConfigured is DATABASE_URL, with the queue of the worker that runs beside the same database (HERALD_QUEUE=embedded).
+func attachConfigured(cfg *config.Config, dir string) *Backend {
+	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
+	if !b.RedisURL.IsZero() || dir == "" {
+		return b
+	}
+	run, err := embedded.ReadRunFile(dir)
+	if name := databaseName(cfg.DatabaseURL); err == nil && name != "" && run.Database == name {
+		b.RedisURL, b.EmbeddedRedis = secret.New(run.RedisURL), true
+	}
+	return b
+}
+
+// attachFolder looks once: a running worker's addresses, else the cluster it left. *embedded.InUseError: another process holds the
+// folder and has published nothing.
+func attachFolder(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
 	switch {
 	case err == nil && run.DatabaseURL == "":
@@ -36,11 +91,53 @@ func Attach(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Backend
 			b.RedisURL = cfg.RedisURL // zero: rows wait for the worker's sweep
 		}
 		return b, nil
-	case errors.Is(err, fs.ErrNotExist), errors.As(err, &stale):
-		log.Info("no worker runs on this data folder: starting Postgres alone; what is accepted waits for a worker", "folder", dir)
-		return OpenBackend(ctx, cfg, BackendOptions{Logger: log})
+	case !errors.Is(err, fs.ErrNotExist) && !errors.As(err, &stale):
+		return nil, fmt.Errorf("find the running worker: %w", err)
 	}
-	return nil, fmt.Errorf("find the running worker: %w", err)
+	if err := embedded.CheckFree(dir); err != nil {
+		return nil, err
+	}
+	there, err := embedded.HasCluster(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		return nil, &NoDatabaseError{Dir: dir}
+	}
+	return startLeftCluster(ctx, cfg, dir, log)
+}
+
+// startLeftCluster starts the Postgres that a worker made, for the time of one command.
+func startLeftCluster(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+	lock, err := embedded.LockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("no worker runs on this data folder: starting its Postgres alone; what is accepted waits for a worker", "folder", dir)
+	b := &Backend{RedisURL: cfg.RedisURL, DataDir: dir}
+	b.release = append(b.release, func(context.Context) error { return lock.Release() })
+	if err := b.startPostgres(ctx, cfg, false, BackendOptions{Logger: log}); err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
+	return b, nil
+}
+
+// busyFolder says who holds the folder, and what may be done about it.
+func busyFolder(held *embedded.InUseError, wait time.Duration) error {
+	who := "another process"
+	if held.PID > 0 {
+		who = fmt.Sprintf("process %d", held.PID)
+	}
+	return fmt.Errorf("%s is held by %s, which published no database address within %s: a worker that waits for something while it starts (its log says for "+
+		"what), or another command at work. Try again later, or wait longer with --timeout", held.Dir, who, wait)
+}
+
+// explainUnreadable says what to do about a data folder that this user may not read.
+func explainUnreadable(err error, dir string) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("this user may not use the data folder %s: run this as the user that its worker runs as, or set DATABASE_URL (%w)", dir, err)
+	}
+	return err
 }
 
 // databaseName tells databases apart without saying how one gets in: user, host, port and name of a URL; empty when it cannot be read.
@@ -50,4 +147,109 @@ func databaseName(address secret.Secret) string {
 		return ""
 	}
 	return fmt.Sprintf("%s@%s:%d/%s", c.User, c.Host, c.Port, c.Database)
+}
+
+// AwayError means that a command did not reach Postgres in time.
+type AwayError struct {
+	Within  time.Duration // zero: the server answered, and refused
+	DataDir string        // of the worker whose embedded Postgres it is; empty: DATABASE_URL names it
+	Err     error
+}
+
+func (e *AwayError) Error() string {
+	switch {
+	case e.Within == 0 && e.DataDir == "":
+		return fmt.Sprintf("Postgres refuses the connection: %v. Check the user, password and database name in DATABASE_URL", e.Err)
+	case e.Within == 0:
+		return fmt.Sprintf("the Postgres of the worker on %s refuses the connection: %v. Run this as the user that the worker runs as", e.DataDir, e.Err)
+	case e.DataDir == "":
+		return fmt.Sprintf("Postgres did not answer within %s: %v. Start it, or check DATABASE_URL; --timeout waits longer", e.Within, e.Err)
+	}
+	return fmt.Sprintf("the Postgres of the worker on %s did not answer within %s: %v. See that worker's log, or restart it; --timeout waits longer",
+		e.DataDir, e.Within, e.Err)
+}
+
+func (e *AwayError) Unwrap() error { return e.Err }
+
+// Reach waits until Postgres answers, at most wait. A server that refuses is not asked again.
+func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	return b.reach(ctx, st, wait, log)
+}
+
+func (b *Backend) reach(ctx context.Context, st *store.Store, wait time.Duration, log *slog.Logger) error {
+	patience, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var last error
+	asked := part{"postgres", func(ctx context.Context) error {
+		err := st.Ping(ctx)
+		if err != nil && (last == nil || !errors.Is(err, context.DeadlineExceeded)) {
+			last = err // that the time is over says less than why it went by
+		}
+		if refused(err) {
+			cancel()
+		}
+		return err
+	}}
+	err := await(patience, asked, newReadiness(), log)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
+	case refused(last):
+		return &AwayError{DataDir: b.owner(), Err: last}
+	}
+	return &AwayError{Within: wait, DataDir: b.owner(), Err: silence(last)}
+}
+
+// owner is the data folder of the worker whose database it is; empty: it is somebody's own.
+func (b *Backend) owner() string {
+	if b.EmbeddedDatabase {
+		return b.DataDir
+	}
+	return ""
+}
+
+// silence puts a server that says nothing in words.
+func silence(err error) error {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("nothing came back")
+	}
+	return err
+}
+
+// refused tells whether a server answered with a refusal that waiting does not mend: not one that starts, stops or is full.
+func refused(err error) bool {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	const full, starting, stopping = "53300", "57P03", "57P01"
+	return answer.Code != full && answer.Code != starting && answer.Code != stopping
+}
+
+// OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own is not. For
+// commands beside the worker.
+func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration, log *slog.Logger) (*store.Store, error) {
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
+	if err != nil {
+		return nil, err
+	}
+	if err = b.reach(ctx, st, wait, log); err == nil {
+		look, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if err = migrateOwn(ctx, look, b, log); err != nil && look.Err() != nil && ctx.Err() == nil {
+			err = &AwayError{Within: wait, DataDir: b.owner(), Err: silence(err)}
+		}
+	}
+	if err != nil {
+		st.Close()
+		return nil, err
+	}
+	return st, nil
 }

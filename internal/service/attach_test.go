@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
@@ -55,7 +56,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 			if err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), tt.want) {
 				t.Errorf("%s, %v", text, err)
 			}
-			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), slog.New(slog.DiscardHandler))
+			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), 10*time.Second, slog.New(slog.DiscardHandler))
 			if tt.complaint != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.complaint) {
 					t.Errorf("%v", err)

@@ -25,14 +25,14 @@ type Backend struct {
 	release []func(context.Context) error // in the order of starting
 }
 
-// BackendOptions say what is needed.
+// BackendOptions say how embedded services are run.
 type BackendOptions struct {
 	Ephemeral bool // embedded services keep nothing
-	Redis     bool // a queue is needed too
 	Logger    *slog.Logger
 }
 
-// OpenBackend reaches for the configured services and starts embedded ones for those without a URL, one log line each.
+// OpenBackend is for the worker: it takes the configured services and starts embedded ones for those without a URL, made at first, one
+// log line each. Commands beside the worker use Attach.
 func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *Backend, err error) {
 	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
 	defer func() {
@@ -40,7 +40,7 @@ func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *
 			err = errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 		}
 	}()
-	needDB, needRedis := b.DatabaseURL.IsZero(), o.Redis && b.RedisURL.IsZero()
+	needDB, needRedis := b.DatabaseURL.IsZero(), b.RedisURL.IsZero()
 	if !needDB && !needRedis {
 		o.Logger.Info("using DATABASE_URL and REDIS_URL")
 		return b, nil
@@ -49,7 +49,7 @@ func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *
 		return nil, err
 	}
 	if needDB {
-		if err := b.startPostgres(ctx, cfg, o); err != nil {
+		if err := b.startPostgres(ctx, cfg, true, o); err != nil {
 			return nil, err
 		}
 	}
@@ -87,9 +87,10 @@ func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o Backen
 	return nil
 }
 
-func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, o BackendOptions) error {
+// startPostgres starts the cluster of the data folder. fetch allows downloading its programs where the machine has none.
+func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, fetch bool, o BackendOptions) error {
 	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
-		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: true, Ephemeral: o.Ephemeral, Logger: o.Logger})
+		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: fetch, Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,6 @@
 // use.
 //
 // What does not live here: what any of the parts do. Order of starting: HTTP (so that health can be asked for), embedded services,
-// then Postgres, Redis and the chains are waited for together, migrations, and tasks are taken. Order of stopping: no more tasks,
-// running ones end, the rest.
+// then Postgres and Redis are waited for together, migrations, run.json as soon as Postgres is there, and tasks are taken. Chains are
+// watched and not waited for. Order of stopping: no more tasks, running ones end, the rest.
 package service

@@ -107,15 +107,39 @@ func (r *running) up() *Worker {
 
 // readiness asks /readyz.
 func (r *running) readiness() (status int, waiting map[string]string) {
+	status, waiting, _ = r.askReady()
+	return status, waiting
+}
+
+func (r *running) askReady() (status int, waiting, degraded map[string]string) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	res, err := client.Get("http://" + r.listen + "/readyz")
 	if err != nil {
-		return 0, nil
+		return 0, nil, nil
 	}
 	defer res.Body.Close()
-	var body struct{ For map[string]string }
+	var body struct{ For, Degraded map[string]string }
 	_ = json.NewDecoder(res.Body).Decode(&body)
-	return res.StatusCode, body.For
+	return res.StatusCode, body.For, body.Degraded
+}
+
+// untilReadyWithout waits until /readyz says 200 and names exactly these as what is away.
+func (r *running) untilReadyWithout(names ...string) (degraded map[string]string) {
+	r.t.Helper()
+	var code int
+	var waiting map[string]string
+	eventually(r.t, func() bool {
+		code, waiting, degraded = r.askReady()
+		for _, name := range names {
+			if degraded[name] == "" {
+				return false
+			}
+		}
+		return code == http.StatusOK && len(degraded) == len(names)
+	}, func() string {
+		return fmt.Sprintf("/readyz says %d, waiting %v, degraded %v, want %v", code, waiting, degraded, names)
+	})
+	return degraded
 }
 
 func (r *running) untilWaitingFor(names ...string) map[string]string {

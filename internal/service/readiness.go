@@ -5,29 +5,43 @@ import (
 	"sync"
 )
 
-// readiness is what the service is waiting for, by name. Ready when it is empty.
+// readiness is what /readyz answers from: what the service waits for, by name, and what it works without.
 type readiness struct {
-	mu      sync.Mutex
-	waiting map[string]string
+	mu       sync.Mutex
+	waiting  map[string]string // not ready while there is any
+	degraded map[string]string // the rest is served meanwhile: chains that do not answer
 }
 
 func newReadiness() *readiness {
-	return &readiness{waiting: map[string]string{"start": "the service is starting"}}
+	return &readiness{waiting: map[string]string{"start": "the service is starting"}, degraded: map[string]string{}}
 }
 
 // set notes what name is waited for; an empty why means no more.
 func (r *readiness) set(name, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if why == "" {
-		delete(r.waiting, name)
-		return
-	}
-	r.waiting[name] = why
+	note(r.waiting, name, why)
 }
 
-func (r *readiness) get() map[string]string {
+// degrade notes why the service works without name; an empty why means that it is there. It tells whether that is news.
+func (r *readiness) degrade(name, why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.waiting)
+	changed = (r.degraded[name] == "") != (why == "")
+	note(r.degraded, name, why)
+	return changed
+}
+
+func note(m map[string]string, name, why string) {
+	if why == "" {
+		delete(m, name)
+		return
+	}
+	m[name] = why
+}
+
+func (r *readiness) get() (waiting, degraded map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.waiting), maps.Clone(r.degraded)
 }

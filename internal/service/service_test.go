@@ -84,7 +84,8 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	return d
 }
 
-// Chain, Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come.
+// Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come. A chain that is away is
+// named, too, and not waited for.
 func TestWaitsForWhatIsAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -94,10 +95,17 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 	r := run(t, false, append(chainEnv(net, "http://"+node.address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, keyset(t))...)
 
 	name := fmt.Sprintf("chain %d", net.ChainID())
-	r.untilWaitingFor("postgres", "redis", name)
+	if waiting := r.untilWaitingFor("postgres", "redis"); waiting[name] != "" {
+		t.Errorf("a chain is waited for: %v", waiting)
+	}
 	redis.open()
+	eventually(t, func() bool {
+		_, waiting, degraded := r.askReady()
+		return waiting["redis"] == "" && degraded[name] != ""
+	},
+		func() string { return r.log.String() })
 	node.open()
-	eventually(t, func() bool { _, waiting := r.readiness(); return waiting["redis"] == "" && waiting[name] == "" }, func() string { return r.log.String() })
+	eventually(t, func() bool { _, _, degraded := r.askReady(); return degraded[name] == "" }, func() string { return r.log.String() })
 	if waiting := r.untilWaitingFor("postgres"); waiting["postgres"] == "" || waiting["start"] == "" {
 		t.Errorf("%v", waiting)
 	}
@@ -153,7 +161,7 @@ func TestStopDuringACall(t *testing.T) {
 
 	// Another command finds the running worker.
 	cfg := load(t, env...)
-	b, err := Attach(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	b, err := Attach(t.Context(), cfg, 10*time.Second, slog.New(slog.DiscardHandler))
 	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() || len(b.release) != 0 {
 		t.Fatalf("%+v, %v", b, err)
 	}
@@ -183,7 +191,7 @@ func TestStopDuringACall(t *testing.T) {
 	}
 
 	// Without a worker a command starts Postgres alone.
-	if b, err = Attach(t.Context(), cfg, slog.New(slog.DiscardHandler)); err != nil {
+	if b, err = Attach(t.Context(), cfg, 10*time.Second, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -193,7 +201,7 @@ func TestStopDuringACall(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	st, err := OpenStore(t.Context(), cfg, b, nil, slog.New(slog.DiscardHandler))
+	st, err := OpenStore(t.Context(), cfg, b, 10*time.Second, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,19 +272,23 @@ func TestStopWhileWaiting(t *testing.T) {
 	}
 }
 
-func TestAwaitAll(t *testing.T) {
+func TestAwait(t *testing.T) {
 	t.Parallel()
 	ready := newReadiness()
+	quiet := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancelCause(t.Context())
+	if err := await(ctx, part{"postgres", func(context.Context) error { return nil }}, ready, quiet); err != nil {
+		t.Error(err)
+	}
 	asked := make(chan bool, 10)
-	gone := part{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}
 	done := make(chan error)
 	go func() {
-		done <- awaitAll(ctx, []part{{"postgres", func(context.Context) error { return nil }}, gone}, nil, ready, slog.New(slog.DiscardHandler))
+		done <- await(ctx, part{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
 	}()
 	receive(t, "the first question", asked)
-	eventually(t, func() bool { return ready.get()["redis"] == "connection refused" }, func() string { return fmt.Sprint(ready.get()) })
-	if _, waits := ready.get()["postgres"]; waits {
+	waiting := func() map[string]string { waiting, _ := ready.get(); return waiting }
+	eventually(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
+	if _, waits := waiting()["postgres"]; waits {
 		t.Error("what is there is waited for")
 	}
 	cancel(errStop)

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -13,7 +12,6 @@ const (
 	probeTimeout  = 3 * time.Second
 	probeInterval = time.Second
 	sayInterval   = 10 * time.Second // how often a wait is told again in the log
-	chainPatience = time.Minute      // how long tasks are not taken because a chain is away; /readyz goes on naming it
 	watchInterval = 5 * time.Second  // how often readiness is looked at while running
 )
 
@@ -50,56 +48,59 @@ func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) erro
 	}
 }
 
+// probe asks once, for at most probeTimeout.
 func probe(ctx context.Context, p part) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	asked, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return p.ping(ctx)
+	err := p.ping(asked)
+	if err != nil && ctx.Err() == nil && asked.Err() != nil {
+		return &silentError{err}
+	}
+	return err
 }
 
-// awaitAll waits for everything at once, so that /readyz names all that is away. Chains are waited for only for chainPatience: one
-// that stays away must not stop the others.
-func awaitAll(ctx context.Context, needed, chains []part, ready *readiness, log *slog.Logger) error {
-	patient, cancel := context.WithTimeoutCause(ctx, chainPatience, fmt.Errorf("not there after %s", chainPatience))
-	defer cancel()
-	errs := make([]error, len(needed))
-	var wg sync.WaitGroup
-	for i, p := range needed {
-		wg.Go(func() { errs[i] = await(ctx, p, ready, log) })
-	}
-	for _, c := range chains {
-		wg.Go(func() {
-			if err := await(patient, c, ready, log); err != nil && ctx.Err() == nil {
-				log.Warn("going on without "+c.name+"; its deliveries wait", "error", err)
-			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return errors.Join(errs...)
-}
+// silentError means that a part said nothing for probeTimeout.
+type silentError struct{ err error }
 
-// watch keeps readiness true while the service runs.
-func watch(ctx context.Context, parts []part, ready *readiness) {
+func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
+func (e *silentError) Unwrap() error { return e.err }
+
+// watch keeps readiness true while the service runs: it looks at once and then every watchInterval. tell gets each part's name and why
+// it is away, empty when it is there.
+func watch(ctx context.Context, parts []part, tell func(name, why string)) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for {
+		var wg sync.WaitGroup
+		for _, p := range parts {
+			wg.Go(func() {
+				err := probe(ctx, p)
+				switch {
+				case ctx.Err() != nil: // that it did not answer says nothing then
+				case err != nil:
+					tell(p.name, err.Error())
+				default:
+					tell(p.name, "")
+				}
+			})
+		}
+		wg.Wait()
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		var wg sync.WaitGroup
-		for _, p := range parts {
-			wg.Go(func() {
-				why := ""
-				if err := probe(ctx, p); err != nil && ctx.Err() == nil {
-					why = err.Error()
-				}
-				ready.set(p.name, why)
-			})
+	}
+}
+
+// tellChain is watch's for chains: one that is away degrades the service and stops nothing else.
+func tellChain(ready *readiness, log *slog.Logger) func(name, why string) {
+	return func(name, why string) {
+		switch changed := ready.degrade(name, why); {
+		case changed && why != "":
+			log.Warn(name+" cannot be used: its deliveries wait, others go on", "error", why)
+		case changed:
+			log.Info(name + " can be used again")
 		}
-		wg.Wait()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/embedded"
@@ -46,6 +47,7 @@ var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindRes
 
 // Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
+	o.Logger.Info("starting", "version", buildinfo.Version())
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -61,7 +63,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		_ = web.Shutdown(stop)
 	}()
 
-	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Redis: true, Logger: o.Logger})
+	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if askedToStop(ctx, err) {
 		return nil
 	}
@@ -103,13 +105,15 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 	}
 	defer parts.close()
 
-	if err := awaitAll(ctx, []part{{"postgres", st.Ping}, {"redis", q.Ping}}, parts.chainParts(), ready, o.Logger); err != nil {
+	stopWatching := parts.watchChains(ctx, ready, o.Logger)
+	defer stopWatching()
+
+	forget, err := parts.awaitServices(ctx, web.Addr(), ready, o.Logger)
+	if err != nil {
 		return err
 	}
+	defer forget()
 	web.Mount(monitor)
-	if err := schema(ctx, b, o.Logger); err != nil {
-		return err
-	}
 	if !b.EmbeddedRedis {
 		if err := q.CheckServer(ctx); err != nil {
 			return err
@@ -118,36 +122,44 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 	return parts.run(ctx, cfg, o, web, ready)
 }
 
-// OpenStore waits for Postgres and sees to its schema: an embedded database is migrated, somebody's own is not. For commands beside
-// the worker.
-func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, ready *readiness, log *slog.Logger) (*store.Store, error) {
-	if ready == nil {
-		ready = newReadiness()
-	}
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
-	if err != nil {
-		return nil, err
-	}
-	if err := await(ctx, part{"postgres", st.Ping}, ready, log); err != nil {
-		st.Close()
-		return nil, err
-	}
-	if err := schema(ctx, b, log); err != nil {
-		st.Close()
-		return nil, err
-	}
-	return st, nil
+// watchChains looks at the chains from now on. Nothing waits for them: each delivery that needs one finds out for itself.
+func (a *assembly) watchChains(ctx context.Context, ready *readiness, log *slog.Logger) (stop func()) {
+	watching, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { watch(watching, a.chainParts(), tellChain(ready, log)) })
+	return func() { cancel(); wg.Wait() }
 }
 
-func schema(ctx context.Context, b *Backend, log *slog.Logger) error {
-	if b.EmbeddedDatabase {
-		done, err := store.Migrate(ctx, b.DatabaseURL)
-		if len(done) > 0 {
-			log.Info("migrated the embedded database", "applied", len(done))
-		}
-		return err
+// awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres answers and its schema
+// is right, commands on this machine find the worker by run.json: what they accept waits in Postgres for the rest.
+func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness, log *slog.Logger) (forget func(), err error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	redis := make(chan error, 1)
+	go func() { redis <- await(both, part{"redis", a.queue.Ping}, ready, log) }()
+	forget = func() {}
+	if err = await(ctx, part{"postgres", a.store.Ping}, ready, log); err == nil {
+		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
-	all, err := store.Migrations(ctx, b.DatabaseURL)
+	if err == nil {
+		forget, err = a.announce(addr)
+	}
+	if err != nil {
+		cancel()
+		<-redis
+		return nil, err
+	}
+	if err := <-redis; err != nil {
+		forget()
+		return nil, err
+	}
+	return forget, nil
+}
+
+// migrateOwn sees to the schema: an embedded database is migrated, somebody's own has to be migrated already. look bounds only the
+// question what is pending.
+func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
+	all, err := store.Migrations(look, b.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -157,10 +169,17 @@ func schema(ctx context.Context, b *Backend, log *slog.Logger) error {
 			pending = append(pending, filepath.Base(m.Name))
 		}
 	}
-	if len(pending) > 0 {
+	switch {
+	case len(pending) == 0:
+		return nil
+	case !b.EmbeddedDatabase:
 		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending), strings.Join(pending, ", "))
 	}
-	return nil
+	done, err := store.Migrate(ctx, b.DatabaseURL)
+	if len(done) > 0 {
+		log.Info("migrated the embedded database", "applied", len(done))
+	}
+	return err
 }
 
 // run takes tasks until ctx ends, then stops in order: no more tasks, running ones end, background loops end.
@@ -169,11 +188,6 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	for i, k := range kinds {
 		names[i] = string(k)
 	}
-	forget, err := a.announce(web.Addr())
-	if err != nil {
-		return err
-	}
-	defer forget()
 	patience := cfg.CallTimeout + stopMargin
 	srv, err := a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names, ShutdownTimeout: patience})
 	if err != nil {
@@ -187,9 +201,7 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	wg.Go(func() { a.sweeper.Run(loops) })
 	wg.Go(func() { a.release.Run(loops) })
 	wg.Go(func() { a.listed.run(loops) })
-	wg.Go(func() {
-		watch(loops, append(a.chainParts(), part{"postgres", a.store.Ping}, part{"redis", a.queue.Ping}), ready)
-	})
+	wg.Go(func() { watch(loops, []part{{"postgres", a.store.Ping}, {"redis", a.queue.Ping}}, ready.set) })
 	defer func() { stopLoops(); wg.Wait() }()
 
 	ready.set("start", "")

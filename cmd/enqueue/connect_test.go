@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/service/awaytest"
+)
+
+// However the connection fails: exit code 1, a sentence that says what failed and what to do, no answer to any line.
+func TestConnectionFails(t *testing.T) {
+	t.Parallel()
+	for _, w := range awaytest.Ways(t) {
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			environ := append([]string{"HERALD_CACHE=" + t.TempDir()}, w.Env...)
+			if !strings.Contains(strings.Join(environ, " "), "HERALD_DATA=") {
+				environ = append(environ, "HERALD_DATA="+t.TempDir())
+			}
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), process{[]string{w.Flag()}, environ, strings.NewReader(feedback(1) + "\n"), &stdout, &stderr}, connect)
+			if complaint := w.Complaint(code, stdout.String(), stderr.String()); complaint != "" || stdout.Len() > 0 {
+				t.Errorf("%s\n%s%s", complaint, stdout.String(), stderr.String())
+			}
+		})
+	}
+}
+
+// A panic is a fault that is told like other failures, and comes first on the screen.
+func TestPanicIsASentence(t *testing.T) {
+	t.Parallel()
+	broken := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
+		var b *bytes.Buffer
+		b.WriteByte('x')
+		return nil, nil, nil
+	}
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), process{nil, nil, strings.NewReader(feedback(1)), &stdout, &stderr}, broken)
+	if code != exitFailed || !strings.HasPrefix(stderr.String(), "enqueue: stopped by a fault in Herald: runtime error: invalid memory address") ||
+		!strings.Contains(stderr.String(), "connect_test.go:") {
+		t.Errorf("code %d, %s", code, stderr.String())
+	}
+}
+
+func TestFlagsOfTheProgram(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"version":    {[]string{"--version"}, 0, "enqueue devel (go1.", ""},
+		"no time":    {[]string{"--timeout", "0s"}, exitMisuse, "", "enqueue: --timeout 0s is not longer than 0s"},
+		"not a time": {[]string{"--timeout", "soon"}, exitMisuse, "", "enqueue: --timeout"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), process{c.args, nil, strings.NewReader(""), &stdout, &stderr}, nowhere)
+		if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) || !strings.HasPrefix(stderr.String(), c.stderr) {
+			t.Errorf("%s: code %d, %q, %q", name, code, stdout.String(), stderr.String())
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/service/awaytest"
+	"github.com/alecthomas/kong"
+	"golang.org/x/sync/errgroup"
+)
+
+// connecting are the commands that need the database, with what each wants besides; SERVERS is a servers file that names agent 8453:42,
+// TOKENS a list to import.
+var connecting = map[string]string{
+	"migrate apply":      "",
+	"migrate status":     "",
+	"keys list":          "",
+	"keys rotate remove": "KEY",
+	"keys reencrypt":     "",
+	"token set":          "8453:42 --origin https://agent.example",
+	"token list":         "",
+	"token remove":       "8453:42 --origin https://agent.example",
+	"token import":       "--chain 8453 --yes TOKENS",
+	"agent list":         "",
+	"agent show":         "8453:42",
+	"agent enable":       "8453:42",
+	"agent disable":      "8453:42",
+	"agent policy":       "8453:42 onUnknown=hold",
+	"delivery list":      "",
+	"delivery show":      oneID,
+	"delivery replay":    oneID,
+	"delivery cancel":    oneID,
+	"delivery audit":     "",
+}
+
+// apart are the others, and why.
+var apart = map[string]string{
+	"serve":               "waits for its database as long as it takes: internal/service",
+	"doctor":              "says what is away, line by line: TestDoctorNamesWhatIsAway",
+	"config":              "reads the environment alone",
+	"keys init":           "makes a keyset of nothing",
+	"keys rotate add":     "works on the keyset alone",
+	"keys rotate promote": "works on the keyset alone",
+	"token login":         "asks the authorization server first: TestLoginWithoutStore",
+	"agent resolve":       "asks the chain and the web alone",
+	"agent probe":         "does without a store: TestProbeByChain",
+	"embedded fetch":      "fetches programs",
+}
+
+// commandPaths are all commands there are, hidden ones too.
+func commandPaths(t *testing.T) []string {
+	t.Helper()
+	parser, err := kong.New(&commands{}, kong.Vars{"version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, leaf := range parser.Model.Leaves(false) {
+		paths = append(paths, strings.TrimPrefix(leaf.FullPath(), parser.Model.Name+" "))
+	}
+	return paths
+}
+
+// However the connection fails, every command that connects ends with exit code 1 and a sentence that says what failed and what to do.
+func TestConnectionFails(t *testing.T) {
+	paths := commandPaths(t)
+	for _, path := range paths {
+		_, connects := connecting[path]
+		if reason := apart[path]; connects == (reason != "") {
+			t.Errorf("worker %s: say in this test how it is called, or why it needs no database", path)
+		}
+	}
+	if len(paths) != len(connecting)+len(apart) {
+		t.Errorf("%d commands, %d are listed here", len(paths), len(connecting)+len(apart))
+	}
+	servers, tokens := filepath.Join(t.TempDir(), "servers.json"), filepath.Join(t.TempDir(), "tokens")
+	write(t, servers, `{"servers":{"8453:42":{"url":"https://agent.example/mcp"}}}`)
+	write(t, tokens, "42,secret-token\n")
+	_, first, _ := worker(t, nil, "keys", "init", "--cleartext")
+	keyset, spare := spareKey(t, strings.TrimSpace(first))
+	fill := strings.NewReplacer("TOKENS", tokens, "KEY", spare)
+	var group errgroup.Group
+	group.SetLimit(8) // most of them wait
+	for _, w := range awaytest.Ways(t) {
+		for path, more := range connecting {
+			if w.Schema && strings.HasPrefix(path, "migrate") {
+				continue
+			}
+			group.Go(func() error {
+				env := append([]string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "HERALD_SERVERS_FILE=" + servers}, w.Env...)
+				env = append(env, "HERALD_KEYSET="+keyset) // what is wrong is the database alone
+				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(more))...)
+				var out, errs bytes.Buffer
+				code := execute(app{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
+				if complaint := w.Complaint(code, out.String(), errs.String()); complaint != "" {
+					t.Errorf("%s: worker %s: %s\n%s%s", w.Name, strings.Join(args, " "), complaint, out.String(), errs.String())
+				}
+				return nil
+			})
+		}
+	}
+	_ = group.Wait()
+}
+
+func nobody() (io.ReadWriteCloser, error) { return nil, os.ErrNotExist }
+
+// spareKey adds a key to a keyset and names it: it does not seal yet, so that it may be removed.
+func spareKey(t *testing.T, keyset string) (both, id string) {
+	t.Helper()
+	code, out, errs := worker(t, []string{"HERALD_KEYSET=" + keyset}, "keys", "rotate", "add", "--cleartext")
+	m := regexp.MustCompile(`key (\d+) `).FindStringSubmatch(errs)
+	if code != 0 || m == nil {
+		t.Fatalf("%d %s", code, errs)
+	}
+	return strings.TrimSpace(out), m[1]
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A login finds out before the person is sent anywhere that what comes of it could not be stored.
+func TestLoginWithoutStore(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{})
+	d.protects(s)
+	d.env = append(d.env, "DATABASE_URL="+nowhere)
+	_, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--timeout=300ms")
+	if !strings.Contains(errs, "Postgres did not answer within 300ms") || strings.Contains(errs, s.Issuer) {
+		t.Errorf("%s", errs)
+	}
+}
+
+// Postgres takes the connection, and says nothing when it is asked for rows: a command that reads ends in time, and says why.
+func TestReadingEndsInTime(t *testing.T) {
+	env, url := services(t)
+	if code, _, errs := worker(t, env, "migrate"); code != 0 {
+		t.Fatal(errs)
+	}
+	env = append(env, "DATABASE_URL="+mutedPostgres(t, url, "FROM herald.deliveries"))
+	code, _, errs := worker(t, env, "delivery", "list", "--timeout=5s")
+	if code != exitFailed || !strings.Contains(errs, "worker: the database took longer than 5s to answer: try again, or give it longer with --timeout") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}
+
+// mutedPostgres leads to the Postgres at address until a client says hush; from then on nothing of that connection goes on.
+func mutedPostgres(t *testing.T, address, hush string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, target := "tcp", u.Host
+	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
+		network, target = "unix", dir+"/.s.PGSQL."+u.Query().Get("port")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	serve := func(client net.Conn) {
+		defer func() { _ = client.Close() }()
+		server, err := net.Dial(network, target)
+		if err != nil {
+			return
+		}
+		wg.Go(func() { _, _ = io.Copy(client, server) })
+		defer func() { _ = server.Close() }()
+		b := make([]byte, 64<<10)
+		for {
+			n, err := client.Read(b)
+			if err != nil {
+				return
+			}
+			if strings.Contains(string(b[:n]), hush) {
+				_, _ = io.Copy(io.Discard, client) // until the client leaves
+				return
+			}
+			if _, err := server.Write(b[:n]); err != nil {
+				return
+			}
+		}
+	}
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { serve(c) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	u.Host, u.RawQuery = l.Addr().String(), "sslmode=disable"
+	return u.String()
+}
+
+// A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.
+func TestPanicIsASentence(t *testing.T) {
+	var out, said bytes.Buffer
+	code := execute(app{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
+		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + newKeyset(t)}) // without a stdin
+	if code != exitFailed || !strings.HasPrefix(said.String(), "worker: stopped by a fault in Herald: ") || !strings.Contains(said.String(), "goroutine ") {
+		t.Errorf("exit code %d\n%s", code, said.String())
+	}
+}
+
+func TestFlagsOfTheProgram(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"version":               {[]string{"--version"}, 0, "worker devel (go1."},
+		"version after a word":  {[]string{"delivery", "list", "--version"}, 0, "worker devel (go1."},
+		"no time":               {[]string{"delivery", "list", "--timeout=0s"}, exitMisuse, "worker: --timeout 0s is not longer than 0s"},
+		"before the command":    {[]string{"--timeout=-1s", "delivery", "list"}, exitMisuse, "worker: --timeout -1s is not"},
+		"not a time, no answer": {[]string{"agent", "show", "8453:42", "--timeout=soon"}, exitMisuse, "--timeout"},
+	} {
+		code, out, errs := worker(t, nil, c.args...)
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+// Package awaytest holds the ways in which a command can fail to reach its database, for the tests of every command that connects.
+package awaytest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Password is in every URL here. No command may say it.
+const Password = "hunter2secret"
+
+// Way is one thing that is wrong.
+type Way struct {
+	Name    string
+	Env     []string
+	Timeout time.Duration // that --timeout is given, because the command waits for so long
+	Says    []string      // all of it in one line of what the command says
+	// Schema: only the schema is wrong, and commands that see to it have nothing to complain about.
+	Schema bool
+}
+
+// Flag is the command line's --timeout: the way's, else one that a loaded machine does not exceed.
+func (w Way) Flag() string {
+	if w.Timeout > 0 {
+		return "--timeout=" + w.Timeout.String()
+	}
+	return "--timeout=60s"
+}
+
+// brief is for what is waited for in vain.
+const brief = 300 * time.Millisecond
+
+// Ways makes everything that can be wrong, until the test ends.
+func Ways(t testing.TB) []Way {
+	t.Helper()
+	queue := "REDIS_URL=redis://127.0.0.1:1"
+	keys := "HERALD_KEYSET=" + keyset(t)
+	own := func(databaseURL string) []string { return []string{"DATABASE_URL=" + databaseURL, queue, keys} }
+	in := func(dir string) []string { return []string{"HERALD_DATA=" + dir} }
+	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
+	empty := embeddedtest.Postgres(t, nil)
+	nothing := filepath.Join(t.TempDir(), "none")
+	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
+	write(t, filepath.Join(broken, "run.json"), "not JSON")
+	runFile(t, ofOwn, embedded.RunFile{PID: os.Getpid(), Database: "herald@db.example:5432/herald"})
+	runFile(t, lost, embedded.RunFile{PID: os.Getpid(), DatabaseURL: "postgres://herald@/herald?host=" + url.QueryEscape(nothing)})
+
+	return []Way{
+		{Name: "Postgres is not running", Env: own(at("127.0.0.1:1")), Timeout: brief,
+			Says: []string{"Postgres did not answer within 300ms", "check DATABASE_URL", "--timeout"}},
+		{Name: "Postgres says nothing", Env: own(at(answering(t, ""))), Timeout: brief,
+			Says: []string{"Postgres did not answer within 300ms: nothing came back", "check DATABASE_URL"}},
+		{Name: "a wrong password", Env: own(at(answering(t, "28P01\x00Mpassword authentication failed for user \"u\""))),
+			Says: []string{"Postgres refuses the connection", "password authentication failed", "in DATABASE_URL"}},
+		{Name: "no such database", Env: own(otherDatabase(t, empty)),
+			Says: []string{"Postgres refuses the connection", `database "nowhere" does not exist`, "in DATABASE_URL"}},
+		{Name: "pending migrations", Env: own(empty), Says: []string{"the database lacks", "run `worker migrate`"}, Schema: true},
+		{Name: "no worker ever ran here", Env: in(nothing), Says: []string{"there is no database", "no worker is running on " + nothing, "Set HERALD_DATA"}},
+		{Name: "the data folder is held, or its worker is starting", Env: in(heldFolder(t)), Timeout: brief,
+			Says: []string{fmt.Sprintf("is held by process %d", os.Getpid()), "within 300ms", "Try again later"}},
+		{Name: "run.json is damaged", Env: in(broken), Says: []string{"run.json is not what a worker writes: remove it"}},
+		{Name: "the worker here has a database of its own", Env: in(ofOwn), Says: []string{"set DATABASE_URL to the same one (herald@db.example:5432/herald)"}},
+		{Name: "the worker here lost its Postgres", Env: in(lost), Timeout: brief, Says: []string{"the Postgres of the worker on " + lost, "within 300ms", "restart it"}},
+		{Name: "a cluster of another Postgres", Env: in(olderCluster(t)), Says: []string{"was written by Postgres 9", "HERALD_DATA"}},
+	}
+}
+
+var goTrace = regexp.MustCompile(`(?m)^goroutine \d+ \[|^panic: |\.go:\d+ \+0x`)
+
+// Complaint is what is wrong with the answer of a command that could not connect; empty: nothing.
+func (w Way) Complaint(code int, out, errs string) string {
+	said := ""
+	for line := range strings.Lines(errs) {
+		if strings.Contains(line, w.Says[0]) {
+			said = line
+		}
+	}
+	for _, want := range w.Says {
+		if !strings.Contains(said, want) {
+			return fmt.Sprintf("no line says %q", want)
+		}
+	}
+	switch {
+	case code != 1:
+		return fmt.Sprintf("exit code %d, want 1", code)
+	case goTrace.MatchString(errs):
+		return "a Go trace"
+	case strings.Contains(out+errs, Password):
+		return "the password is told"
+	}
+	return ""
+}
+
+func keyset(t testing.TB) string {
+	t.Helper()
+	k, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := k.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// heldFolder is a data folder that this process holds, as a worker does.
+func heldFolder(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	lock, err := embedded.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Release() })
+	return dir
+}
+
+func runFile(t testing.TB, dir string, r embedded.RunFile) {
+	t.Helper()
+	if err := embedded.WriteRunFile(dir, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func otherDatabase(t testing.TB, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/nowhere"
+	return u.String()
+}
+
+// olderCluster looks like data of Postgres 9, which nobody has installed.
+func olderCluster(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "herald-test-") // the user that root gives Postgres to has to pass
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	data := filepath.Join(dir, "postgres", "data")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(data, "PG_VERSION"), "9\n")
+	if os.Geteuid() != 0 {
+		return dir
+	}
+	const nobody = 65534
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(data, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// answering takes connections. Each gets one FATAL error of these fields after its first message; none, when fields is empty.
+func answering(t testing.TB, fields string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() { answer(c, fields) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+func answer(c net.Conn, fields string) {
+	defer func() { _ = c.Close() }()
+	var length uint32
+	if binary.Read(c, binary.BigEndian, &length) != nil || length < 4 || length > 1<<16 {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, c, int64(length)-4); err != nil {
+		return
+	}
+	if fields == "" {
+		_, _ = io.Copy(io.Discard, c) // until the other side, or the test, ends it
+		return
+	}
+	body := "SFATAL\x00VFATAL\x00C" + fields + "\x00\x00"
+	message := binary.BigEndian.AppendUint32([]byte{'E'}, uint32(len(body)+4))
+	_, _ = c.Write(append(message, body...))
+}

@@ -1,0 +1,170 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Three chains cannot be used: one refuses, one says nothing, one serves another chain. The worker starts at once, is found by commands,
+// is ready and says without what; the fourth chain's feedback is delivered, theirs waits and calls nobody.
+func TestStartsWithoutDeadChains(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	const refuses, silent, other = 601, 602, 603
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
+		"HERALD_RETRY_SCHEDULE=1h", keyset(t))
+	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + silentListener(t), other: net.URL()} {
+		d := net.Deployment()
+		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+			fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation))
+	}
+	r := run(t, false, env...)
+	w := r.up()
+	if b, err := Attach(t.Context(), load(t, env...), 10*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
+		t.Errorf("a command does not find it: %+v, %v", b, err)
+	}
+	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
+	if !strings.Contains(degraded["chain 603"], "603") || !strings.Contains(degraded["chain 603"], fmt.Sprint(net.ChainID())) {
+		t.Errorf("%v", degraded)
+	}
+
+	healthy, theirs := newAgent(t), newAgent(t)
+	close(healthy.hold)
+	close(theirs.hold)
+	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
+	line := feedback(t, net, theirs.URL)
+	for _, id := range []int{refuses, silent, other} {
+		d := untilWaiting(t, w.Store, accept(t, w, ofChain(t, line, id)))
+		if d.Reason != "chain_unavailable" {
+			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
+		}
+	}
+	if theirs.count() != 0 {
+		t.Errorf("%d calls for chains that cannot be used", theirs.count())
+	}
+	if n := strings.Count(r.log.String(), "cannot be used: its deliveries wait"); n != 3 {
+		t.Errorf("told %d times:\n%s", n, r.log)
+	}
+}
+
+// ofChain is a job for another chain.
+func ofChain(t testing.TB, line []byte, id int) []byte {
+	t.Helper()
+	var j map[string]any
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.UseNumber()
+	if err := dec.Decode(&j); err != nil {
+		t.Fatal(err)
+	}
+	j["chainId"] = id
+	b, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	var d store.Delivery
+	eventually(t, func() bool {
+		var err error
+		d, err = st.Delivery(ctx, id)
+		return err == nil && d.Status == store.Waiting
+	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
+	return d
+}
+
+// silentListener takes connections and what they send, and says nothing.
+func silentListener(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := make(chan []net.Conn)
+	go func() {
+		var all []net.Conn
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				conns <- all
+				return
+			}
+			all = append(all, c)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		for _, c := range <-conns {
+			_ = c.Close()
+		}
+	})
+	return l.Addr().String()
+}
+
+// Redis is away at the start: commands find the embedded database by run.json, and what they accept is delivered once Redis is there.
+func TestAcceptsBeforeRedis(t *testing.T) {
+	t.Parallel()
+	embeddedtest.Postgres(t, nil)
+	net := devnettest.Start(t, devnet.Config{})
+	redis, redisURL := redisGate(t)
+	env := append(chainEnv(net, net.URL()), "HERALD_DATA="+dataFolder(t), "REDIS_URL="+redisURL)
+	r := run(t, false, env...)
+	r.untilWaitingFor("redis")
+
+	cfg, quiet := load(t, env...), slog.New(slog.DiscardHandler)
+	b, err := Attach(t.Context(), cfg, 60*time.Second, quiet) // its Postgres is still starting
+	if err != nil {
+		t.Fatalf("%v; the worker said:\n%s", err, r.log)
+	}
+	if len(b.release) != 0 {
+		t.Error("a second Postgres was started")
+	}
+	st, err := OpenStore(t.Context(), cfg, b, 10*time.Second, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	keys, err := b.Keyset(cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	intake, err := delivery.NewIntake(delivery.IntakeConfig{Ledger: st, Sealer: keys, Limits: JobLimits(cfg), Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAgent(t)
+	close(a.hold)
+	id := accept(t, &Worker{Store: st, Intake: intake}, feedback(t, net, a.URL))
+	redis.open()
+	r.up()
+	delivered(t, st, id)
+}
+
+// The first line that a worker says has its version.
+func TestFirstLineNamesTheVersion(t *testing.T) {
+	t.Parallel()
+	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", keyset(t))
+	r.untilWaitingFor("postgres")
+	first, _, _ := strings.Cut(r.log.String(), "\n")
+	if !strings.Contains(first, "starting") || !strings.Contains(first, "version=") || !strings.Contains(first, "(go1.") {
+		t.Errorf("%s", first)
+	}
+}
