@@ -97,7 +97,7 @@ func (c *Credentials) another(ctx context.Context, e errand) (value secret.Secre
 		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
 			excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:
-		c.renewer.spend(e)
+		c.renewer.replaceRefused(e)
 	}
 	return c.renewer.bearer(ctx, e)
 }

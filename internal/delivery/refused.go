@@ -17,17 +17,29 @@ const (
 	refusedPauseGrowth = 4 // each pause is so many times as long as the one before
 )
 
-// freshRefusals are the fresh access tokens that an agent refused in a row.
+// freshRefusals are the fresh access tokens that an agent refused in a row. One is fresh while it takes the place of a refused one and the
+// agent has taken none since: there is an entry as long.
 type freshRefusals struct {
 	stored time.Time // when the credential was stored that they were had with
-	count  int
+	count  int       // 0: the fresh one is not refused yet
 }
 
-// refusesFresh tells whether the agent refused the last fresh access token that it was sent, and has taken none since.
+// replaceRefused has the access token that the agent refused replaced: the next one is fresh.
+func (r *renewer) replaceRefused(e errand) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.spend(e) {
+		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e)})
+	}
+}
+
+// refusesFresh tells whether the access token that the agent refused is the one at hand, and is or was fresh.
 func (r *renewer) refusesFresh(e errand) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.countFresh(e) > 0
+	a, ok := r.known.Get(e.audience())
+	had, fresh := r.refusals.Get(e.audience())
+	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal())
 }
 
 // countFresh needs the lock.
@@ -38,7 +50,7 @@ func (r *renewer) countFresh(e errand) int {
 	return 0
 }
 
-// acceptFresh notes that the agent takes its access tokens.
+// acceptFresh notes that the agent takes its access tokens: what it refuses from now on is not fresh.
 func (r *renewer) acceptFresh(to audience) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,7 +50,7 @@ type renewer struct {
 	CredentialsConfig
 	known  *lru.Cache[audience, *access]
 	failed *lru.Cache[matter, failedRenewal]
-	// refusals counts the access tokens in a row that an agent refused though they were fresh; a call that it takes ends the row.
+	// refusals counts the fresh access tokens in a row that an agent refused; a call that it takes ends the row.
 	refusals *lru.Cache[audience, freshRefusals]
 
 	saveWithin time.Duration

@@ -514,8 +514,33 @@ func TestFreshRefused(t *testing.T) {
 	r.acceptFresh(w.errand().audience())
 	refused(6, retry.ServerError, "in 2s", 2*time.Second)
 	w.replace(clientOf("other"))
-	if r.refusesFresh(w.errand()) {
+	e := w.errand()
+	if e.refused = secret.New("Bearer access-6"); r.refusesFresh(e) {
 		t.Error("another credential is blamed")
+	}
+}
+
+// TestWhatIsFresh: an access token that takes the place of a refused one, until the agent takes one.
+func TestWhatIsFresh(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r := w.worker()
+	w.sends(t, r, w.errand(), "access-1", 1)
+	first := w.errand()
+	first.refused = secret.New("Bearer access-1")
+	if r.refusesFresh(first) {
+		t.Error("one that was not refused before")
+	}
+	r.replaceRefused(first)
+	w.sends(t, r, first, "access-2", 2)
+	second := w.errand()
+	second.refused = secret.New("Bearer access-2")
+	if r.refusesFresh(first) || !r.refusesFresh(second) {
+		t.Error("not the one that took its place:", r.refusesFresh(first), r.refusesFresh(second))
+	}
+	r.acceptFresh(second.audience())
+	if r.refusesFresh(second) {
+		t.Error("one that the agent took")
 	}
 }
 
