@@ -137,7 +137,7 @@ func idText(n *node) string {
 
 // oldAction reads the four shapes of config that the old repository had, told apart by their fields:
 //
-//	design       resolve_endpoint, endpoint, tool_name, verify_file_hash, include_file_content, payload_template
+//	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash, include_file_content, payload_template
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation
@@ -161,9 +161,61 @@ func oldAction(old *scan, k Kind) (Action, *Refusal) {
 	a.PayloadTemplate = c.template(c.oneOf("payload_template", "arguments_template"), k)
 	target := c.oneOf("server_url", "endpoint")
 	if a.ResolveEndpoint = c.bool("resolve_endpoint", !c.has(target)); !a.ResolveEndpoint {
-		a.Endpoint = &Endpoint{Transport: "http", URL: c.url(target), Headers: c.authToken("auth_token")}
+		a.Endpoint = c.oldEndpoint(target)
 	}
 	return a, c.err
+}
+
+// oldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type, what it
+// has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
+func (s *scan) oldEndpoint(name string) *Endpoint {
+	in := s.within(name)
+	if in == nil {
+		return &Endpoint{Transport: "http", URL: s.url(name), Headers: s.authToken("auth_token")}
+	}
+	e := &Endpoint{Transport: in.text("type", maxText)}
+	switch e.Transport {
+	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of the same
+		e.Transport = "http"
+	case "":
+		switch url, command := in.filled("url"), in.filled("command"); {
+		case url && command:
+			in.fail(refuse(in.at("type"), "is missing, and there is both a url and a command"))
+		case command:
+			e.Transport = "stdio"
+		default:
+			e.Transport = "http"
+		}
+	}
+	switch e.Transport {
+	case "http", "sse":
+		e.URL, e.Headers = in.url("url"), in.headers("headers")
+		s.addToken(e, "auth_token")
+	case "stdio":
+		if e.Command, e.Args = in.text("command", maxCommand), in.strings("args", maxArgs); e.Command == "" {
+			in.fail(refuse(in.at("command"), "is missing"))
+		}
+	default:
+		in.fail(refuse(in.at("type"), "must be http, sse or stdio"))
+	}
+	s.fail(in.err)
+	return e
+}
+
+// filled tells a field that is there and not the empty string.
+func (s *scan) filled(name string) bool { return s.has(name) && s.node(name).value != "" }
+
+// addToken puts the token that stands beside an endpoint among its headers.
+func (s *scan) addToken(e *Endpoint, name string) {
+	for header, value := range s.authToken(name) {
+		if _, there := e.Headers[header]; there {
+			s.fail(refuse(s.at(name), "and the endpoint's headers both give an %s header: leave one out", header))
+		}
+		if e.Headers == nil {
+			e.Headers = map[string]secret.Secret{}
+		}
+		e.Headers[header] = value
+	}
 }
 
 // oneOf is the first name that is given, else the last.

@@ -73,6 +73,38 @@ func TestActionJobConfigs(t *testing.T) {
 	}
 }
 
+// An endpoint that is an object means what the string means, and says more.
+func TestActionJobEndpointObject(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ config, want string }{
+		"http":               {`{"resolve_endpoint":false,"endpoint":{"type":"http","url":"https://a/mcp"}}`, `http https://a/mcp [] map[]`},
+		"without resolve":    {`{"endpoint":{"type":"sse","url":"https://a/sse","headers":null,"command":null,"args":[]}}`, `sse https://a/sse [] map[]`},
+		"headers":            {`{"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `http https://a [] map[X-Key:s3cret]`},
+		"headers and token":  {`{"endpoint":{"url":"https://a","headers":{"x-key":"s3cret"}},"auth_token":"s3cret2"}`, `http https://a [] map[Authorization:Bearer s3cret2 X-Key:s3cret]`},
+		"another name":       {`{"endpoint":{"type":"streamable-http","url":"https://a"}}`, `http https://a [] map[]`},
+		"unknown fields":     {`{"endpoint":{"type":"http","url":"https://a","timeout":5,"command":""}}`, `http https://a [] map[]`},
+		"stdio":              {`{"endpoint":{"type":"stdio","command":"npx","args":["-y","agent"],"headers":{}}}`, `stdio npx [-y agent] map[]`},
+		"stdio without type": {`{"endpoint":{"url":"","command":"npx"}}`, `stdio npx [] map[]`},
+		"not used":           {`{"resolve_endpoint":true,"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `-`},
+	} {
+		j := mustParse(t, oldJob(c.config))
+		got := "-"
+		if e := j.Action.Endpoint; e != nil {
+			headers := map[string]string{}
+			for name, value := range e.Headers {
+				headers[name] = value.Reveal()
+			}
+			got = fmt.Sprintf("%s %s%s %v %v", e.Transport, e.URL, e.Command, e.Args, headers)
+		}
+		if got != c.want || j.Action.ResolveEndpoint != (c.want == "-") {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
+			t.Errorf("%s: stored as %s, %v", name, raw, err)
+		}
+	}
+}
+
 func TestActionJobKinds(t *testing.T) {
 	t.Parallel()
 	v := mustParse(t, oldJob("", `event_type="ValidationResponse"`, `validator_address="`+clientHex+`"`, `request_hash="`+blockHex+`"`,
@@ -119,6 +151,15 @@ func TestActionJobRefuses(t *testing.T) {
 		"no score":       {oldJob("", "score="), "event_data.score", "is missing"},
 		"index 0":        {oldJob("", "feedback_index=0"), "event_data.feedback_index", "must be at least 1"},
 		"score":          {oldJob("", "score=101"), "event_data.score", "must be at most 100"},
+		"endpoint list":  {oldJob(`{"endpoint":["https://a"]}`), "config.endpoint", "must be a string"},
+		"endpoint empty": {oldJob(`{"endpoint":{}}`), "config.endpoint.url", "is missing"},
+		"endpoint type":  {oldJob(`{"endpoint":{"type":"ws","url":"wss://a"}}`), "config.endpoint.type", "must be http, sse or stdio"},
+		"endpoint both":  {oldJob(`{"endpoint":{"url":"https://a","command":"npx"}}`), "config.endpoint.type", "both a url and a command"},
+		"endpoint url":   {oldJob(`{"endpoint":{"type":"http","url":"https://u:s3cret@a"}}`), "config.endpoint.url", "user or password"},
+		"endpoint stdio": {oldJob(`{"endpoint":{"type":"stdio","url":"https://a"}}`), "config.endpoint.command", "is missing"},
+		"endpoint args":  {oldJob(`{"endpoint":{"type":"stdio","command":"npx","args":"-y"}}`), "config.endpoint.args", "list of at most"},
+		"header":         {oldJob(`{"endpoint":{"url":"https://a","headers":{"X-Key":"s3cret\n"}}}`), "config.endpoint.headers.X-Key", "printable ASCII"},
+		"token twice":    {oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"s3cret"}},"auth_token":"s3cret"}`), "config.auth_token", "both give an Authorization header"},
 		"no responder":   {oldJob("", `event_type="ResponseAppended"`), "event_data.responder", "is missing"},
 		"config":         {oldJob(`[]`), "config", "must be an object"},
 		"tool":           {oldJob(`{"tool":"wallet.send"}`), "config.tool", "HERALD_TOOLS"},
