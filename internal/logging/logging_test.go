@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -51,6 +52,25 @@ func TestOneLine(t *testing.T) {
 		New(&b, "info", format).Info("m", "tag", "a\nlevel=ERROR msg=forged\x1b[31m", "token", secret.New("pw1234"), slog.Group("g", "t", secret.New("pw1234")))
 		if got := b.String(); strings.Count(got, "\n") != 1 || strings.Contains(got, "\x1b") || strings.Contains(got, "pw1234") || strings.Count(got, "******") != 2 {
 			t.Errorf("%s: %q", format, got)
+		}
+	}
+}
+
+// Durations have units, wherever they stand; other values stay what they are.
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		var b strings.Builder
+		New(&b, "info", format).With("with", 2*time.Minute).Info("m", "took", 1500*time.Millisecond,
+			"long", 31*time.Second+123456789, "short", 1234567*time.Nanosecond, "tiny", 42*time.Nanosecond,
+			"none", time.Duration(0), "back", -1500*time.Millisecond,
+			slog.Group("g", "in", 3*time.Second), "count", 1500, "at", time.Unix(0, 0).UTC())
+		got := strings.ReplaceAll(strings.ReplaceAll(b.String(), `"`, ""), ":", "=")
+		for _, want := range []string{"with=2m0s", "took=1.5s", "long=31.123s", "short=1.235ms", "tiny=42ns", "none=0s",
+			"back=-1.5s", "in=3s", "count=1500", "at=1970-01-01T00=00=00"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %s lacks %s", format, got, want)
+			}
 		}
 	}
 }
