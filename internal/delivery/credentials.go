@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
@@ -321,7 +322,8 @@ func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
 	switch {
 	case err != nil:
 		k.held.Store(true) // with the next one
-		p.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again", "agent", agent.ID, "error", err)
+		p.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again",
+			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
 		p.Logger.Info("deliveries that were held for want of a credential are released: the agent takes calls again", "agent", agent.ID, "released", n)
 	}

@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
 )
 
 // Lanes is Redis as the dispatcher needs it.
@@ -15,6 +17,7 @@ type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
 	Find(t queue.Task) (queue.Place, error)
 	Marker(ctx context.Context, now time.Time) (time.Time, error)
+	DropArchived(ctx context.Context, id uuid.UUID, n int) error
 }
 
 const (
@@ -53,11 +56,23 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 		err := d.lanes.Enqueue(one, laned(t))
 		done()
 		if err != nil {
-			d.log.Warn("Redis does not take tasks; they are handed out again when it does", "tasks", len(tasks)-i, "error", err)
+			d.log.Warn("Redis does not take tasks; they are handed out again when it does", logging.About(logging.Redis),
+				"tasks", len(tasks)-i, "error", err)
 			return i
 		}
 	}
 	return len(tasks)
+}
+
+// DropArchived removes from the web UI the archived tasks of a delivery that a replay has delivered since, by task n.
+// What Redis does not do now stays there until asynq forgets it; nothing depends on it.
+func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
+	defer cancel()
+	if err := d.lanes.DropArchived(ctx, id, n); err != nil {
+		d.log.Info("an archived task stays in the web UI, though a replay has delivered", logging.About(logging.Redis),
+			"delivery", id, "error", err)
+	}
 }
 
 // laned gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.

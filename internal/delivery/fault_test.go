@@ -92,14 +92,14 @@ func TestFaults(t *testing.T) {
 			id uuid.UUID
 			n  int
 		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
-			if note, err := k.runner.Deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "refused") {
+			if note, err := k.runner.Deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "no attempt") {
 				t.Errorf("task %s:%d: %q, %v", c.id, c.n, note, err)
 			}
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("a second time: %q, %v", note, err)
 		}
 		if n := len(a.received()); n != 1 {
@@ -137,7 +137,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d run", k.runner.Running())
 		}
 		close(finish)
-		if got := receive(t, "the end", done); got != "delivered<nil>" {
+		if got := receive(t, "the end", done); got != "<nil>" {
 			t.Error(got)
 		}
 		w.until(id, store.Delivered)
@@ -203,7 +203,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.handOut(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if n := len(a.received()); n != 1 || tries != 4 {
@@ -222,7 +222,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.handOut(newAgent(t).URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "delivered" {
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
@@ -262,7 +262,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
 		}
 		k := w.newWorker()
-		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "delivered" {
+		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		d = w.until(id, store.Delivered)
@@ -280,7 +280,7 @@ func TestFaults(t *testing.T) {
 		}))
 		k := w.newWorker()
 		id := w.handOut(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Status != store.Running {
@@ -419,7 +419,7 @@ func TestFaults(t *testing.T) {
 					return store.Recorded{}, store.ErrFenced
 				}}
 		})
-		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "refused") {
+		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
 		if n := len(a.received()); n != 0 {

@@ -299,6 +299,11 @@ func (c *connection) Marker(ctx context.Context, now time.Time) (born time.Time,
 	return born, err
 }
 
+// DropArchived is for the web UI, which nobody watches here.
+func (c *connection) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
+	return c.do(ctx, "drop", queue.Task{DeliveryID: id, N: n}.ID(), func() {})
+}
+
 func (r *redisDouble) keeps(id uuid.UUID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

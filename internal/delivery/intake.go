@@ -134,7 +134,7 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	a := got[0]
 	if refusal != nil {
 		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
-		return "refused: " + excerpt(it.Refused, maxNote), nil
+		return "rejected invalid_job: " + excerpt(it.Refused, maxNote), nil
 	}
 	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	if a.Verdict == store.Conflict {

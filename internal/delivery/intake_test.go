@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -48,12 +49,12 @@ func TestForeignTasks(t *testing.T) {
 
 	// Bad where it does not touch the event: the row has the event's own key, so that the corrected job finds it.
 	other, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
-	if note := take(with(other, map[string]any{"toolName": "rm"})); !strings.HasPrefix(note, "refused: action.toolName") {
+	if note := take(with(other, map[string]any{"toolName": "rm"})); !strings.HasPrefix(note, "rejected invalid_job: action.toolName") {
 		t.Error(note)
 	}
 	// Bad altogether.
 	for _, body := range []string{"", "hello", `{"type":"NewFeedback"}`, "{\"a\":\"\x00\"}", strings.Repeat("x", job.MaxBytes+1)} {
-		if note, err := k.runner.Intake(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "refused: ") {
+		if note, err := k.runner.Intake(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "rejected invalid_job: ") {
 			t.Errorf("%.40q: %q, %v", body, note, err)
 		}
 	}
@@ -83,6 +84,9 @@ type away struct{ tries int }
 
 func (r *away) Enqueue(context.Context, queue.Task) error {
 	r.tries++
+	return errors.New("Redis is away")
+}
+func (r *away) DropArchived(context.Context, uuid.UUID, int) error {
 	return errors.New("Redis is away")
 }
 func (r *away) Find(queue.Task) (queue.Place, error) { return queue.Nowhere, nil }
@@ -183,13 +187,13 @@ func TestVerdict(t *testing.T) {
 		res            Result
 		note, archived string
 	}{
-		"delivered": {Result{Status: store.Delivered}, "delivered", ""},
+		"delivered": {Result{Status: store.Delivered}, "", ""},
 		"skipped":   {Result{Status: store.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI"}, "skipped no_uri: the agent has no tokenURI", ""},
 		"held":      {Result{Status: store.Held, Reason: "auth_required", Text: "401"}, "held auth_required: 401", ""},
 		"waiting":   {Result{Status: store.Waiting, Reason: "server_error", Text: "503", Delay: 1234 * time.Millisecond}, "waiting server_error, again in 1.2s: 503", ""},
 		"rejected":  {Result{Status: store.Rejected, Reason: "tool_error", Text: "no"}, "", "rejected tool_error: no"},
 		"dead":      {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", "dead timeout: no answer"},
-		"refused":   {Result{Refused: true}, "refused: an older task, another worker has it, or it is not due", ""},
+		"refused":   {Result{Refused: true}, "no attempt: an older task, another worker has it, or it is not due", ""},
 	} {
 		note, err := verdict(c.res)
 		var a *queue.ArchivedError

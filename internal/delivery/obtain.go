@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -197,8 +198,9 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it", "agent", lease.Token.ID,
-			"origin", lease.Token.Origin, "with_refresh_token", rotated != nil, "error", err)
+		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it",
+			logging.About(logging.Postgres), "agent", lease.Token.ID, "origin", lease.Token.Origin,
+			"with_refresh_token", rotated != nil, "error", err)
 		got.sealed, got.unsaved = nil, &unsaved{lease, *sealed, credential}
 		return got, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
@@ -119,7 +120,8 @@ type Step struct {
 // Pipeline delivers. Safe for concurrent use.
 type Pipeline struct {
 	Config
-	told *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
+	told  *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
+	waits *waitSummary
 }
 
 // maxTold is of how many agents it is remembered what is recorded of them; of another one it is recorded again.
@@ -158,7 +160,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	return &Pipeline{Config: cfg, told: told}, nil
+	return &Pipeline{Config: cfg, told: told, waits: newWaitSummary()}, nil
 }
 
 // claimTimeout bounds the claim: one statement, or the database is in trouble.
@@ -171,6 +173,10 @@ const claimTimeout = 10 * time.Second
 func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
 	a, err := p.claim(ctx, id, n)
 	if a == nil {
+		if err != nil && ctx.Err() == nil {
+			p.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres),
+				"delivery", id, "error", err)
+		}
 		return Result{Refused: err == nil}, err
 	}
 	var past *store.Past
@@ -252,6 +258,7 @@ type attempt struct {
 	unbound bool         // nothing binds the agent to the endpoint that its registration names
 	bare    bool         // out has lost what Postgres would not take
 	kept    bool         // Redis has out, because Postgres did not take it at once
+	away    bool         // it failed because Postgres or Redis was away
 	stored  *store.Token // whose token the target is sent; nil: none that is stored
 	place   Place        // at the origin
 	share   Place        // among the unbound agents of the origin

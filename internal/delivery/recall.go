@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -32,7 +33,8 @@ func (p *Pipeline) keep(ctx context.Context, a *attempt) bool {
 		err = p.Results.Keep(ctx, a.claim.ID, b)
 	}
 	if err != nil {
-		p.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it", "delivery", a.claim.ID, "error", err)
+		p.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it", logging.About(logging.Redis),
+			"delivery", a.claim.ID, "error", err)
 	}
 	return err == nil
 }
@@ -54,6 +56,7 @@ func (p *Pipeline) recall(ctx context.Context, a *attempt) (*store.Past, error) 
 	}
 	b, err := p.kept(ctx, a.claim.ID)
 	if err != nil {
+		a.away = true
 		return nil, retry.Fail(retry.InternalError, fmt.Sprintf("an earlier attempt never ended, and Redis does not tell whether its outcome is known: %v", err))
 	}
 	if b == nil {

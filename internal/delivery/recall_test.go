@@ -106,7 +106,7 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.handOut(a.URL)
 		w.dies(id, 1)
 		again := w.expire(id)
-		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		d := w.row(id)
@@ -173,7 +173,7 @@ func TestKnownOutcomes(t *testing.T) {
 			t.Fatal(c, err)
 		}
 		again := w.expire(id)
-		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Attempts != 3 || len(a.received()) != 2 {
@@ -219,7 +219,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		a := newAgent(t)
 		id := w.handOut(a.URL)
 		again := died(t, w, id)
-		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "delivered" {
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Attempts != 2 || len(a.received()) != 1 {
@@ -244,7 +244,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		if err != nil || moved != 1 || len(tasks) != 1 {
 			t.Fatal(moved, left, tasks, err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, tasks[0].N); err != nil || note != "delivered" {
+		if note, err := k.runner.Deliver(t.Context(), id, tasks[0].N); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		calls := a.received()
@@ -372,10 +372,10 @@ func TestSweepOfAnEmptiedRedis(t *testing.T) {
 			t.Errorf("%s is in place %d, %v; want %d", task.ID(), p, err, want.place)
 		}
 	}
-	if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "refused") {
+	if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 		t.Errorf("the old task: %q, %v", note, err)
 	}
-	if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "delivered" {
+	if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" {
 		t.Errorf("the new task: %q, %v", note, err)
 	}
 }

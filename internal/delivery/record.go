@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -60,6 +61,9 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 		p.told.Add(a.claim.Agent(), a.offered)
 	}
 	p.Metrics.recorded(a, rec.Age)
+	if a.claim.Replay && a.out.Status == store.Delivered {
+		p.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
+	}
 	p.unlock(ctx, a)
 	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
 }
@@ -71,6 +75,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		return retry.Verdict{}
 	}
 	v := retry.Classify(failure)
+	a.away = a.away || store.Away(failure)
 	var call *mcpcall.CallError
 	refused := v.Reason == retry.AuthRequired && errors.As(failure, &call)
 	a.oauth = refused && a.wantsOAuth(call)
@@ -132,7 +137,8 @@ func (p *Pipeline) commitAtLast(ctx context.Context, a *attempt, commit func(con
 			continue
 		}
 		a.kept = a.kept || p.keep(ctx, a)
-		p.Logger.Warn("outcome not recorded yet, trying again", "delivery", a.claim.ID, "status", a.out.Status, "error", err)
+		p.Logger.Warn("outcome not recorded yet, trying again", logging.About(logging.Postgres), "delivery", a.claim.ID,
+			"status", a.out.Status, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -154,14 +160,30 @@ func (a *attempt) strip() {
 	}
 }
 
-// tell writes the one canonical line of an attempt. An agent that fails is information, not an error.
-func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err error) {
-	level := slog.LevelInfo
+// levelOf is the level of an attempt's line. An agent that fails is information, not an error, but when it cost the
+// delivery its life; what nothing was attempted at is counted (see waitSummary).
+func (a *attempt) levelOf(v retry.Verdict, err error) slog.Level {
 	switch {
 	case isFenced(err):
-		level = slog.LevelWarn
-	case err != nil || v.Reason == retry.InternalError:
-		level = slog.LevelError
+		return slog.LevelWarn
+	case err != nil, v.Reason == retry.InternalError && !a.away:
+		return slog.LevelError
+	case a.out.Status == store.Dead:
+		return slog.LevelWarn
+	case a.putOff():
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// putOff tells whether the delivery waits without anything having been attempted.
+func (a *attempt) putOff() bool { return a.out.Status == store.Waiting && a.out.Free && !a.out.Called }
+
+// tell writes the one canonical line of an attempt.
+func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err error) {
+	level := a.levelOf(v, err)
+	if err == nil && a.putOff() {
+		p.waits.add(a.claim.Agent(), a.out.Reason)
 	}
 	attrs := []slog.Attr{
 		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.job.Kind)),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -94,7 +95,8 @@ func (r *Releaser) Run(ctx context.Context) {
 	for asked := true; ; {
 		err := r.Release(ctx)
 		if err != nil && ctx.Err() == nil {
-			r.Logger.Warn("what is held for agents that can be called is not released yet, it is tried again", "error", err)
+			r.Logger.Warn("what is held for agents that can be called is not released yet, it is tried again",
+				logging.About(logging.Postgres), "error", err)
 		}
 		timer := time.NewTimer(r.Again)
 		again := timer.C

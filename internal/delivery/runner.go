@@ -53,7 +53,7 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	}
 	if other, ok := r.enter(id, n); !ok {
 		if other == n {
-			return "refused: this process is delivering it already", nil
+			return "no attempt: this process is delivering it already", nil
 		}
 		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will tell.
 		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
@@ -75,7 +75,9 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 // maxNote bounds what the web UI is told, in characters; Postgres has all of it.
 const maxNote = 500
 
-// verdict is what asynq is told: a note for the web UI, or the archive for what ended badly.
+// verdict is what asynq is told: a note for the web UI, or the archive for what ended badly. To asynq every task
+// without an error is "completed", so a note begins with the delivery's status; one that is delivered needs none, which
+// saves Redis a command.
 func verdict(res Result) (string, error) {
 	told := string(res.Status)
 	if res.Reason != "" {
@@ -89,9 +91,11 @@ func verdict(res Result) (string, error) {
 	}
 	switch {
 	case res.Refused:
-		return "refused: an older task, another worker has it, or it is not due", nil
+		return "no attempt: an older task, another worker has it, or it is not due", nil
 	case res.Status == store.Rejected || res.Status == store.Dead:
 		return "", &queue.ArchivedError{Text: told}
+	case res.Status == store.Delivered:
+		return "", nil
 	}
 	return told, nil
 }
@@ -102,6 +106,9 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 	defer cancel()
 	return r.intake.FromTask(ctx, kind, body)
 }
+
+// Summarize tells of attempts at which nothing was attempted, until ctx ends (see Pipeline.SummarizeWaits).
+func (r *Runner) Summarize(ctx context.Context) { r.pipeline.SummarizeWaits(ctx, nil) }
 
 // enter marks the delivery as running; false: it is already, with the task returned.
 func (r *Runner) enter(id uuid.UUID, n int) (other int, ok bool) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -116,7 +117,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		if err := s.round(ctx); err != nil && ctx.Err() == nil {
-			s.Logger.Warn("sweep failed, the next round tries again", "error", err)
+			s.Logger.Warn("sweep failed, the next round tries again", logging.About(whoFailed(err)), "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -140,15 +141,23 @@ func (s *Sweeper) round(ctx context.Context) error {
 		}
 		s.upkept = s.Now()
 		if err := s.upkeep(ctx); err != nil {
-			s.Logger.Warn("upkeep failed, it is tried again in a minute", "error", err)
+			s.Logger.Warn("upkeep failed, it is tried again in a minute", logging.About(logging.Postgres), "error", err)
 		}
 		return nil
 	})
-	var away *redisError
-	if err != nil && !errors.As(err, &away) {
+	if err != nil && whoFailed(err) == logging.Postgres {
 		s.lost = s.Now()
 	}
 	return err
+}
+
+// whoFailed is the service that a round's error is of.
+func whoFailed(err error) logging.Service {
+	var redis *redisError
+	if errors.As(err, &redis) {
+		return logging.Redis
+	}
+	return logging.Postgres
 }
 
 // redisError is a fault of Redis, not of Postgres.
@@ -166,7 +175,7 @@ func (s *Sweeper) upkeep(ctx context.Context) error {
 		return err
 	}
 	if expired > 0 {
-		s.Logger.Info("deliveries expired", "count", expired, "after", s.Expiry)
+		s.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", s.Expiry)
 	}
 	if s.Retention == 0 {
 		return nil

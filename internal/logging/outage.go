@@ -18,7 +18,6 @@ const (
 )
 
 const (
-	probeTimeout  = 3 * time.Second // how long a service may take to answer
 	probeInterval = time.Second     // between two probes while something is, or may be, wrong
 	calmInterval  = 5 * time.Second // and while nothing is
 
@@ -37,7 +36,7 @@ const (
 // OutageConfig makes an Outage.
 type OutageConfig struct {
 	Service Service
-	Probe   func(context.Context) error // asks whether the service answers
+	Probe   func(context.Context) error // asks whether the service answers; it has a deadline of its own
 	Begins  string                      // what the log says when an outage begins: what waits, and what to look at
 	Probed  func(err error)             // hears of every probe: for /readyz; nil: nobody does
 	Logger  *slog.Logger
@@ -80,9 +79,7 @@ func NewOutage(cfg OutageConfig) *Outage {
 func (o *Outage) Run(ctx context.Context) {
 	for {
 		asked := time.Now()
-		ask, cancel := context.WithTimeout(ctx, probeTimeout)
-		err := o.Probe(ask)
-		cancel()
+		err := o.Probe(ctx)
 		calm := false
 		if ctx.Err() == nil { // else the probe was cut off, which says nothing
 			if calm = o.observe(asked, time.Now(), err); o.Probed != nil {

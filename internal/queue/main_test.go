@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -103,4 +104,17 @@ func receive[T any](t testing.TB, what string, ch <-chan T) T {
 		t.Fatal("not within 10 s: " + what)
 		panic("unreachable")
 	}
+}
+
+// record is a logger, and what level and service its one line had.
+func record() (*slog.Logger, func() string) {
+	var b strings.Builder
+	levelAndService := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key != slog.LevelKey && a.Key != "about" {
+			return slog.Attr{}
+		}
+		return a
+	}
+	log := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: levelAndService}))
+	return log, func() string { return strings.TrimSpace(b.String()) }
 }

@@ -218,3 +218,51 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	}
 	return out, nil
 }
+
+const (
+	// maxDropped is how many of a delivery's hand-outs DropArchived looks for, the newest first; it asks for dropBatch
+	// of them at a time.
+	maxDropped = 5000
+	dropBatch  = 500
+)
+
+// DropArchived removes the archived tasks of a delivery's hand-outs before n from the web UI: they tell of an end that
+// was not the last.
+func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
+	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
+		var ids []string
+		for m := newest; m > max(newest-dropBatch, 0); m-- {
+			ids = append(ids, Task{DeliveryID: id, N: m}.ID())
+		}
+		if err := q.dropArchived(ctx, ids); err != nil {
+			return fmt.Errorf("remove archived tasks of delivery %s from Redis: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// dropArchived removes those of the tasks that are archived, in whichever lane.
+func (q *Queue) dropArchived(ctx context.Context, ids []string) error {
+	archives := map[Lane]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
+	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for lane := range archives {
+			archives[lane] = p.ZMScore(ctx, fmt.Sprintf("asynq:{%s}:archived", lane), ids...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for lane, scores := range archives {
+		for i, score := range scores.Val() {
+			if score == 0 { // it is not there: asynq's scores are times
+				continue
+			}
+			err := q.inspector.DeleteTask(string(lane), ids[i])
+			if err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )
@@ -79,7 +81,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 		DelayedTaskCheckInterval: 500 * time.Millisecond,
 		ShutdownTimeout:          cfg.ShutdownTimeout,
 		RetryDelayFunc:           func(int, error, *asynq.Task) time.Duration { return netDelay },
-		Logger:                   asynqLogger{q.log},
+		Logger:                   newAsynqLogger(q.log),
 		LogLevel:                 asynq.WarnLevel,
 	})
 	return s, nil
@@ -88,7 +90,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 // Start begins to take tasks. It returns at once.
 func (s *Server) Start() error {
 	if err := s.announce(); err != nil {
-		s.log.Warn("the web UI shows the lanes once they are used", "error", err)
+		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
 	}
 	if err := s.srv.Start(s.mux); err != nil {
 		return fmt.Errorf("start the asynq server: %w", err)
@@ -125,23 +127,42 @@ func (s *Server) run(ctx context.Context, h Handler, t *asynq.Task) (string, err
 	return h.Intake(ctx, t.Type(), t.Payload())
 }
 
-// asynqLogger sends asynq's own lines to slog.
-type asynqLogger struct{ log *slog.Logger }
+// asynqLogger sends asynq's own lines to slog. Nearly all that asynq warns of is that Redis did not do something.
+type asynqLogger struct{ log, redis *slog.Logger }
 
-func (l asynqLogger) Debug(args ...any) { l.log.Debug(line(args), "from", "asynq") }
-func (l asynqLogger) Info(args ...any)  { l.log.Info(line(args), "from", "asynq") }
-func (l asynqLogger) Error(args ...any) { l.log.Error(line(args), "from", "asynq") }
-
-// Warn lowers what asynq says of every archived task: that a delivery was rejected is told by its own line, with the reason.
-func (l asynqLogger) Warn(args ...any) {
-	level, text := slog.LevelWarn, line(args)
-	if strings.HasPrefix(text, "Retry exhausted for task") {
-		level = slog.LevelDebug
-	}
-	l.log.Log(context.Background(), level, text, "from", "asynq")
+func newAsynqLogger(log *slog.Logger) asynqLogger {
+	log = log.With("from", "asynq")
+	return asynqLogger{log: log, redis: log.With(logging.About(logging.Redis))}
 }
 
-// Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
-func (l asynqLogger) Fatal(args ...any) { l.log.Error(line(args), "from", "asynq") }
+func (l asynqLogger) Debug(args ...any) { l.log.Debug(joinArgs(args)) }
+func (l asynqLogger) Info(args ...any)  { l.log.Info(joinArgs(args)) }
+func (l asynqLogger) Warn(args ...any)  { l.tell(slog.LevelWarn, joinArgs(args)) }
+func (l asynqLogger) Error(args ...any) { l.tell(slog.LevelError, joinArgs(args)) }
 
-func line(args []any) string { return strings.TrimSpace(fmt.Sprint(args...)) }
+// Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
+func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
+
+// Beginnings of asynq's lines.
+var (
+	// aboutOneTask: how its record of one task went, which nothing depends on (see the package comment). Redis was
+	// away, or was emptied, or the task was archived, of which the delivery's own line tells with the reason.
+	aboutOneTask = []string{"Retry exhausted for task", "Could not move task", "Could not remove task",
+		"Lease reset failed for", "Failed to extend lease for tasks"}
+	// ownFaults are no fault of Redis'.
+	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
+)
+
+func (l asynqLogger) tell(level slog.Level, line string) {
+	begins := func(with string) bool { return strings.HasPrefix(line, with) }
+	switch {
+	case slices.ContainsFunc(aboutOneTask, begins):
+		l.log.Debug(line)
+	case slices.ContainsFunc(ownFaults, begins):
+		l.log.Log(context.Background(), level, line)
+	default:
+		l.redis.Log(context.Background(), level, line)
+	}
+}
+
+func joinArgs(args []any) string { return strings.TrimSpace(fmt.Sprint(args...)) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -67,7 +68,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if depth, err := g.store.Depth(ctx); err != nil {
-		g.log.Warn("metrics: open deliveries could not be counted", "error", err)
+		g.log.Warn("metrics: open deliveries could not be counted", logging.About(logging.Postgres), "error", err)
 	} else {
 		for status, n := range depth.ByStatus {
 			send(g.deliveries, float64(n), string(status))
@@ -76,7 +77,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	lanes, err := g.queue.Lanes()
 	if err != nil {
-		g.log.Warn("metrics: lanes could not be counted", "error", err)
+		g.log.Warn("metrics: lanes could not be counted", logging.About(logging.Redis), "error", err)
 	}
 	for lane, states := range lanes {
 		for state, n := range states {

@@ -129,7 +129,8 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}
-	if page := r.get("/monitor/api/queues/first/completed_tasks"); !strings.Contains(page, `"delivered"`) {
+	page := r.get("/monitor/api/queues/first/completed_tasks")
+	if !strings.Contains(page, `"completed":1`) || !strings.Contains(page, `"result":""`) {
 		t.Errorf("the web UI says %.500s", page)
 	}
 

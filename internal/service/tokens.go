@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -33,7 +34,7 @@ func (g *tokenGauge) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	e, err := g.store.TokensExpiring(ctx, TokenWarning)
 	if err != nil {
-		g.log.Warn("metrics: tokens that expire could not be counted", "error", err)
+		g.log.Warn("metrics: tokens that expire could not be counted", logging.About(logging.Postgres), "error", err)
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(e.Soon), "soon")

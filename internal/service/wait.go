@@ -11,8 +11,7 @@ import (
 const (
 	probeTimeout  = 3 * time.Second
 	probeInterval = time.Second
-	sayInterval   = 10 * time.Second // how often a wait is told again in the log
-	watchInterval = 5 * time.Second  // how often readiness is looked at while running
+	watchInterval = 5 * time.Second // how often chains are looked at while running
 )
 
 // part is something the service needs and can ask whether it is there.
@@ -21,22 +20,22 @@ type part struct {
 	ping func(context.Context) error
 }
 
-// await asks until the part answers, telling the log and /readyz what it waits for.
+// await asks until the part answers, telling the log (once) and /readyz what it waits for.
 func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) error {
-	began, said := time.Now(), time.Time{}
+	began, said := time.Now(), false
 	for {
 		err := probe(ctx, p)
 		if err == nil {
 			ready.set(p.name, "")
-			if !said.IsZero() {
+			if said {
 				log.Info("reached "+p.name, "after", time.Since(began).Round(time.Second))
 			}
 			return nil
 		}
 		ready.set(p.name, err.Error())
-		if time.Since(said) > sayInterval {
-			said = time.Now()
-			log.Warn("waiting for "+p.name, "error", err)
+		if !said {
+			said = true
+			log.Warn("waiting for "+p.name+"; the worker begins when it answers", "error", err)
 		}
 		timer := time.NewTimer(probeInterval)
 		select {

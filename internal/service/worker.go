@@ -92,8 +92,11 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 		return err
 	}
 	defer st.Close()
-	q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger})
-	if err != nil {
+	var q *queue.Queue
+	redis := part{"redis", func(ctx context.Context) error { return q.Ping(ctx) }}
+	watched, log := watchServices(b, part{"postgres", st.Ping}, redis, ready, o.Logger)
+	o.Logger = log
+	if q, err = queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger}); err != nil {
 		return err
 	}
 	defer q.Close()
@@ -119,7 +122,7 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 			return err
 		}
 	}
-	return parts.run(ctx, cfg, o, web, ready)
+	return parts.run(ctx, cfg, o, web, ready, watched)
 }
 
 // watchChains looks at the chains from now on. Nothing waits for them: each delivery that needs one finds out for itself.
@@ -183,7 +186,8 @@ func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 }
 
 // run takes tasks until ctx ends, then stops in order: no more tasks, running ones end, background loops end.
-func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *server.Server, ready *readiness) error {
+func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *server.Server, ready *readiness,
+	watched outages) error {
 	names := make([]string, len(kinds))
 	for i, k := range kinds {
 		names[i] = string(k)
@@ -201,7 +205,8 @@ func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *
 	wg.Go(func() { a.sweeper.Run(loops) })
 	wg.Go(func() { a.release.Run(loops) })
 	wg.Go(func() { a.listed.run(loops) })
-	wg.Go(func() { watch(loops, []part{{"postgres", a.store.Ping}, {"redis", a.queue.Ping}}, ready.set) })
+	wg.Go(func() { a.runner.Summarize(loops) })
+	watched.run(loops, &wg)
 	defer func() { stopLoops(); wg.Wait() }()
 
 	ready.set("start", "")

@@ -92,7 +92,7 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	w := &canaryWorld{t: t, ctx: ctx, dir: dir, control: "Control" + canary.Random(20)}
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	w.must(err)
-	w.takeBinaries(filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
+	takeBinaries(t, filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
 	var programs Programs
 	var failed error
 	var built sync.WaitGroup
@@ -102,7 +102,7 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	built.Wait()
 	w.must(failed)
 	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
-	w.skipWithout(embedded.ErrNoRedis, err)
+	skipWithout(t, embedded.ErrNoRedis, err)
 	w.must(err)
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
@@ -115,21 +115,35 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 }
 
 // takeBinaries copies what `make` has built, if it has: go build leaves what is up to date as it is, which saves the linking.
-func (w *canaryWorld) takeBinaries(from, into string) {
-	w.t.Helper()
-	w.must(os.MkdirAll(into, 0o755))
+func takeBinaries(t testing.TB, from, into string) {
+	t.Helper()
+	err := os.MkdirAll(into, 0o755)
 	for _, name := range []string{"worker", "enqueue"} {
-		if data, err := os.ReadFile(filepath.Join(from, name)); err == nil {
-			w.must(os.WriteFile(filepath.Join(into, name), data, 0o755))
+		if data, missing := os.ReadFile(filepath.Join(from, name)); missing == nil {
+			err = errors.Join(err, os.WriteFile(filepath.Join(into, name), data, 0o755))
 		}
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
 // skipWithout skips a machine without the services, as the tests of other packages do.
-func (w *canaryWorld) skipWithout(lacking, err error) {
-	w.t.Helper()
+func skipWithout(t testing.TB, lacking, err error) {
+	t.Helper()
 	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
-		w.t.Skip(err)
+		t.Skip(err)
+	}
+}
+
+// skipWithoutPostgres skips a machine that has none, or where this user may run none.
+func skipWithoutPostgres(t testing.TB, err error) {
+	t.Helper()
+	var none *embedded.NoBinariesError
+	var account *embedded.AccountError
+	var unreachable *embedded.UnreachableError
+	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
+		skipWithout(t, err, err)
 	}
 }
 
@@ -145,12 +159,7 @@ func (w *canaryWorld) startPostgres() {
 			w.t.Error(err)
 		}
 	})
-	var none *embedded.NoBinariesError
-	var account *embedded.AccountError
-	var unreachable *embedded.UnreachableError
-	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
-		w.skipWithout(err, err)
-	}
+	skipWithoutPostgres(w.t, err)
 	w.must(err)
 }
 

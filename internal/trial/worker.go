@@ -125,6 +125,7 @@ type LogLine struct {
 	Delivery    string `json:"delivery"`
 	Status      string `json:"status"`
 	Reason      string `json:"reason"`
+	Error       string `json:"error"`
 	NotRecorded string `json:"not_recorded"`
 }
 

@@ -3,6 +3,8 @@ package limits
 import (
 	"context"
 	"time"
+
+	"github.com/agentherald/herald/internal/logging"
 )
 
 const (
@@ -73,8 +75,9 @@ func (l *Limits) lost(age int, err error) {
 	l.tasks.Add(1)
 	go func() {
 		defer l.tasks.Done()
-		l.log.Warn("limits: Redis does not answer in time; until it does, this worker keeps to the limits by itself", "err", err,
-			"timeout", l.timeout, "asked again in", pause)
+		// It waits for milliseconds: that Redis is slow is no outage, and herald_limits_shared tells it.
+		l.log.Info("limits: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
+			logging.About(logging.Redis), "error", err, "timeout", l.timeout, "asked_again_in", pause)
 		l.look(pause)
 	}()
 }
@@ -149,6 +152,6 @@ func (l *Limits) found() bool {
 	l.outage.local, l.outage.since, l.outage.debts = false, now, nil
 	l.outage.age++
 	l.mu.Unlock()
-	l.log.Info("limits: Redis answers again; the limits are shared again", "after", took.Round(time.Millisecond))
+	l.log.Debug("limits: Redis answers again; the limits are shared again", "after", took.Round(time.Millisecond))
 	return true
 }

@@ -1,0 +1,90 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// A replay that delivers takes the archived task out of the web UI; who has delivered at once asks Redis for nothing.
+func TestReplayTidiesTheArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var well atomic.Bool
+	a := newAgent(t, func(a *agent) {
+		a.on = func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if method != "tools/call" || well.Load() {
+				return false
+			}
+			reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
+			return true
+		}
+	})
+	rate := func() uuid.UUID {
+		t.Helper()
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
+		return w.accept(j)
+	}
+	archived := func() int {
+		t.Helper()
+		lanes, err := w.queue.Lanes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lanes[queue.First]["archived"] + lanes[queue.Retry]["archived"] + lanes[queue.Bulk]["archived"]
+	}
+	asked := &countingLanes{Lanes: w.queue}
+	w.dispatcher = must(NewDispatcher(asked, w.logger()))
+	w.serve(w.newWorker())
+	id, other := rate(), rate()
+	w.until(id, store.Rejected)
+	w.until(other, store.Rejected)
+	count := func() string { return fmt.Sprintf("%d are archived", archived()) }
+	await(t, func() bool { return archived() == 2 }, count)
+
+	well.Store(true)
+	moved, _, tasks, err := w.store.Replay(within(t, 10*time.Second), []uuid.UUID{id}, false)
+	if err != nil || moved != 1 {
+		t.Fatalf("%d, %v", moved, err)
+	}
+	w.dispatcher.Dispatch(t.Context(), tasks)
+	w.until(id, store.Delivered)
+	await(t, func() bool { return archived() == 1 }, count)
+	w.until(rate(), store.Delivered)
+	if n := asked.dropped.Load(); n != 1 {
+		t.Errorf("archived tasks were looked for %d times", n)
+	}
+}
+
+// countingLanes counts who looks for archived tasks.
+type countingLanes struct {
+	Lanes
+	dropped atomic.Int64
+}
+
+func (l *countingLanes) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
+	l.dropped.Add(1)
+	return l.Lanes.DropArchived(ctx, id, n)
+}
+
+// Redis may be away when a replay has delivered: that changes nothing.
+func TestReplayWithoutRedis(t *testing.T) {
+	t.Parallel()
+	log := &syncBuffer{}
+	must(NewDispatcher(&away{}, slog.New(slog.NewTextHandler(log, nil)))).DropArchived(t.Context(), uuid.New(), 3)
+	said := log.String()
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "level=INFO") || !strings.Contains(said, "about=Redis") {
+		t.Errorf("%s", said)
+	}
+}

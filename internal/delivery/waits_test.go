@@ -1,0 +1,137 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// logged is a pipeline that can only tell of attempts, and what it says as JSON.
+func logged(level slog.Level) (*Pipeline, func() []map[string]any) {
+	b := &syncBuffer{}
+	p := &Pipeline{waits: newWaitSummary()}
+	p.Now, p.Logger = time.Now, slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: level}))
+	return p, func() (lines []map[string]any) {
+		for line := range strings.Lines(b.String()) {
+			var m map[string]any
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				panic(err)
+			}
+			lines = append(lines, m)
+		}
+		return lines
+	}
+}
+
+// attemptOf is an attempt at a delivery of that agent of chain 8453 which led to o.
+func attemptOf(agent int64, o store.Outcome) *attempt {
+	j := job.Job{ChainID: 8453, AgentID: big.NewInt(agent)}
+	return &attempt{claim: &store.Claim{Attempt: 1, Job: j}, job: j, out: o}
+}
+
+// putOff has p tell of an attempt that ended before anything was attempted.
+func putOff(p *Pipeline, agent int64, reason string) {
+	o := store.Outcome{Status: store.Waiting, Reason: reason, Free: true}
+	p.tell(attemptOf(agent, o), retry.Verdict{Reason: retry.Reason(reason)}, store.Recorded{}, nil)
+}
+
+func TestLevels(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("Postgres is away")
+	waiting := func(reason string, free, called bool) store.Outcome {
+		return store.Outcome{Status: store.Waiting, Reason: reason, Free: free, Called: called}
+	}
+	for name, c := range map[string]struct {
+		out  store.Outcome
+		away bool
+		err  error
+		want string
+	}{
+		"delivered":               {store.Outcome{Status: store.Delivered}, false, nil, "INFO"},
+		"waiting":                 {waiting("server_error", false, true), false, nil, "INFO"},
+		"rejected":                {store.Outcome{Status: store.Rejected, Reason: "tool_error"}, false, nil, "INFO"},
+		"held":                    {store.Outcome{Status: store.Held, Reason: "auth_required", Free: true}, false, nil, "INFO"},
+		"dead":                    {store.Outcome{Status: store.Dead, Reason: "timeout"}, false, nil, "WARN"},
+		"throttled":               {waiting("throttled", true, false), false, nil, "DEBUG"},
+		"free, but called":        {waiting("agent_busy", true, true), false, nil, "INFO"},
+		"our fault":               {waiting("internal_error", false, false), false, nil, "ERROR"},
+		"our fault, to the death": {store.Outcome{Status: store.Dead, Reason: "internal_error"}, false, nil, "ERROR"},
+		"Postgres away":           {waiting("internal_error", false, false), true, nil, "INFO"},
+		"the claim was lost":      {store.Outcome{Status: store.Delivered}, false, store.ErrFenced, "WARN"},
+		"not recorded":            {store.Outcome{Status: store.Delivered}, false, lost, "ERROR"},
+		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
+	} {
+		p, said := logged(slog.LevelDebug)
+		a := attemptOf(1, c.out)
+		a.away = c.away
+		p.tell(a, retry.Verdict{Reason: retry.Reason(c.out.Reason)}, store.Recorded{}, c.err)
+		if lines := said(); len(lines) != 1 || lines[0]["level"] != c.want || lines[0]["msg"] != "delivery attempted" {
+			t.Errorf("%s: %v, want one line at %s", name, lines, c.want)
+		}
+	}
+}
+
+// A flood that waits is one line per agent and minute, the busiest first, and one when the worker stops.
+func TestSummarizeWaits(t *testing.T) {
+	t.Parallel()
+	p, said := logged(slog.LevelInfo)
+	wait := func(agent int64, reason string, times int) {
+		for range times {
+			putOff(p, agent, reason)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	minute, done := make(chan time.Time), make(chan bool)
+	go func() { p.SummarizeWaits(ctx, minute); close(done) }()
+	wait(1, "throttled", 3)
+	wait(2, "agent_busy", 40)
+	wait(2, "breaker_open", 2)
+	if n := len(said()); n != 0 {
+		t.Errorf("%d lines within the minute", n)
+	}
+	minute <- time.Now()
+	minute <- time.Now() // taken when the first is told; nothing happened since
+	wait(1, "throttled", 1)
+	cancel()
+	<-done
+	var got []string
+	for _, l := range said() {
+		got = append(got, fmt.Sprint(l["msg"], " ", l["agent"], " ", l["count"], " ", l["reasons"]))
+	}
+	want := []string{
+		"deliveries put off, nothing was attempted 8453:2 42 map[agent_busy:40 breaker_open:2]",
+		"deliveries put off, nothing was attempted 8453:1 3 map[throttled:3]",
+		"deliveries put off, nothing was attempted 8453:1 1 map[throttled:1]",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%s", strings.Join(got, "\n"))
+	}
+}
+
+// What is remembered for a summary is bounded, whoever comes.
+func TestSummaryIsBounded(t *testing.T) {
+	t.Parallel()
+	p, said := logged(slog.LevelInfo)
+	for i := range 3 * maxSummarized {
+		putOff(p, int64(i), "throttled")
+	}
+	if n := len(p.waits.agents); n > maxSummarized {
+		t.Errorf("%d agents are remembered", n)
+	}
+	p.tellWaits(time.Minute)
+	lines := said()
+	last := lines[len(lines)-1]
+	if len(lines) != maxSummarized+1 || last["agent"] != "all others" || last["count"] != float64(2*maxSummarized) {
+		t.Errorf("%d lines, the last %v", len(lines), last)
+	}
+}

@@ -1,0 +1,86 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+)
+
+// What a delivery's earlier hand-outs left in the archive goes, in whichever lane; nothing else does.
+func TestDropArchived(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	id, other := uuid.New(), uuid.New()
+	task := func(id uuid.UUID, n int, lane Lane) Task { return Task{DeliveryID: id, N: n, Kind: kind, Lane: lane} }
+	gone := []Task{task(id, 1, First), task(id, 7, Retry), task(id, 2*dropBatch, Bulk)}
+	last := 2*dropBatch + 3
+	stays := []Task{task(id, last, Bulk), task(id, last+1, Retry), task(other, 1, First)}
+	done := task(id, 3, First)
+	for _, x := range append(append(gone, stays...), done) {
+		enqueue(t, q, x)
+	}
+	serve(t, q, handler{deliver: func(_ context.Context, of uuid.UUID, n int) (string, error) {
+		if of == id && n == done.N {
+			return "waiting agent_busy", nil
+		}
+		return "", &ArchivedError{Text: "dead timeout"}
+	}}, 4)
+	for _, x := range append(gone, stays...) {
+		eventually(t, "all are archived", func() bool { return info(t, q, x).State == asynq.TaskStateArchived })
+	}
+	eventually(t, "one is done", func() bool { return info(t, q, done).State == asynq.TaskStateCompleted })
+	if err := q.DropArchived(within(t), id, last); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range gone {
+		if _, err := q.inspector.GetTaskInfo(string(x.Lane), x.ID()); !errors.Is(err, asynq.ErrTaskNotFound) {
+			t.Errorf("%s is still there: %v", x.ID(), err)
+		}
+	}
+	for _, x := range stays {
+		if s := info(t, q, x).State; s != asynq.TaskStateArchived {
+			t.Errorf("%s is %s", x.ID(), s)
+		}
+	}
+	if s := info(t, q, done).State; s != asynq.TaskStateCompleted {
+		t.Errorf("a completed task is %s", s)
+	}
+	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // nothing, or nothing more
+		if err := q.DropArchived(within(t), id, n); err != nil {
+			t.Errorf("before %d: %v", n, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := q.DropArchived(ctx, id, last); err == nil {
+		t.Error("without an answer it says that they are gone")
+	}
+}
+
+// asynq's lines: what Redis did not do is about Redis, its own faults are told, and one task's fate is nobody's worry.
+func TestAsynqLines(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"Dequeue error: UNKNOWN: redis eval error: dial tcp: connection refused":  "level=ERROR about=Redis",
+		"Failed to write server state data: UNKNOWN: redis command error":         "level=ERROR about=Redis",
+		"recoverer: could not list lease expired tasks: NOT FOUND":                "level=ERROR about=Redis",
+		"something that a later version of asynq says":                            "level=ERROR about=Redis",
+		"Could not move task id=x type=\"NewFeedback\" from \"a\" to \"b\": EOF":  "level=DEBUG",
+		"Could not remove task id=x type=\"NewFeedback\" from \"a\" err: EOF":     "level=DEBUG",
+		"Lease reset failed for x; lease deadline: now":                           "level=DEBUG",
+		"Failed to extend lease for tasks [x]: EOF":                               "level=DEBUG",
+		"Retry exhausted for task id=x":                                           "level=DEBUG",
+		"recovering from panic. See the stack trace below for details:\nmain.go:": "level=ERROR",
+		"asynq: internal error: both timeout and deadline are not set":            "level=ERROR",
+		"Quitting worker. task id=x":                                              "level=ERROR",
+	} {
+		log, said := record()
+		newAsynqLogger(log).Error(line)
+		if got := said(); got != want {
+			t.Errorf("%q is told as %q, want %q", line, got, want)
+		}
+	}
+}

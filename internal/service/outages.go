@@ -1,0 +1,48 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/agentherald/herald/internal/logging"
+)
+
+// outages own what this process knows of Postgres and Redis being away: what the log says of it, and /readyz.
+type outages []*logging.Outage
+
+// watchServices makes them, and the logger that everything which talks to these services gets.
+func watchServices(b *Backend, postgres, redis part, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
+	watch := func(s logging.Service, p part, look string) *logging.Outage {
+		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,
+			Begins: fmt.Sprintf("%s is away: deliveries wait, nothing is lost. %s", s, look),
+			Probe:  func(ctx context.Context) error { return probe(ctx, p) },
+			Probed: func(err error) {
+				why := ""
+				if err != nil {
+					why = err.Error()
+				}
+				ready.set(p.name, why)
+			}})
+	}
+	all := outages{
+		watch(logging.Postgres, postgres, whereToLook("DATABASE_URL", b.EmbeddedDatabase)),
+		watch(logging.Redis, redis, whereToLook("REDIS_URL", b.EmbeddedRedis)),
+	}
+	return all, slog.New(logging.Handler(log.Handler(), all...))
+}
+
+func whereToLook(variable string, embedded bool) string {
+	if embedded {
+		return "It is the worker's own: look for a full disk or memory, and restart the worker if it does not come back."
+	}
+	return "Check " + variable + "'s server."
+}
+
+// run probes until ctx ends.
+func (all outages) run(ctx context.Context, wg *sync.WaitGroup) {
+	for _, o := range all {
+		wg.Go(func() { o.Run(ctx) })
+	}
+}

@@ -1,0 +1,181 @@
+package trial
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/embedded"
+)
+
+// outageTime bounds the whole test on a busy machine; on an idle one it takes 45 seconds.
+const outageTime = 6 * time.Minute
+
+// TestOutageLog freezes, stops and empties Postgres and Redis below a worker that delivers. What its log says of each
+// outage at level info and above is one sentence when it begins and one when it ends.
+func TestOutageLog(t *testing.T) {
+	t.Parallel()
+	w := newOutageWorld(t)
+	w.outage("Postgres", w.Postgres.Freeze, w.Postgres.Thaw)
+	w.outage("Postgres", w.bound(w.Postgres.Stop), w.bound(w.Postgres.Start))
+	w.outage("Redis", w.Redis.Freeze, w.Redis.Thaw)
+	w.outage("Redis", w.bound(w.Redis.Stop), w.bound(w.Redis.Start))
+	w.outage("Redis", w.bound(w.Redis.Kill), w.bound(w.Redis.StartEmpty))
+	w.flow()
+	w.must(w.Redis.Client().FlushAll(w.ctx).Err())
+	w.flow()
+	w.must(w.worker.Terminate(w.ctx))
+	w.check()
+}
+
+// outageWorld is a worker that delivers, and what its log should have said so far.
+type outageWorld struct {
+	*Site
+	t      *testing.T
+	ctx    context.Context
+	agents *Agents
+	worker *Worker
+	serial int
+	want   []string // beginnings of lines at level warn and above, in order
+}
+
+func newOutageWorld(t *testing.T) *outageWorld {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), outageTime)
+	t.Cleanup(cancel)
+	dir, err := os.MkdirTemp("", "herald-outage-")
+	w := &outageWorld{t: t, ctx: ctx}
+	w.must(err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w.must(os.Chmod(dir, 0o711)) // the servers may be another user
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	w.must(err)
+	takeBinaries(t, filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
+	programs, err := Build(ctx, root, filepath.Join(dir, "bin"))
+	w.must(err)
+	postgres, err := StartPostgres(ctx, dir, slog.New(slog.DiscardHandler))
+	skipWithoutPostgres(t, err)
+	w.must(err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if err := postgres.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "outage",
+		Logs: filepath.Join(dir, "logs"), Env: []string{"HERALD_LEASE=60s"}})
+	skipWithout(t, embedded.ErrNoRedis, err)
+	w.must(err)
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.agents, err = StartAgents(6)
+	w.must(err)
+	t.Cleanup(w.agents.Close)
+	w.agents.BehaveAll(Taking(100 * time.Millisecond))
+	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 24})
+	w.must(err)
+	w.must(w.worker.Ready(ctx))
+	return w
+}
+
+func (w *outageWorld) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// bound gives f the test's context.
+func (w *outageWorld) bound(f func(context.Context) error) func() error {
+	return func() error { return f(w.ctx) }
+}
+
+// flow enqueues deliveries and waits until the worker is at work on them.
+func (w *outageWorld) flow() {
+	w.t.Helper()
+	const deliveries = 300
+	var lines strings.Builder
+	for i := range deliveries {
+		lines.WriteString(w.agents.Line(i%w.agents.Len(), w.serial))
+		w.serial++
+	}
+	_, _, err := w.Enqueue(w.ctx, strings.NewReader(lines.String()))
+	w.must(err)
+	before := w.agents.Count()
+	w.must(Until(w.ctx, pollQuick, "deliveries to flow", func() (bool, error) {
+		return w.agents.Count() > before+50, nil
+	}))
+}
+
+// outage takes a service away, waits until the log says so, brings it back and waits for that sentence.
+func (w *outageWorld) outage(service string, begin, end func() error) {
+	w.t.Helper()
+	w.flow()
+	w.must(begin())
+	w.says(service + " is away: deliveries wait, nothing is lost. Check ")
+	w.must(end())
+	w.says(service + " answers again after ")
+	w.flow()
+}
+
+// says waits for a line that begins so, after those before.
+func (w *outageWorld) says(line string) {
+	w.t.Helper()
+	w.want = append(w.want, line)
+	err := Until(w.ctx, pollSlow, "the log to say "+line, func() (bool, error) {
+		seen := 0
+		for l, err := range w.worker.Lines() {
+			if err != nil {
+				return false, err
+			}
+			if seen < len(w.want) && strings.HasPrefix(l.Message, w.want[seen]) {
+				seen++
+			}
+		}
+		return seen == len(w.want), nil
+	})
+	if err != nil {
+		w.check()
+		w.t.Fatal(err)
+	}
+}
+
+// check compares what the log says at level warn and above with the sentences that it should have.
+func (w *outageWorld) check() {
+	w.t.Helper()
+	var got []LogLine
+	strange := map[string]int{}
+	for l, err := range w.worker.Lines() {
+		w.must(err)
+		switch l.Level {
+		case "DEBUG", "INFO":
+		case "WARN", "ERROR":
+			got = append(got, l)
+		default:
+			strange[l.Message]++
+		}
+	}
+	for message, n := range strange {
+		w.t.Errorf("%d lines without a level: %s", n, message)
+	}
+	said := map[string]int{}
+	for i, l := range got {
+		if i >= len(w.want) || !strings.HasPrefix(l.Message, w.want[i]) {
+			said[l.Level+" "+l.Message+" "+l.Error]++
+		}
+	}
+	if len(got) != len(w.want) {
+		w.t.Errorf("%d outages made %d lines at level warn and above, want %d", len(w.want)/2, len(got), len(w.want))
+	}
+	for line, n := range said {
+		w.t.Errorf("%d × unasked: %.300s", n, line)
+	}
+}
