@@ -1,7 +1,8 @@
-# syntax=docker/dockerfile:1
 # The worker and enqueue in an image that holds nothing else: no shell, no package manager. It runs against DATABASE_URL and
 # REDIS_URL; the embedded services need a system around them and are not for containers.
-FROM golang:1.26.8-bookworm AS build
+# It compiles on the machine's own architecture for each that is asked for.
+FROM --platform=$BUILDPLATFORM golang:1.26.8-bookworm@sha256:a688600ca24f8a4d3ca77f95b0dd40704a9fc787c826660eb7ba0b641b8b175d AS build
+ARG TARGETOS=linux TARGETARCH
 ENV CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOTOOLCHAIN=local
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -10,7 +11,7 @@ COPY . .
 # What --version says: git is not in here. docker build --build-arg VERSION=$(git describe --tags --always --dirty)
 ARG VERSION=
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    go build -trimpath -ldflags="-s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$VERSION" -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$VERSION" -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
 # What a program expects of a system: users with names, certificates, time zones, a folder for temporary files.
 RUN mkdir -p /out/etc/ssl/certs /out/usr/share /out/tmp \
  && printf 'root:x:0:0:root:/:/nonexistent\nherald:x:10001:10001:herald:/tmp:/nonexistent\n' >/out/etc/passwd \

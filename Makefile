@@ -47,6 +47,27 @@ demo: ## Show everything on this machine, nothing installed. ARGS=--once exits a
 	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker ./cmd/enqueue)
 	bin/demo $(ARGS)
 
+# Programs that need nothing of the system that they run on. The same commit gives the same bytes.
+DIST      := herald-$(or $(VERSION),devel)
+DIST_TIME  = $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+
+.PHONY: dist
+dist: ## Build dist/: worker and enqueue as static binaries for linux/amd64 and linux/arm64, with checksums.
+	rm -rf dist && mkdir -p dist
+	for arch in amd64 arm64; do \
+		out=dist/$(DIST)-linux-$$arch; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath $(LINK) -o $$out/ ./cmd/worker ./cmd/enqueue; \
+		cp LICENSE CHANGELOG.md $$out/; \
+		tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mode=go-w --mtime=@$(DIST_TIME) -c $$(basename $$out) | gzip -n9 >$$out.tar.gz; \
+		rm -r $$out; \
+	done
+	cd dist && sha256sum *.tar.gz | tee SHA256SUMS
+
+.PHONY: image
+image: ## Build dist/ as an OCI image of both architectures (needs docker with buildx, and the network).
+	mkdir -p dist
+	docker buildx build --platform=linux/amd64,linux/arm64 --build-arg=VERSION=$(VERSION) --output=type=oci,dest=dist/$(DIST)-oci.tar .
+
 .PHONY: screenshot
 screenshot: ## Take docs/web-ui.png from the running demo, in a real browser (as root, Debian's Chromium is installed if missing).
 	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent
@@ -145,4 +166,4 @@ compose-secrets: ## Make ./secrets for docker-compose.yml; what is there stays.
 
 .PHONY: clean
 clean: ## Remove what was built here. Caches and embedded data stay.
-	rm -rf bin
+	rm -rf bin dist

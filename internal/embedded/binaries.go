@@ -54,7 +54,8 @@ func (e *NoBinariesError) Error() string {
 	if e.Fetch != nil {
 		fmt.Fprintf(&b, " and none could be fetched (%s)", e.Fetch)
 	}
-	fmt.Fprintf(&b, ": set DATABASE_URL, install Postgres %d or newer, or run docker compose up -d postgres redis", oldestPostgres)
+	fmt.Fprintf(&b, ": install Postgres %d or newer (apt-get install postgresql), set DATABASE_URL and REDIS_URL, "+
+		"or run all of Herald in containers (docs/running.md)", oldestPostgres)
 	return b.String()
 }
 

@@ -1,0 +1,40 @@
+package embedded
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// With Postgres on the machine a start asks nobody on the network for it, although it would be allowed to.
+func TestPostgresNeedsNoNetwork(t *testing.T) {
+	bin, asked := t.TempDir(), filepath.Join(t.TempDir(), "asked")
+	for _, name := range []string{"apt-get", "npm"} {
+		script := "#!/bin/sh\necho \"$0 $*\" >>" + asked + "\nexit 100\n"
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	needPostgres(t)
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	stopPostgres(t, startPostgres(t, PostgresConfig{Ephemeral: true, Fetch: true}))
+	if said, err := os.ReadFile(asked); err == nil {
+		t.Errorf("it ran %s", said)
+	}
+}
+
+// The ways out that are named exist: docker-compose.yml publishes neither Postgres nor Redis, and DATABASE_URL alone is refused.
+func TestNoBinariesHint(t *testing.T) {
+	t.Parallel()
+	said := (&NoBinariesError{Passed: []string{"/opt/pg has version 9"}, Fetch: errors.New("no network")}).Error()
+	for _, want := range []string{"/opt/pg has version 9", "no network", "install Postgres 15", "DATABASE_URL and REDIS_URL", "docs/running.md"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q: %s", want, said)
+		}
+	}
+	if strings.Contains(said, "compose up -d postgres") {
+		t.Errorf("compose publishes no ports: %s", said)
+	}
+}
