@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -102,14 +103,36 @@ func (c *deliveryShowCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	shown := shownDelivery{Delivery: d, NextStep: a.nextStep(d)}
 	if c.JSON {
-		return writeJSON(a, d)
+		return writeJSON(a, shown)
 	}
-	return show(a, d)
+	return show(a, shown)
+}
+
+// shownDelivery is a delivery with what is not stored of it: that is derived from its reason, whenever it got it.
+type shownDelivery struct {
+	store.Delivery
+	NextStep string `json:"nextStep,omitempty"` // what a person does about it
+}
+
+// nextStep is what a person does about a delivery; empty for one that was delivered or is on its way.
+func (a *app) nextStep(d store.Delivery) string {
+	var asked struct {
+		Action struct {
+			ToolName string `json:"toolName"`
+		} `json:"action"`
+	}
+	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
+	g := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	listed, err := a.listedServer(g)
+	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID, AgentID: d.AgentID,
+		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil,
+		Over: d.Status.Final()})
 }
 
 // show writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
-func show(a *app, d store.Delivery) error {
+func show(a *app, d shownDelivery) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
@@ -120,6 +143,7 @@ func show(a *app, d store.Delivery) error {
 	row("key", d.Key)
 	row("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
 	row("error", d.Error)
+	row("next step", d.NextStep)
 	row("tool", d.ToolName)
 	row("endpoint", d.Endpoint)
 	row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
@@ -127,6 +151,7 @@ func show(a *app, d store.Delivery) error {
 		row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
 	row("accepted", d.CreatedAt.UTC().Format(time.RFC3339))
+	row("tried", triedWords(d.Delivery))
 	if d.NextAttemptAt != nil {
 		row("next attempt", d.NextAttemptAt.UTC().Format(time.RFC3339))
 	}
@@ -141,6 +166,16 @@ func show(a *app, d store.Delivery) error {
 		row("  answered", compact(t.Response))
 	}
 	return w.Flush()
+}
+
+// triedWords tell when a delivery that did not end was tried last, and what of that counts. A hold or a free wait takes back its attempt
+// unless the agent's tool was called, so that the list of attempts does not show it.
+func triedWords(d store.Delivery) string {
+	counted := fmt.Sprintf("attempts that count: %d", d.Attempts)
+	if d.Status != store.Held && d.Status != store.Waiting {
+		return counted
+	}
+	return fmt.Sprintf("last at %s, %s for %s; %s", d.UpdatedAt.UTC().Format(time.RFC3339), d.Status, d.Reason, counted)
 }
 
 func attemptLine(t store.Attempt) string {

@@ -54,6 +54,7 @@ type agentProbe struct {
 	Status    store.Status      `json:"status,omitempty"` // that a delivery would get now; none when it would be delivered, or called
 	Reason    retry.Reason      `json:"reason,omitempty"`
 	Verdict   string            `json:"verdict"`
+	NextStep  string            `json:"nextStep,omitempty"` // what a person does about the reason
 	Notes     []string          `json:"notes,omitempty"`
 	Kept      bool              `json:"kept"` // what was learned is written down
 	TookMs    float64           `json:"tookMs"`
@@ -281,7 +282,7 @@ func (p *prober) find(tools []mcpcall.Tool) (mcpcall.Tool, error) {
 			return tool, nil
 		}
 	}
-	return mcpcall.Tool{}, delivery.NoTool(p.sample.job.Kind, p.found.Asked, names)
+	return mcpcall.Tool{}, delivery.NoTool(p.sample.job.Kind, p.found.Asked, names, tools)
 }
 
 // fit shows what the tool's schema makes of the sample, or why it refuses it.
@@ -328,6 +329,7 @@ func (p *prober) conclude(err error) error {
 	v := retry.Classify(err)
 	r.Status, r.Reason = statusOf(v), v.Reason
 	r.Verdict = fmt.Sprintf("a delivery %s (%s): %s", endingWords(v), v.Reason, v.Text)
+	r.NextStep = p.nextStep(v)
 	return endOf(v)
 }
 
@@ -373,6 +375,15 @@ func (p *prober) keep() {
 	p.found.Kept = true
 }
 
+// nextStep is what a person does about a verdict on the agent.
+func (p *prober) nextStep(v retry.Verdict) string {
+	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: p.found.Asked, Listed: p.listed != nil}
+	if p.found.Endpoint != nil {
+		s.Endpoint = p.found.Endpoint.Address
+	}
+	return v.Reason.NextStep(s)
+}
+
 // barred makes the verdict that of a disabled agent, if it is one: its deliveries are held before anything else is looked at.
 func (p *prober) barred() bool {
 	if p.cmd.URL != "" {
@@ -388,6 +399,7 @@ func (p *prober) barred() bool {
 	v := retry.Classify(err)
 	r.Status, r.Reason = statusOf(v), v.Reason
 	r.Verdict = fmt.Sprintf("a delivery %s (%s): %s", endingWords(v), v.Reason, v.Text)
+	r.NextStep = p.nextStep(v)
 	return true
 }
 

@@ -45,6 +45,9 @@ func (p *prober) print() error {
 		fmt.Fprintf(p.out, "\nanswered in %s: %s\n", tookWords(a.TookMs), cmp.Or(printable(short(a.Text)), "nothing that this version can read"))
 	}
 	fmt.Fprintf(p.out, "\nverdict: %s\n", printable(r.Verdict))
+	if r.NextStep != "" {
+		fmt.Fprintf(p.out, "next: %s\n", printable(r.NextStep))
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(p.out, "note: %s\n", printable(n))
 	}

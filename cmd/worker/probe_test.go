@@ -154,7 +154,7 @@ func TestProbe(t *testing.T) {
 	d.says(2, "chain 8453 has no RPC URL: set RPC_URL_8453, or name the agent's address with --url", "agent", "probe", "8453:42")
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":"%s/mcp"}}`, a.URL))
 	d.worker(0, "agent", "disable", "8453:42")
-	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries note: once it is enabled: a delivery calls agent_receiveFeedback",
+	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries next: say \"enabled\": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable 8453:42 note: once it is enabled: a delivery calls agent_receiveFeedback",
 		"agent", "probe", "8453:42")
 	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[agentProbe](t, out).Reason != "agent_disabled" || decode[agentProbe](t, out).Status != store.Held {
 		t.Errorf("%s", out)

@@ -59,6 +59,7 @@ type agentResolution struct {
 	Status   store.Status      `json:"status,omitempty"` // that a delivery would get now; none when it would be called
 	Reason   retry.Reason      `json:"reason,omitempty"`
 	Verdict  string            `json:"verdict"`
+	NextStep string            `json:"nextStep,omitempty"` // what a person does about the reason
 	Note     string            `json:"note,omitempty"` // that deliveries do not go by this
 	TookMs   float64           `json:"tookMs"`
 }
@@ -109,7 +110,7 @@ func (c *agentResolveCmd) agent(a *app) error {
 			err = content.Guard.CheckURL(u) // as far as that can be said without calling it
 		}
 	}
-	again := r.conclude(t, err)
+	again := r.conclude(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
 	}
@@ -125,7 +126,7 @@ func (c *agentResolveCmd) agent(a *app) error {
 }
 
 // conclude says what it comes to; errNotNow when a delivery would try again, errUnregistered when there is no such agent.
-func (r *agentResolution) conclude(t resolver.Target, err error) error {
+func (r *agentResolution) conclude(g store.Agent, t resolver.Target, err error) error {
 	if err == nil {
 		r.Resolved = true
 		r.Verdict = fmt.Sprintf("a delivery calls %s over %s, %s; %s", r.Endpoint.Address, r.Endpoint.Transport, protocolWords(t.ProtocolHint), bindingWords(t.Binding))
@@ -134,6 +135,7 @@ func (r *agentResolution) conclude(t resolver.Target, err error) error {
 	v := retry.Classify(err)
 	r.Status, r.Reason = statusOf(v), v.Reason
 	r.Verdict = fmt.Sprintf("a delivery %s (%s): %s", endingWords(v), v.Reason, v.Text)
+	r.NextStep = v.Reason.NextStep(retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry, Endpoint: t.URL})
 	return endOf(v)
 }
 
@@ -160,6 +162,9 @@ func (r *agentResolution) print(a *app, g store.Agent) error {
 		return err
 	}
 	_, err := fmt.Fprintf(a.out, "\nverdict: %s\n", printable(r.Verdict))
+	if err == nil && r.NextStep != "" {
+		_, err = fmt.Fprintf(a.out, "next: %s\n", printable(r.NextStep))
+	}
 	if err == nil && r.Note != "" {
 		_, err = fmt.Fprintf(a.out, "note: %s\n", printable(r.Note))
 	}

@@ -55,6 +55,7 @@ type uriResolution struct {
 	MCP       []rankedMCP  `json:"mcp,omitempty"` // of a registration, best first
 	Reason    retry.Reason `json:"reason,omitempty"`
 	Verdict   string       `json:"verdict"`
+	NextStep  string       `json:"nextStep,omitempty"`
 	TookMs    float64      `json:"tookMs"`
 }
 
@@ -92,8 +93,15 @@ func (c *agentResolveCmd) uri(a *app) error {
 	if err != nil {
 		v := retry.Classify(err)
 		r.Reason, r.Verdict = v.Reason, "there is no document ("+string(v.Reason)+"): "+v.Text
-		if v.Reason == retry.AddressBlocked {
+		var private *netguard.BlockedError
+		switch {
+		case errors.As(err, &private):
 			r.Verdict = "The document was not fetched: its address is private (address_blocked): " + v.Text
+		case v.Reason == retry.AddressBlocked:
+			r.Verdict = "The document was not fetched: its address is refused (address_blocked): " + v.Text
+		}
+		if v.Ending == retry.Reject || v.Ending == retry.Hold { // what is there for the operator to mend
+			r.NextStep = v.Reason.NextStep(retry.Subject{})
 		}
 		if v.Ending == retry.Wait || v.Ending == retry.Hold {
 			r.Verdict, again = "the document was not fetched ("+string(v.Reason)+"): "+v.Text, errNotNow
@@ -322,6 +330,9 @@ func (r *uriResolution) print(a *app) error {
 		return err
 	}
 	_, err := fmt.Fprintf(a.out, "verdict: %s\n", printable(r.Verdict))
+	if err == nil && r.NextStep != "" {
+		_, err = fmt.Fprintf(a.out, "next: %s\n", r.NextStep)
+	}
 	return err
 }
 

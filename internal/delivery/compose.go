@@ -43,7 +43,7 @@ func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err
 // noTool gives errNoTool its reason.
 func (p *Pipeline) noTool(a *attempt, err error) error {
 	if errors.Is(err, errNoTool) {
-		return NoTool(a.job.Kind, a.job.Action.ToolName, p.toolNames(a))
+		return NoTool(a.job.Kind, a.job.Action.ToolName, p.toolNames(a), a.tools)
 	}
 	return err
 }
@@ -59,11 +59,13 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	tools, err := p.list(ctx, a, fresh)
 	switch {
 	case listsNothing(err):
+		a.tools = nil
 		return errNoTool
 	case err != nil:
 		return err
 	}
 	p.learn(a, tools)
+	a.tools = tools.Tools
 	names := p.toolNames(a)
 	tool, ok := mcpcall.Find(tools.Tools, names[0], names[1:])
 	if !ok {

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // Hash policies: what a file that does not match its hash means (DESIGN §7).
@@ -64,7 +65,8 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 	a.out.FileDisagrees = disagreements(a.job, doc.Bytes)
 	switch {
 	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
-		return "", retry.Fail(retry.HashMismatch, "the file's keccak256 is not the hash on chain")
+		return "", retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: the hash on chain is %s, keccak256 of the file is %s",
+			hash, crypto.Keccak256Hash(doc.Bytes)))
 	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && unproven(doc) != "":
 		return "", retry.Fail(retry.HashMismatch, unproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}

@@ -31,8 +31,9 @@ func ToolNames(tool string, aliases map[string][]string, listed *servers.Server)
 	return names
 }
 
-// NoTool is how a delivery ends whose tool is not called by any of names; it depends on the kind (DESIGN §3).
-func NoTool(kind job.Kind, tool string, names []string) error {
+// NoTool is how a delivery ends whose tool is not called by any of names; it depends on the kind (DESIGN §3). offered are the tools that
+// the agent has.
+func NoTool(kind job.Kind, tool string, names []string, offered []mcpcall.Tool) error {
 	reason, end := retry.ToolNotOffered, retry.Fail
 	if kind == job.KindNewFeedback {
 		reason = retry.ToolNotFound
@@ -43,9 +44,28 @@ func NoTool(kind job.Kind, tool string, names []string) error {
 		end = retry.Bar
 		why = fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool)
 	case len(names) > 1:
-		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
+		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + "); it offers " + describeTools(offered)
+	default:
+		why += "; it offers " + describeTools(offered)
 	}
 	return end(reason, why)
+}
+
+// describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in part at most.
+func describeTools(tools []mcpcall.Tool) string {
+	const most, longest = 10, 64
+	if len(tools) == 0 {
+		return "no tools"
+	}
+	var names []string
+	for _, t := range tools[:min(len(tools), most)] {
+		names = append(names, excerpt(t.Name, longest))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(tools) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Fitted are a job's arguments as one tool takes them.

@@ -248,6 +248,7 @@ type attempt struct {
 	target  mcpcall.Endpoint
 	file    job.File
 	tool    mcpcall.Tool
+	tools   []mcpcall.Tool // that the agent offers, when it was asked
 	args    map[string]any
 	cleaned bool         // control characters were taken out of what the agent receives
 	own     bool         // the credentials are the job's own

@@ -23,6 +23,7 @@ type Result struct {
 	Status  store.Status
 	Reason  retry.Reason
 	Text    string        // for people
+	Next    string        // what a person does about it; empty when it was delivered
 	Delay   time.Duration // Waiting
 }
 
@@ -65,7 +66,14 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 		p.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}
 	p.unlock(ctx, a)
-	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Delay: a.out.Delay}, nil
+	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Next: a.nextStep(v), Delay: a.out.Delay}, nil
+}
+
+// nextStep is what a person does about an attempt that did not deliver.
+func (a *attempt) nextStep(v retry.Verdict) string {
+	agent := a.claim.Agent()
+	return v.Reason.NextStep(retry.Subject{Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID,
+		Registry: agent.Registry, Endpoint: a.out.Endpoint, Tool: a.job.Action.ToolName, Listed: a.listed, Over: a.out.Status.Final()})
 }
 
 // settle turns the failure (nil: delivered) into the outcome to record.
@@ -202,6 +210,9 @@ func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err err
 	}
 	if a.out.Status.Final() && err == nil {
 		attrs = append(attrs, slog.Duration("age", rec.Age.Round(time.Millisecond)))
+	}
+	if next := a.nextStep(v); next != "" && a.out.Status != store.Waiting { // what waits goes on by itself
+		attrs = append(attrs, slog.String("next", next))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("not_recorded", err.Error()))

@@ -89,6 +89,9 @@ func verdict(res Result) (string, error) {
 	if res.Text != "" {
 		told += ": " + excerpt(res.Text, maxNote)
 	}
+	if res.Next != "" && res.Status != store.Waiting {
+		told += " Next: " + excerpt(res.Next, maxNote)
+	}
 	switch {
 	case res.Refused:
 		return "no attempt: an older task, another worker has it, or it is not due", nil

@@ -350,7 +350,10 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
-		e.Err = ranOut(ctx, s)
+		e.Err = ranOut(ctx, "the agent did not answer")
+		if e.Timeout && !s.written && s.status == 0 {
+			e.Err = ranOut(ctx, "there was no connection to the agent")
+		}
 	case c.proc != nil && c.proc.reader.tooLong():
 		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.proc != nil && (errors.Is(err, transport.ErrTransportClosed) || c.proc.stdin.failed() || c.proc.ended()):
@@ -418,12 +421,9 @@ func (c *conn) cause(s seen, err error) error {
 	return &described{text: excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
-// ranOut words a request whose context ended before the agent had answered.
-func ranOut(ctx context.Context, s seen) error {
-	text := "the agent did not answer"
-	if !s.written && s.status == 0 {
-		text = "there was no connection to the agent"
-	}
+// ranOut words a request whose context ended; lack is what did not come in time.
+func ranOut(ctx context.Context, lack string) error {
+	text := lack
 	switch patience := patienceOf(ctx); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		text = "this process gave up before the agent had answered"

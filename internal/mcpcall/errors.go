@@ -118,13 +118,33 @@ func (e *InputRequiredError) Error() string {
 type SchemaError struct {
 	Path    string // the argument, like "value" or "fileContent.items[2]"; "" is the arguments as a whole or the schema itself
 	Problem string
+
+	Others []SchemaProblem // that do not fit either, in the order of their paths, at most maxProblems-1
+	More   int             // how many do not fit beside all these
 }
 
+// SchemaProblem is one argument that does not fit.
+type SchemaProblem struct{ Path, Problem string }
+
 func (e *SchemaError) Error() string {
-	if e.Path == "" {
+	if e.Path == "" && len(e.Others) == 0 {
 		return "the tool's input schema: " + e.Problem
 	}
-	return fmt.Sprintf("the tool's input schema refuses %s: %s", e.Path, e.Problem)
+	var b strings.Builder
+	b.WriteString("the tool's input schema refuses ")
+	for i, p := range append([]SchemaProblem{{e.Path, e.Problem}}, e.Others...) {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if p.Path == "" {
+			p.Path = "the arguments"
+		}
+		b.WriteString(p.Path + ": " + p.Problem)
+	}
+	if e.More > 0 {
+		fmt.Fprintf(&b, "; and %d more", e.More)
+	}
+	return b.String()
 }
 
 // described puts our words over a cause that errors.As may still look into.

@@ -57,8 +57,7 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 		return out, nil
 	}
 	if errors.As(err, &invalid) {
-		path, problem := firstProblem(invalid)
-		return nil, &SchemaError{Path: path, Problem: problem}
+		return nil, explainInvalid(invalid)
 	}
 	return nil, err
 }

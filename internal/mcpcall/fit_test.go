@@ -212,3 +212,29 @@ func FuzzFit(f *testing.F) {
 		}
 	})
 }
+
+// Every argument that does not fit is named, each once, in the same order every time, and not without end.
+func TestEveryArgumentThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	tool := func(schema string) Tool {
+		return Tool{Name: "x", InputSchema: json.RawMessage(schema), schema: &inputSchema{}}
+	}
+	args := map[string]any{"tag1": "a", "value": "b", "flag": true}
+	const three = `{"type":"object","properties":{"tag1":{"type":"array"},"flag":{"anyOf":[{"type":"array"},{"type":"integer"}]}},"required":["mood","weather"]}`
+	const want = "the tool's input schema refuses flag: it must be array, and is boolean; mood: it is required, and there is no value for it; " +
+		"tag1: it must be array, and is string; weather: it is required, and there is no value for it"
+	for range 20 {
+		if _, err := Fit(tool(three), args); err == nil || err.Error() != want {
+			t.Fatalf("%v", err)
+		}
+	}
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf(`"%03d%s"`, i, strings.Repeat("n", 200)))
+	}
+	_, err := Fit(tool(`{"type":"object","required":[`+strings.Join(names, ",")+`]}`), args)
+	var schema *SchemaError
+	if !errors.As(err, &schema) || len(schema.Others) != 9 || schema.More == 0 || len(err.Error()) > 2000 {
+		t.Errorf("%d others, %d more, %d bytes: %.300v", len(schema.Others), schema.More, len(err.Error()), err)
+	}
+}

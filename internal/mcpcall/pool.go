@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -375,12 +374,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // contextError is the error of a request whose context ended before anything was sent.
 func contextError(ctx context.Context, stage string) error {
-	why := errors.New("this process gave up before there was a connection")
-	timeout := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if timeout {
-		why = fmt.Errorf("there was no connection within %s", netguard.Seconds(patienceOf(ctx)))
-	}
-	return &CallError{Stage: stage, Timeout: timeout, Err: &described{text: why.Error(), cause: ctx.Err()}}
+	return &CallError{Stage: stage, Timeout: errors.Is(ctx.Err(), context.DeadlineExceeded), Err: ranOut(ctx, "the agent did not answer")}
 }
 
 type patienceKey struct{}

@@ -1,6 +1,7 @@
 package mcpcall
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,42 +28,52 @@ func leaves(e *jsonschema.ValidationError, to []*jsonschema.ValidationError) []*
 	return to
 }
 
-// firstProblem picks one error to tell, the same one every time, and words it.
-func firstProblem(e *jsonschema.ValidationError) (path, problem string) {
+// Bounds of what is told about arguments that do not fit.
+const (
+	maxProblems = 10  // arguments that are named
+	maxLeaves   = 64  // errors that are looked at
+	maxPath     = 200 // bytes of one argument's name
+)
+
+// explainInvalid names the arguments that do not fit, each with one problem, in the same order every time.
+func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	all := leaves(e, nil)
-	type told struct{ path, problem string }
-	problems := make([]told, 0, len(all))
-	for _, leaf := range all[:min(len(all), 64)] {
-		p, why := describe(leaf)
-		problems = append(problems, told{p, why})
+	var problems []SchemaProblem
+	for _, leaf := range all[:min(len(all), maxLeaves)] {
+		problems = append(problems, describe(leaf)...)
 	}
 	if len(problems) == 0 {
-		return "", "the arguments do not fit"
+		return &SchemaError{Problem: "the arguments do not fit"}
 	}
-	slices.SortFunc(problems, func(a, b told) int {
-		if c := strings.Compare(a.path, b.path); c != 0 {
-			return c
-		}
-		return strings.Compare(a.problem, b.problem)
+	slices.SortFunc(problems, func(a, b SchemaProblem) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Problem, b.Problem))
 	})
-	return problems[0].path, problems[0].problem
+	problems = slices.CompactFunc(problems, func(a, b SchemaProblem) bool { return a.Path == b.Path }) // of alternatives the first
+	told := problems[:min(len(problems), maxProblems)]
+	return &SchemaError{Path: told[0].Path, Problem: told[0].Problem, Others: told[1:], More: len(problems) - len(told)}
 }
 
-func describe(leaf *jsonschema.ValidationError) (path, problem string) {
+// describe words one error; only of required arguments it can be about several.
+func describe(leaf *jsonschema.ValidationError) []SchemaProblem {
 	location := leaf.InstanceLocation
+	one := func(problem string) []SchemaProblem { return []SchemaProblem{{instancePath(location), problem}} }
 	switch k := leaf.ErrorKind.(type) {
 	case *kind.Required:
-		missing := slices.Sorted(slices.Values(k.Missing))
-		if len(missing) > 0 {
-			return instancePath(append(slices.Clone(location), missing[0])), "it is required, and there is no value for it"
+		var out []SchemaProblem
+		for _, name := range k.Missing[:min(len(k.Missing), maxLeaves)] {
+			path := instancePath(append(slices.Clone(location), name))
+			out = append(out, SchemaProblem{path, "it is required, and there is no value for it"})
+		}
+		if len(out) > 0 {
+			return out
 		}
 	case *kind.Type:
-		return instancePath(location), fmt.Sprintf("it must be %s, and is %s", strings.Join(k.Want, " or "), k.Got)
+		return one(fmt.Sprintf("it must be %s, and is %s", strings.Join(k.Want, " or "), k.Got))
 	case *kind.FalseSchema:
-		return instancePath(location), "it is not allowed"
+		return one("it is not allowed")
 	}
 	text := (&jsonschema.ValidationError{InstanceLocation: nil, ErrorKind: leaf.ErrorKind}).Error()
-	return instancePath(location), excerpt(strings.TrimPrefix(text, "at '': "), 300)
+	return one(excerpt(strings.TrimPrefix(text, "at '': "), 200))
 }
 
 // instancePath writes a location as job.Refusal does: a.b[0].
@@ -81,5 +92,5 @@ func instancePath(location []string) string {
 		}
 		b.WriteString(token)
 	}
-	return b.String()
+	return excerpt(b.String(), maxPath)
 }

@@ -140,8 +140,8 @@ func compileProblem(err error) string {
 	if errors.As(err, &invalid) {
 		var v *jsonschema.ValidationError
 		if errors.As(invalid.Err, &v) {
-			path, why := firstProblem(v)
-			return fmt.Sprintf("it is no valid JSON Schema: %s: %s", path, why)
+			first := explainInvalid(v)
+			return fmt.Sprintf("it is no valid JSON Schema: %s: %s", first.Path, first.Problem)
 		}
 		return "it is no valid JSON Schema"
 	}

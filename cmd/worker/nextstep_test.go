@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/alecthomas/kong"
+)
+
+// TestNextStepsCanBeTyped: what a next step names exists, each command with its options, each setting.
+func TestNextStepsCanBeTyped(t *testing.T) {
+	t.Parallel()
+	settings := map[string]bool{}
+	for _, d := range config.Docs() {
+		settings[strings.TrimSuffix(d.Name, "_<chainId>")] = true
+	}
+	command := regexp.MustCompile(`worker ((?:agent|token|delivery|doctor)[^;(),]*)`)
+	setting := regexp.MustCompile(`(?:HERALD|RPC|IDENTITY|ARWEAVE|IPFS)_[A-Z_]+`)
+	whole := retry.Subject{Delivery: oneID, ChainID: 8453, AgentID: "110", Registry: "0x00000000000000000000000000000000000000Aa",
+		Endpoint: "https://agent.example:8443/mcp", Tool: "agent.receiveFeedback"}
+	probed, listed, over := whole, whole, whole
+	probed.Delivery, listed.Listed, over.Over = "", true, true
+	commands := 0
+	for _, r := range append(retry.Reasons(), "gateway_unconfigured") {
+		for _, s := range []retry.Subject{whole, probed, listed, over, {}} {
+			step := r.NextStep(s)
+			for _, found := range command.FindAllStringSubmatch(step, -1) {
+				commands++
+				if err := parses(strings.Fields(found[1])); err != nil && s != (retry.Subject{}) {
+					t.Errorf("%s: %q: %v", r, found[0], err)
+				}
+			}
+			for _, name := range setting.FindAllString(step, -1) {
+				if !settings[strings.TrimSuffix(name, "_")] {
+					t.Errorf("%s: there is no setting %s: %s", r, name, step)
+				}
+			}
+		}
+	}
+	if commands < 50 {
+		t.Errorf("only %d commands were found", commands)
+	}
+}
+
+// parses tells whether the worker takes the command line, without running it.
+func parses(args []string) error {
+	var c commands
+	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) {}))
+	if err != nil {
+		return err
+	}
+	_, err = parser.Parse(args)
+	return err
+}
+
+// TestShowSaysWhatToDo: of rows that were written before anybody thought of next steps too.
+func TestShowSaysWhatToDo(t *testing.T) {
+	d := newDesk(t)
+	held := d.ended(110, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Endpoint: "https://agent.example/mcp",
+		Error: "listing the agent's tools: the agent answered HTTP 401 Unauthorized"})
+	d.says(0, "next step store a token: worker token set 8453:110 --origin https://agent.example (where it wants OAuth: "+
+		"worker token login 8453:110 --origin https://agent.example)", "delivery", "show", held.String())
+	row, err := d.store.Delivery(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.says(0, "tried last at "+row.UpdatedAt.UTC().Format("2006-01-02T15:04:05Z")+", held for auth_required; attempts that count: 0",
+		"delivery", "show", held.String())
+	out, _ := d.worker(0, "delivery", "show", held.String(), "--json")
+	shown := decode[struct{ ID, Status, NextStep string }](t, out)
+	if shown.ID != held.String() || shown.Status != "held" || !strings.HasPrefix(shown.NextStep, "store a token: worker token set 8453:110 ") {
+		t.Errorf("%+v", shown)
+	}
+
+	rejected := d.ended(110, store.Outcome{Status: store.Rejected, Reason: "tool_not_found", Called: true})
+	d.says(0, "next step the agent has to offer the tool of the job; one of another name counts when HERALD_TOOL_ALIASES says so; "+
+		"then: worker delivery replay "+rejected.String(), "delivery", "show", rejected.String())
+	dead := d.ended(110, store.Outcome{Status: store.Dead, Reason: "timeout"})
+	d.says(0, "once the agent answers again (worker agent probe 8453:110): worker delivery replay "+dead.String(), "delivery", "show", dead.String())
+	delivered := d.ended(110, store.Outcome{Status: store.Delivered, Called: true, Result: json.RawMessage(`{}`)})
+	if out, _ := d.worker(0, "delivery", "show", delivered.String()); strings.Contains(out, "next step") {
+		t.Errorf("a delivered one:\n%s", out)
+	}
+}
+
+// TestProbeSaysWhatToDo: what is printed of an agent that fails is in words of Herald's, and names a next step.
+func TestProbeSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	t.Cleanup(closed.Close)
+	env := []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_CALL_TIMEOUT=1s", "HERALD_LEASE=2m", "HERALD_LOG_LEVEL=error",
+		"HERALD_DATA=" + t.TempDir()}
+	code, out, errs := worker(t, env, "agent", "probe", "--url", closed.URL+"/mcp", "8453:110")
+	want := "next: store a token: worker token set 8453:110 --origin " + closed.URL
+	if code != 0 || !strings.Contains(out, want) {
+		t.Errorf("exit code %d, not said: %q\n%s%s", code, want, out, errs)
+	}
+	for _, f := range guardtest.Failures(t, "did not answer within 1 s") {
+		_, out, errs := worker(t, env, "agent", "probe", "--url", f.URL+"/mcp", "8453:110")
+		_, verdict, found := strings.Cut(out, "verdict: ")
+		if !found || !strings.Contains(verdict, "\nnext: ") || !strings.Contains(verdict, f.Says) {
+			t.Errorf("%s does not say %q and what is next:\n%s%s", f.Name, f.Says, out, errs)
+		}
+		guardtest.RefuseGoWords(t, f.Name, verdict)
+	}
+}

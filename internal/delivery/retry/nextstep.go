@@ -1,0 +1,224 @@
+package retry
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Subject is the delivery that a next step is for, as far as it is known. Nothing in it is trusted: agents choose their addresses.
+type Subject struct {
+	Delivery string // id; empty: there is none yet, as when an operator probes an agent
+	ChainID  uint64
+	AgentID  string // decimal; empty: no agent is known
+	Registry string // the agent's IdentityRegistry, in any case
+	Endpoint string // as it is shown
+	Tool     string // that the job asks for
+	Listed   bool   // the servers file says where the agent is called
+	Over     bool   // it is not tried again by itself
+}
+
+// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a command that can be
+// copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words have none.
+//
+// It is derived when it is shown, and stored nowhere: what helps may be another thing tomorrow.
+func (r Reason) NextStep(s Subject) string {
+	for _, of := range []func(Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
+		if step := of(r, s); step != "" {
+			return step
+		}
+	}
+	return ""
+}
+
+// skippedStep: there is nobody to tell, until the agent says otherwise.
+func skippedStep(r Reason, s Subject) string {
+	switch r {
+	case NoURI:
+		return "the agent's owner has to set a tokenURI in the identity registry" + s.thenReplay(r)
+	case NoDocument:
+		return "the agent's owner has to publish a registration document where its tokenURI leads, see " + s.resolve() + s.thenReplay(r)
+	case NoMCPEndpoint:
+		return "the agent's owner has to register an MCP endpoint" + s.thenReplay(r)
+	case AgentInactive:
+		return `the agent's owner has to end "active": false in its registration document` + s.thenReplay(r)
+	case AgentNotFound:
+		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: this one has no such agent", s.ChainID)
+	case Revoked:
+		return "nothing to do: the client took its feedback back before it was delivered"
+	case ToolNotOffered:
+		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " + cmp.Or(s.Tool, "of its name")
+	case NeverDelivered:
+		return "nothing to do: the agent never got the feedback that this takes back"
+	}
+	return ""
+}
+
+// rejectedStep: the same attempt would end the same.
+func rejectedStep(r Reason, s Subject) string {
+	switch r {
+	case InvalidJob:
+		return "whoever sent the job has to correct it as the error says, and to enqueue it again"
+	case EventNotFound:
+		return fmt.Sprintf("compare the job with chain %d and enqueue it corrected; if it was the node of RPC_URL_%d that was wrong, mend that",
+			s.ChainID, s.ChainID) + s.thenReplay(r)
+	case ToolNotFound:
+		return fmt.Sprintf("the agent has to offer the tool %s; one of another name counts when HERALD_TOOL_ALIASES says so",
+			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
+	case SchemaMismatch:
+		return "the agent has to accept these arguments, see " + s.probe() + s.thenReplay(r)
+	case HashMismatch:
+		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such files labelled" + s.thenReplay(r)
+	case EndpointUnverified:
+		return "the agent's owner has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" + s.thenReplay(r)
+	case AddressBlocked:
+		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, and restart the worker" +
+			s.thenReplay(r)
+	case TransportRefused:
+		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists exactly it" + s.thenReplay(r)
+	case AuthFailed:
+		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" + s.replayAfter(r)
+	case ToolError:
+		return "the agent's tool ran and refused: ask its author; once that is mended" + s.replayAfter(r)
+	case BadResponse:
+		return "the agent's author has to mend its answer, see " + s.probe() + s.thenReplay(r)
+	case Operator:
+		return "nothing to do: an operator cancelled it; to deliver it all the same" + s.replayAfter(r)
+	case Reorg:
+		return "nothing to do: its block left the chain; it is queued anew when its event is mined again"
+	}
+	return ""
+}
+
+// heldStep: somebody has to do something, and deliveries go on by themselves then.
+func heldStep(r Reason, s Subject) string {
+	switch r {
+	case AuthRequired:
+		if s.Listed {
+			return "give the agent auth or headers in HERALD_SERVERS_FILE; that releases its deliveries"
+		}
+		if s.AgentID == "" {
+			return "store a token for the agent: worker token set --help"
+		}
+		return fmt.Sprintf("store a token: worker token set %s%s (where it wants OAuth: worker token login %s%s)",
+			s.agent(), s.origin(), s.agent(), s.origin())
+	case AgentDisabled:
+		if s.Listed {
+			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` + s.agent()
+		}
+		return "enable the agent: worker agent enable " + s.agent()
+	case HeldUnknown:
+		if s.Delivery == "" {
+			return "ask the agent's author whether the call arrived"
+		}
+		return fmt.Sprintf("ask the agent's author whether deliveryId %[1]s arrived; if not: worker delivery replay %[1]s; "+
+			"if it did: worker delivery cancel %[1]s", s.Delivery)
+	case ChainUnconfigured:
+		return fmt.Sprintf("set RPC_URL_%d and restart the worker, which releases its deliveries", s.ChainID)
+	case "gateway_unconfigured":
+		return "set ARWEAVE_GATEWAY and restart the worker, which releases its deliveries"
+	}
+	return ""
+}
+
+// waitingStep: it goes on by itself. What a person may still do is to look.
+func waitingStep(r Reason, s Subject) string {
+	const again = "nothing to do: it is tried again by itself"
+	switch r {
+	case NotConfirmed:
+		return "nothing to do: it is delivered once its block has as many confirmations as HERALD_CONFIRMATIONS asks for"
+	case AgentBusy, BehindEarlier, Throttled, OverBudget:
+		return again
+	case BreakerOpen:
+		return again + ", after one probe call went well; to see what is wrong there: " + s.probe()
+	}
+	if s.Over {
+		return ""
+	}
+	switch r {
+	case ChainUnavailable:
+		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
+	case ContentUnavailable:
+		return again + ", and a feedback file is left out in the end; to see what is fetched: " + s.resolve()
+	case ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown:
+		return again + "; to see how the agent does: " + s.probe()
+	case InternalError:
+		return again + "; the worker's log says more of it"
+	}
+	return ""
+}
+
+// deadStep: its attempts or its time are used up.
+func deadStep(r Reason, s Subject) string {
+	switch r {
+	case ChainUnavailable:
+		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
+	case ContentUnavailable:
+		return "once what it needs can be fetched (" + s.resolve() + ")" + s.replayAfter(r)
+	case ConnectFailed, Timeout, RateLimited, ServerError:
+		return "once the agent answers again (" + s.probe() + ")" + s.replayAfter(r)
+	case OutcomeUnknown:
+		return "ask the agent's author whether it arrived; if not" + s.replayAfter(r)
+	case InternalError:
+		return "see the worker's log for the cause; once that is mended" + s.replayAfter(r)
+	case Expired:
+		return "if it is still wanted" + s.replayAfter(r)
+	}
+	return ""
+}
+
+// thenReplay ends a sentence about what others have to do: what is over does not begin again by itself.
+func (s Subject) thenReplay(r Reason) string {
+	if replay := s.replayAfter(r); replay != "" {
+		return "; then" + replay
+	}
+	return ""
+}
+
+// replayAfter is the command that delivers again: this one, or all of the agent's that ended for the reason.
+func (s Subject) replayAfter(r Reason) string {
+	switch {
+	case s.Delivery != "":
+		return ": worker delivery replay " + s.Delivery
+	case s.AgentID != "":
+		return fmt.Sprintf(": worker delivery replay --agent %s --reason %s --yes", s.name(), r)
+	}
+	return ""
+}
+
+func (s Subject) probe() string { return "worker agent probe " + s.agent() }
+
+func (s Subject) resolve() string { return "worker agent resolve " + s.agent() }
+
+// agent names it as commands take it, with its registry when that is not the chain's usual one.
+func (s Subject) agent() string {
+	if s.AgentID == "" {
+		return "CHAIN:AGENT"
+	}
+	known, _ := erc8004.Known(s.ChainID)
+	if common.IsHexAddress(s.Registry) && common.HexToAddress(s.Registry) != known.Identity {
+		return s.name() + " --registry " + common.HexToAddress(s.Registry).Hex()
+	}
+	return s.name()
+}
+
+// name is the agent without its registry.
+func (s Subject) name() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
+
+// plainHost is what a host looks like that is safe in a shell: a URL's may hold "$(…)".
+var plainHost = regexp.MustCompile(`^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?$`)
+
+// origin is the option that names where the agent is called, if that can be said: without it the command asks.
+func (s Subject) origin() string {
+	u, err := url.Parse(s.Endpoint)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || !plainHost.MatchString(u.Host) {
+		return ""
+	}
+	return " --origin " + strings.TrimSpace(netguard.Origin(u))
+}

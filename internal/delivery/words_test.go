@@ -1,0 +1,169 @@
+package delivery
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+)
+
+const shortWait = 600 * time.Millisecond
+
+// impatient is a worker that gives up early, whatever it asks.
+func (w *world) impatient() *worker {
+	w.t.Helper()
+	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Resolver: guardtest.Resolver(w.t, nil)}))
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: shortWait, TryTimeout: shortWait, Logger: w.logger()}))
+	w.t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	w.t.Cleanup(resolve.Close)
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: shortWait, Logger: w.logger()}))
+	w.t.Cleanup(func() {
+		if err := pool.Close(within(w.t, 10*time.Second)); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return w.newWorker(func(c *Config) {
+		c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool
+		c.Schedule = must(retry.NewSchedule([]time.Duration{time.Hour}))
+	})
+}
+
+// told delivers once, and returns what people are told of it: in the row, the log, the web UI.
+func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task string) {
+	w.t.Helper()
+	note, err := k.runner.Deliver(w.t.Context(), id, 1)
+	if task = note; err != nil {
+		task = err.Error()
+	}
+	for text := range strings.Lines(w.log.String()) {
+		if strings.Contains(text, "delivery attempted") && strings.Contains(text, id.String()) {
+			line = text
+		}
+	}
+	return w.row(id), line, task
+}
+
+// TestFailuresAreTold: whatever fails on the way of a delivery, the row, the log and the web UI tell it in words of Herald's.
+func TestFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.impatient()
+	list := append(guardtest.Failures(t, "did not answer within 600 ms"), guardtest.Failing{Name: "no such name",
+		URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
+	for _, p := range places {
+		for _, f := range list {
+			t.Run(p.name+"/"+f.Name, func(t *testing.T) {
+				t.Parallel()
+				w := w.in(t)
+				d, line, task := w.told(k, p.put(w, f.URL+"/agent.json"))
+				if !strings.Contains(d.Error, f.Says) {
+					t.Errorf("the row does not say %q: %s %s: %s", f.Says, d.Status, d.Reason, d.Error)
+				}
+				guardtest.RefuseGoWords(t, "the row", d.Error)
+				guardtest.RefuseGoWords(t, "the log", line)
+				guardtest.RefuseGoWords(t, "the web UI", task)
+				for _, attempt := range d.History {
+					guardtest.RefuseGoWords(t, "the attempt", attempt.Error)
+				}
+			})
+		}
+	}
+}
+
+// TestNodesAreTold: a node that fails, at the check and at the resolving of an agent.
+func TestNodesAreTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, f := range guardtest.Failures(t, "the node did not answer within 600 ms") {
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			k := w.impatient()
+			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: shortWait, Logger: w.logger()}))
+			t.Cleanup(node.Close)
+			k.chains[w.net.ChainID()] = node
+			d, line, task := w.told(k, w.handOut("https://agent.example/mcp"))
+			if d.Reason != string(retry.ChainUnavailable) || !strings.Contains(d.Error, f.Says) {
+				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+			}
+			guardtest.RefuseGoWords(t, "the row", d.Error)
+			guardtest.RefuseGoWords(t, "the log", line)
+			guardtest.RefuseGoWords(t, "the web UI", task)
+		})
+	}
+}
+
+// TestAttemptsSayWhatToDo: what ended or is held names the next step in the log and in the web UI, and nothing of it is stored; what the
+// next step needs is in the error.
+func TestAttemptsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	rated := func(w *world, f devnet.Feedback, adapt ...func(*agent)) uuid.UUID {
+		f.AgentID = w.register(at(newAgent(w.t, adapt...).URL))
+		j, _ := w.rate(f)
+		return w.accept(j)
+	}
+	another := []byte(`{"text":"I never wrote this."}`)
+	const onChain = "0x0000000000000000000000000000000000000000000000000000000000000001"
+	for name, c := range map[string]struct {
+		put    func(w *world) uuid.UUID
+		reason retry.Reason
+		next   string
+		says   []string
+	}{
+		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, retry.AuthRequired,
+			"store a token: worker token set 31337:", []string{"HTTP 401"}},
+		"another file": {func(w *world) uuid.UUID {
+			c := must(w.gateway.AddFile(another))
+			return rated(w, devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash(onChain)})
+		}, retry.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
+			"keccak256 of the file is " + crypto.Keccak256Hash(another).Hex()}},
+		"another tool": {func(w *world) uuid.UUID {
+			return rated(w, devnet.Feedback{}, func(a *agent) { a.tool = "agent.receiveFeedbacks" })
+		}, retry.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},
+		"other arguments": {func(w *world) uuid.UUID {
+			return rated(w, devnet.Feedback{}, func(a *agent) {
+				a.schema = `{"type":"object","properties":{"tag1":{"type":"array"},"feedbackIndex":{"type":"boolean"}},"required":["mood","tag1"]}`
+			})
+		}, retry.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
+			[]string{"feedbackIndex: it must be boolean", "mood: it is required", "tag1: it must be array"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			d, line, task := w.told(k, c.put(w))
+			if d.Reason != string(c.reason) || strings.Contains(d.Error, c.next) {
+				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(d.Error, want) {
+					t.Errorf("the row does not say %q: %s", want, d.Error)
+				}
+			}
+			if !strings.Contains(line, `next="`) || !strings.Contains(strings.ReplaceAll(line, `\"`, `"`), c.next) {
+				t.Errorf("the log does not say %q: %s", c.next, line)
+			}
+			if !strings.Contains(task, c.next) || !strings.HasPrefix(task, string(d.Status)) {
+				t.Errorf("the web UI does not say %q: %s", c.next, task)
+			}
+		})
+	}
+}
