@@ -30,7 +30,7 @@ func TestNextStepsCanBeTyped(t *testing.T) {
 	probed, listed, over := whole, whole, whole
 	probed.Delivery, listed.Listed, over.Over = "", true, true
 	commands := 0
-	for _, r := range append(retry.Reasons(), "gateway_unconfigured") {
+	for _, r := range retry.Reasons() {
 		for _, s := range []retry.Subject{whole, probed, listed, over, {}} {
 			step := r.NextStep(s)
 			for _, found := range command.FindAllStringSubmatch(step, -1) {

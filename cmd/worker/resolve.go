@@ -60,7 +60,7 @@ type agentResolution struct {
 	Reason   retry.Reason      `json:"reason,omitempty"`
 	Verdict  string            `json:"verdict"`
 	NextStep string            `json:"nextStep,omitempty"` // what a person does about the reason
-	Note     string            `json:"note,omitempty"` // that deliveries do not go by this
+	Note     string            `json:"note,omitempty"`     // that deliveries do not go by this
 	TookMs   float64           `json:"tookMs"`
 }
 

@@ -121,7 +121,7 @@ func heldStep(r Reason, s Subject) string {
 			"if it did: worker delivery cancel %[1]s", s.Delivery)
 	case ChainUnconfigured:
 		return fmt.Sprintf("set RPC_URL_%d and restart the worker, which releases its deliveries", s.ChainID)
-	case "gateway_unconfigured":
+	case GatewayUnconfigured:
 		return "set ARWEAVE_GATEWAY and restart the worker, which releases its deliveries"
 	}
 	return ""

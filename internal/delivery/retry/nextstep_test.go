@@ -25,7 +25,7 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 			"worker token login 8453:110 --origin https://agent.example)",
 		AgentDisabled:     "worker agent enable 8453:110",
 		HeldUnknown:       "worker delivery cancel 5b0e1111-2222-5333-8444-555566667777",
-		ChainUnconfigured: "RPC_URL_8453", "gateway_unconfigured": "ARWEAVE_GATEWAY",
+		ChainUnconfigured: "RPC_URL_8453", GatewayUnconfigured: "ARWEAVE_GATEWAY",
 		NotConfirmed: "HERALD_CONFIRMATIONS", AgentBusy: "by itself", BehindEarlier: "by itself", Throttled: "by itself",
 		OverBudget: "by itself", BreakerOpen: "worker agent probe 8453:110",
 		ChainUnavailable: replay, ContentUnavailable: replay, ConnectFailed: replay, Timeout: replay, RateLimited: replay, ServerError: replay,
