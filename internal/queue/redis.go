@@ -141,6 +141,7 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 		return c, nil // a failover client is more than its options
 	}
 	o := plain(*c.(*redis.Client).Options())
+	o.ContextTimeoutEnabled = true // else a Redis that is frozen is waited for beyond every deadline
 	_ = c.Close()
 	return redis.NewClient(&o), nil
 }

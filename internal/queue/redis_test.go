@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 func TestParseURL(t *testing.T) {
@@ -55,6 +56,23 @@ func TestOlderThan(t *testing.T) {
 	for version, want := range map[string]bool{"5.0.7": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.1": false, "unstable": false, "6": true} {
 		if got := olderThan(version, 6, 2); got != want {
 			t.Errorf("%s: %t", version, got)
+		}
+	}
+}
+
+// A Redis that is frozen is waited for no longer than the caller has time: the driver's own patience is five seconds.
+func TestDeadlinesAreKept(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{"redis://h", "redis-socket:///run/r.sock"} {
+		q, err := Open(Config{URL: secret.New(raw)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, ok := q.rdb.(*redis.Client); !ok || !c.Options().ContextTimeoutEnabled {
+			t.Errorf("%s: contexts do not end what Redis is asked", raw)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
