@@ -115,3 +115,11 @@ func (s *openStore) dispatch(ctx context.Context, tasks []store.Task) {
 		s.dispatcher = nil
 	}
 }
+
+// renewals is where refresh tokens wait that Postgres could not take; nil: no Redis is at hand.
+func (s *openStore) renewals() delivery.RenewalSpool {
+	if s.queue == nil {
+		return nil
+	}
+	return s.queue
+}

@@ -350,7 +350,7 @@ func (a *app) storeAtHand() (*openStore, error) {
 	}
 	brief := *a
 	brief.timeout = min(a.timeout, storePatience)
-	return brief.store()
+	return brief.dispatching()
 }
 
 // keep writes down what was learned, when there is a store. That there is none is no failure.

@@ -48,7 +48,7 @@ func (p *prober) authorize(e *mcpcall.Endpoint) (done func(), err error) {
 	if err != nil {
 		return done, err
 	}
-	c, err := delivery.NewCredentials(delivery.CredentialsConfig{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Logger: p.log})
+	c, err := delivery.NewCredentials(delivery.CredentialsConfig{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Spool: st.renewals(), Logger: p.log})
 	if err != nil {
 		return done, err
 	}

@@ -43,6 +43,8 @@ type CredentialsConfig struct {
 	// OAuth gets access tokens, and Sealer seals what it gets; nil: what is for an agent with an OAuth credential is held.
 	OAuth  Authority
 	Sealer Sealer
+	// Spool keeps refresh tokens that the ledger cannot take now; nil: only this process does.
+	Spool RenewalSpool
 	// Age is how long what was read of an agent is believed, unless its epoch is raised before. Default 1 min.
 	Age time.Duration
 	// Entries bounds the agents remembered. Default 10,000.

@@ -15,6 +15,7 @@
 //     attempt that never ended looks there first: what is known must not be asked for again.
 //   - After Postgres was away nothing is taken from a worker until every living one could record what it knows.
 //   - A token goes to the origin that an operator stored it for, an OAuth credential to the issuer it is pinned to, and to nobody else. A
-//     renewed refresh token is stored before anything else is done, also when the delivery that needed it is stopped.
+//     renewed refresh token is stored before anything else is done, also when the delivery that needed it is stopped; what Postgres does not
+//     take waits in Redis (RenewalSpool), and no refresh token is used before Redis said that none follows on it.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
 package delivery

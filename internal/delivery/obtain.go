@@ -61,13 +61,18 @@ func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, e
 	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() {
 		return r.save(ctx, mine.Renewal, token, nil)
 	}
+	replaced := cred.RefreshToken
 	cred.RefreshToken = token.Refresh
-	return r.save(ctx, mine.Renewal, token, &cred)
+	return r.save(ctx, mine.Renewal, token, &rotation{cred, replaced})
 }
 
 // credential opens what the operator stored, or what a renewal made of it.
 func (r *renewer) credential(t store.Token) (oauth.Credential, error) {
-	plain, err := r.Opener.Open(t.Ciphertext, t.Binding())
+	return openCredential(r.Opener, t)
+}
+
+func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
+	plain, err := keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {
 		return oauth.Credential{}, fmt.Errorf("the credential stored for %s: %w", t.Origin, err)
 	}
@@ -165,8 +170,8 @@ func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*
 }
 
 // save keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A store that does not take
-// it is asked again for a while, and with what is delivered later; meanwhile this process has it.
-func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *oauth.Credential) (*access, error) {
+// it is asked again for a while, and with what is delivered later; meanwhile this process has it, and Redis has the refresh token.
+func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *rotation) (*access, error) {
 	now := r.Now()
 	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
 	if err != nil {
@@ -174,11 +179,14 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 	}
 	got := &access{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext, value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
 		since: now, until: token.Expires}
-	var credential []byte
+	u := &unsaved{renewal: lease, access: *sealed}
 	if rotated != nil {
-		plain, err := rotated.Marshal()
+		plain, err := rotated.credential.Marshal()
 		if err == nil {
-			credential, err = r.Sealer.Seal(plain, lease.Token.Binding())
+			u.credential, err = r.Sealer.Seal(plain, lease.Token.Binding())
+		}
+		if err == nil {
+			err = r.sealSpool(u, rotated.replaced)
 		}
 		if err != nil {
 			return nil, err
@@ -186,11 +194,13 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
 	defer cancel()
+	within := r.saveWithin / 5 // a silent store must not keep Redis waiting: until one of them has it, it dies with this process
 	for {
-		err := r.Ledger.SaveRenewal(ctx, lease, *sealed, credential)
+		err := r.saveOnce(ctx, u, within)
 		if err == nil || errors.Is(err, store.ErrSuperseded) {
 			return got, err
 		}
+		within = r.saveWithin
 		timer := time.NewTimer(renewTick)
 		select {
 		case <-timer.C:
@@ -200,10 +210,24 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 		}
 		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it",
 			logging.About(logging.Postgres), "agent", lease.Token.ID, "origin", lease.Token.Origin,
-			"with_refresh_token", rotated != nil, "error", err)
-		got.sealed, got.unsaved = nil, &unsaved{lease, *sealed, credential}
+			"with_refresh_token", rotated != nil, "in_redis", u.spooled.Load(), "error", err)
+		got.sealed, got.unsaved = nil, u
 		return got, nil
 	}
+}
+
+// saveOnce gives the store a renewal, and Redis if the store does not take it.
+func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration) error {
+	try, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err := r.Ledger.SaveRenewal(try, u.renewal, u.access, u.credential)
+	switch {
+	case err == nil && u.spooled.Load():
+		r.dropSpooled(ctx, spoolKey(*u.spool))
+	case err != nil && !errors.Is(err, store.ErrSuperseded):
+		r.spool(ctx, u)
+	}
+	return err
 }
 
 // saveAgain gives the store what it could not be given before. nil without error: it has something newer.
@@ -211,7 +235,7 @@ func (r *renewer) saveAgain(ctx context.Context, have *access) (*access, error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
 	defer cancel()
 	u := have.unsaved
-	switch err := r.Ledger.SaveRenewal(ctx, u.renewal, u.access, u.credential); {
+	switch err := r.saveOnce(ctx, u, r.saveWithin); {
 	case errors.Is(err, store.ErrSuperseded):
 		return nil, nil
 	case err != nil:
@@ -230,10 +254,13 @@ func (r *renewer) flush(ctx context.Context) {
 			continue
 		}
 		saved, err := r.saveAgain(ctx, have)
-		if err != nil {
+		switch {
+		case err != nil && have.unsaved.spooled.Load():
+			r.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis", "agent", to.agent.ID, "origin", to.origin, "error", err)
+		case err != nil:
 			r.Logger.Error("an access token is lost with this process", "agent", to.agent.ID, "origin", to.origin,
 				"with_refresh_token", have.unsaved.credential != nil, "error", err)
-		} else if saved != nil {
+		case saved != nil:
 			r.known.Add(to, saved)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -108,6 +109,10 @@ type unsaved struct {
 	renewal    store.Renewal
 	access     store.Access
 	credential []byte // sealed with another refresh token; nil: that stayed
+
+	spool     *secret.Binding // of what Redis is given; nil: nothing
+	spoolText []byte          // sealed
+	spooled   atomic.Bool     // Redis has it
 }
 
 // good tells whether it can be sent.
@@ -281,7 +286,16 @@ func (r *renewer) renew(ctx context.Context, e errand, have *access) (*access, e
 		if err != nil || found != nil {
 			return found, err
 		}
-		got, err := r.obtain(wait, e, mine)
+		got, err := r.adoptSpooled(wait, mine)
+		if err == nil && got != nil {
+			if have = got; got.good(e, r.Now()) && !got.due(r.Now()) {
+				return got, nil
+			}
+			continue // its refresh token is of use
+		}
+		if err == nil {
+			got, err = r.obtain(wait, e, mine)
+		}
 		switch {
 		case err == nil:
 			r.failed.Remove(e.matter())

@@ -12,12 +12,18 @@ import (
 
 // Keys of our own, beside asynq's.
 const (
-	resultKey = "herald:result:" // and the delivery's id: an outcome that Postgres could not take
-	markerKey = "herald:marker"  // since when Redis has held our tasks, RFC 3339
+	resultKey  = "herald:result:"  // and the delivery's id: an outcome that Postgres could not take
+	renewalKey = "herald:renewal:" // and the caller's key: a renewed credential that Postgres could not take, sealed
+	markerKey  = "herald:marker"   // since when Redis has held our tasks, RFC 3339
 )
 
-// resultTTL is how long an outcome waits for its delivery to be claimed again.
-const resultTTL = 24 * time.Hour
+const (
+	// resultTTL is how long an outcome waits for its delivery to be claimed again.
+	resultTTL = 24 * time.Hour
+	// renewalTTL is how long a renewed credential waits for the next renewal. Without it a person has to log in again, so that it outlasts
+	// whatever waits for it: deliveries expire after as long.
+	renewalTTL = 30 * 24 * time.Hour
+)
 
 // Keep remembers a delivery's outcome while Postgres cannot take it, for a day. A later one replaces it.
 func (q *Queue) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
@@ -29,10 +35,7 @@ func (q *Queue) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
 
 // Kept returns what Keep remembered; nil: nothing.
 func (q *Queue) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
-	b, err := q.rdb.Get(ctx, resultKey+id.String()).Bytes()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
-	}
+	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
 		return nil, fmt.Errorf("look in Redis for a known outcome of delivery %s: %w", id, err)
 	}
@@ -45,6 +48,40 @@ func (q *Queue) Forget(ctx context.Context, id uuid.UUID) error {
 		return fmt.Errorf("forget the outcome of delivery %s in Redis: %w", id, err)
 	}
 	return nil
+}
+
+// SpoolRenewal keeps a sealed renewal under a key for 30 days, while Postgres cannot take it.
+func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
+	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
+		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
+	}
+	return nil
+}
+
+// SpooledRenewal returns what SpoolRenewal keeps; nil: nothing.
+func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) {
+	b, err := q.readKey(ctx, renewalKey+key)
+	if err != nil {
+		return nil, fmt.Errorf("look in Redis for a renewed credential: %w", err)
+	}
+	return b, nil
+}
+
+// DropRenewal ends what SpoolRenewal keeps.
+func (q *Queue) DropRenewal(ctx context.Context, key string) error {
+	if err := q.rdb.Del(ctx, renewalKey+key).Err(); err != nil {
+		return fmt.Errorf("drop a renewed credential in Redis: %w", err)
+	}
+	return nil
+}
+
+// readKey is nil without error when there is no such key.
+func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
+	b, err := q.rdb.Get(ctx, key).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	return b, err
 }
 
 // Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in before that

@@ -38,6 +38,38 @@ func TestKeptOutcomes(t *testing.T) {
 	look(id, "")
 }
 
+func TestSpooledRenewals(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	ctx := within(t)
+	look := func(key, want string) {
+		t.Helper()
+		if b, err := q.SpooledRenewal(ctx, key); err != nil || string(b) != want || (b == nil) != (want == "") {
+			t.Errorf("%q, %v; want %q", b, err, want)
+		}
+	}
+	look("a", "")
+	for _, v := range []string{"first", "second"} {
+		if err := q.SpoolRenewal(ctx, "a", []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+		look("a", v)
+	}
+	look("b", "")
+	if ttl := q.rdb.TTL(ctx, renewalKey+"a").Val(); ttl < 29*24*time.Hour || ttl > 30*24*time.Hour {
+		t.Errorf("kept for %s", ttl)
+	}
+	if err := q.DropRenewal(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	look("a", "")
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := q.SpooledRenewal(gone, "a"); err == nil {
+		t.Error("without Redis nothing is known, and it says that there is nothing")
+	}
+}
+
 func TestMarkerTellsSinceWhen(t *testing.T) {
 	t.Parallel()
 	q := open(t)

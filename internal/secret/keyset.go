@@ -35,12 +35,18 @@ type Binding struct {
 	Scheme   string // bearer, header, oauth, …
 	Header   string
 	Issuer   string
+	// Generation is the state of a row that a ciphertext outside of it belongs to; empty: the ciphertext is the row's own.
+	Generation string
 }
 
 // associatedData is unambiguous: every part is preceded by its length.
 func (b Binding) associatedData() []byte {
 	out := binary.BigEndian.AppendUint64(nil, b.ChainID)
-	for _, part := range []string{b.Purpose, strings.ToLower(b.Registry), b.AgentID, b.Origin, b.Scheme, b.Header, b.Issuer} {
+	parts := []string{b.Purpose, strings.ToLower(b.Registry), b.AgentID, b.Origin, b.Scheme, b.Header, b.Issuer}
+	if b.Generation != "" { // younger than what is stored
+		parts = append(parts, b.Generation)
+	}
+	for _, part := range parts {
 		out = binary.BigEndian.AppendUint32(out, uint32(len(part)))
 		out = append(out, part...)
 	}

@@ -93,6 +93,7 @@ func TestOpenRefuses(t *testing.T) {
 		"purpose": func(b *Binding) { b.Purpose = "token.v2" }, "chain": func(b *Binding) { b.ChainID++ }, "registry": func(b *Binding) { b.Registry = "0xabd" },
 		"agent": func(b *Binding) { b.AgentID = "43" }, "origin": func(b *Binding) { b.Origin = "https://b.example" }, "scheme": func(b *Binding) { b.Scheme = "bearer" },
 		"header": func(b *Binding) { b.Header = "X-Other" }, "issuer": func(b *Binding) { b.Issuer = "" },
+		"generation": func(b *Binding) { b.Generation = "1" },
 		// Text moved from one part to the next: it must not come out as the same bytes.
 		"boundary": func(b *Binding) { b.AgentID, b.Origin = "42h", "ttps://a.example" },
 	} {

@@ -95,7 +95,8 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if err != nil {
 		return err
 	}
-	parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Logger: o.Logger})
+	parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Spool: a.queue,
+		Logger: o.Logger})
 	if err != nil {
 		return err
 	}

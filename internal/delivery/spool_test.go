@@ -1,0 +1,295 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// spooled is Redis' side of renewals.
+type spooled struct {
+	mu    sync.Mutex
+	texts map[string][]byte
+	err   error
+	asked int
+}
+
+func (s *spooled) SpoolRenewal(_ context.Context, key string, sealed []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.texts[key] = sealed
+	}
+	return s.err
+}
+
+func (s *spooled) SpooledRenewal(_ context.Context, key string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	return s.texts[key], s.err
+}
+
+func (s *spooled) DropRenewal(_ context.Context, key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		delete(s.texts, key)
+	}
+	return s.err
+}
+
+// spooling is a worker that has a Redis.
+func (w *renewing) spooling(s *spooled) *renewer {
+	r := w.worker()
+	r.Spool = s
+	return r
+}
+
+// asksWith checks the refresh token of the last request for a token.
+func (w *renewing) asksWith(t testing.TB, want string) {
+	t.Helper()
+	if got := w.asked[len(w.asked)-1].RefreshToken.Reveal(); got != want {
+		t.Errorf("it asks with %s, want %s", got, want)
+	}
+}
+
+// TestSpooledRenewal: a refresh token that the store cannot take is taken from Redis by whoever renews next, after the process that had it
+// is dead; where both are away the process keeps it.
+func TestSpooledRenewal(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, loginOf("refresh-0"))
+	w.rotate = true
+	redis := &spooled{texts: map[string][]byte{}}
+	w.err = errors.New("Postgres is away")
+	dead := w.spooling(redis)
+	w.sends(t, dead, w.errand(), "access-1", 1)
+	if len(redis.texts) != 1 || !strings.Contains(w.log.String(), "Redis keeps it, sealed") {
+		t.Fatalf("Redis has %d: %s", len(redis.texts), w.log.String())
+	}
+	for _, text := range redis.texts {
+		if strings.Contains(string(text), "refresh-1") || strings.Contains(string(text), "access-1") {
+			t.Error("it is in clear")
+		}
+	}
+	dead.flush(t.Context())
+	if strings.Contains(w.log.String(), "is lost with this process\"") {
+		t.Error(w.log.String())
+	}
+	w.err = nil
+	w.later(renewLease) // which the dead one did not give back
+	w.sends(t, w.spooling(redis), w.errand(), "access-1", 1)
+	if len(redis.texts) != 0 {
+		t.Error("it stays in Redis")
+	}
+	w.later(time.Hour)
+	w.sends(t, w.spooling(redis), w.errand(), "access-2", 2)
+	w.asksWith(t, "refresh-1")
+
+	// Its access token has ended meanwhile: the refresh token is of use.
+	w.err = errors.New("Postgres is away")
+	w.later(time.Hour)
+	w.sends(t, w.spooling(redis), w.errand(), "access-3", 3)
+	w.err = nil
+	w.later(time.Hour)
+	w.sends(t, w.spooling(redis), w.errand(), "access-4", 4)
+	w.asksWith(t, "refresh-3")
+
+	// The one who has it is alive, and gives it to the store himself.
+	w.later(time.Hour)
+	w.err = errors.New("Postgres is away")
+	alive := w.spooling(redis)
+	w.sends(t, alive, w.errand(), "access-5", 5)
+	w.err = nil
+	w.sends(t, alive, w.errand(), "access-5", 5)
+	if len(redis.texts) != 0 {
+		t.Error("it stays in Redis")
+	}
+
+	// Both are away, and then only one: Redis has it before the process ends.
+	w.later(time.Hour)
+	w.err, redis.err = errors.New("Postgres is away"), errors.New("Redis is away")
+	alive = w.worker()
+	w.sends(t, alive, w.errand(), "access-6", 6)
+	alive = w.spooling(redis)
+	w.replace(loginOf("refresh-9"))
+	redis.err = nil
+	w.err = nil
+	w.sends(t, alive, w.errand(), "access-7", 7)
+	w.later(time.Hour)
+	w.err, redis.err = errors.New("Postgres is away"), nil
+	gone := errors.New("Redis is away")
+	w.before = func() { redis.err = gone }
+	w.sends(t, alive, w.errand(), "access-8", 8)
+	w.before = nil
+	if len(redis.texts) != 0 || !strings.Contains(w.log.String(), "neither Postgres nor Redis takes a renewed refresh token; this process keeps it") {
+		t.Errorf("%d, %s", len(redis.texts), w.log.String())
+	}
+	redis.err = nil
+	w.sends(t, alive, w.errand(), "access-8", 8)
+	if len(redis.texts) != 1 {
+		t.Error("Redis is back and is not given it")
+	}
+	w.err = nil
+	w.later(2 * time.Hour)
+	w.sends(t, w.spooling(redis), w.errand(), "access-9", 9)
+	w.asksWith(t, "refresh-8")
+	for _, text := range []string{"refresh-", "access-"} {
+		if strings.Contains(w.log.String(), text) {
+			t.Error("the log tells a secret:", w.log.String())
+		}
+	}
+}
+
+// TestSpooledOfItsGeneration: what is older than the row, of another row, or sealed with a key that is gone, is never taken for newer;
+// without an answer of Redis nobody is asked.
+func TestSpooledOfItsGeneration(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, loginOf("refresh-0"))
+	w.rotate = true
+	redis := &spooled{texts: map[string][]byte{}}
+	w.err = errors.New("Postgres is away")
+	w.sends(t, w.spooling(redis), w.errand(), "access-1", 1)
+	w.err = nil
+	old := w.token
+	key := spoolKey(spoolBinding(old, secret.New("refresh-0")))
+	text := redis.texts[key]
+	if text == nil {
+		t.Fatal("it is elsewhere")
+	}
+	for name, change := range map[string]func(*store.Token){
+		"another agent":  func(t *store.Token) { t.ID = "8" },
+		"another origin": func(t *store.Token) { t.Origin = "https://evil.example" },
+		"another issuer": func(t *store.Token) { t.Issuer = "https://evil.example" },
+		"stored anew":    func(t *store.Token) { t.UpdatedAt = t.UpdatedAt.Add(time.Microsecond) },
+	} {
+		other := old
+		change(&other)
+		moved := &spooled{texts: map[string][]byte{spoolKey(spoolBinding(other, secret.New("refresh-0"))): text}}
+		var cipher *secret.DecryptError
+		if _, _, err := readSpooled(t.Context(), moved, w.keys, other, loginOf("refresh-0")); !errors.As(err, &cipher) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if found, _, err := readSpooled(t.Context(), redis, w.keys, old, loginOf("refresh-1")); found != nil || err != nil {
+		t.Errorf("of a refresh token that was replaced already: %v, %v", found, err)
+	}
+	if found, _, err := readSpooled(t.Context(), redis, w.keys, old, loginOf("refresh-0")); found == nil || err != nil {
+		t.Errorf("of its own row: %v, %v", found, err)
+	}
+
+	// Another login: the spooled one is nobody's any more.
+	w.replace(loginOf("refresh-7"))
+	w.later(renewLease)
+	w.sends(t, w.spooling(redis), w.errand(), "access-2", 2)
+	w.asksWith(t, "refresh-7")
+
+	// Redis does not answer: the refresh token that is stored may have been replaced.
+	w.later(time.Hour)
+	redis.err = errors.New("Redis is away")
+	w.fails(t, w.spooling(redis), w.errand(), retry.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
+	redis.err = nil
+	w.sends(t, w.spooling(redis), w.errand(), "access-3", 3)
+
+	// A client has none that is replaced, and needs no Redis.
+	asked := redis.asked
+	w.replace(clientOf("a"))
+	redis.err = errors.New("Redis is away")
+	w.sends(t, w.spooling(redis), w.errand(), "access-4", 4)
+	if redis.asked != asked {
+		t.Error("Redis was asked for a client's refresh token")
+	}
+	if c, err := LatestCredential(t.Context(), nil, w.keys, w.token); err != nil || c.Grant != oauth.GrantClientCredentials {
+		t.Error(err)
+	}
+}
+
+// TestRefreshTokenOutlivesPostgres: real Postgres and Redis. Postgres goes silent while the authorization server replaces the refresh
+// token, and the worker dies with it; the next worker goes on with the one in Redis.
+func TestRefreshTokenOutlivesPostgres(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := guarded(t, oauthtest.Options{RotateRefresh: true})
+	away := &absent{TokenLedger: w.store}
+	first := w.authorizing(func(c *CredentialsConfig) { c.Spool, c.Ledger = w.queue, away })
+	id := w.guardedBy(s, loginFor(s, ""))
+	ctx := within(t, 60*time.Second)
+	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !s.ToAgent(r) && r.Method == http.MethodPost {
+			away.silent.Store(true)
+		}
+		return false
+	})
+	e := endpointAt(s.AgentURL)
+	first.pipeline.Credentials.renewer.saveWithin = 500 * time.Millisecond
+	must(first.pipeline.Credentials.Attach(ctx, w.agentOf(id), 0, e, true))
+	s.Answer(nil)
+	if n := w.spools(ctx); n != 1 {
+		t.Fatalf("Redis has %d renewals", n)
+	}
+	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // the first one is dead
+
+	w.serve(w.authorizing(func(c *CredentialsConfig) { c.Spool = w.queue }))
+	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
+		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
+	}
+	if n := w.spools(ctx); n != 0 {
+		t.Errorf("Redis still has %d renewals", n)
+	}
+	for range 2 {
+		s.Revoke()
+		if n := w.deliver(id); n != 1 {
+			t.Errorf("%d attempts", n)
+		}
+	}
+	for i, r := range s.TokenRequests() {
+		if r.Status != http.StatusOK {
+			t.Errorf("request %d was answered %d: a refresh token was used twice", i, r.Status)
+		}
+	}
+	// What the first one has is older than what is stored.
+	away.silent.Store(false)
+	s.Revoke()
+	_, refused := first.pool.Tools(ctx, *e, true)
+	if renewed, err := first.pipeline.Credentials.Renew(ctx, w.agentOf(id), e, refused); !renewed || err != nil {
+		t.Error(renewed, err)
+	}
+	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {
+		t.Errorf("it was answered %d", last.Status)
+	}
+	w.noCanary(first)
+}
+
+// spools counts the renewals that Redis has.
+func (w *world) spools(ctx context.Context) int {
+	w.t.Helper()
+	rdb := must(w.queue.Client(10 * time.Second))
+	defer func() { _ = rdb.Close() }()
+	return len(must(rdb.Keys(ctx, "herald:renewal:*").Result()))
+}
+
+// absent is a store that says nothing while it is silent: who saves waits until his time is over.
+type absent struct {
+	TokenLedger
+	silent atomic.Bool
+}
+
+func (a *absent) SaveRenewal(ctx context.Context, r store.Renewal, x store.Access, credential []byte) error {
+	if a.silent.Load() {
+		<-ctx.Done()
+		return fmt.Errorf("save: %w", ctx.Err())
+	}
+	return a.TokenLedger.SaveRenewal(ctx, r, x, credential)
+}
