@@ -2,6 +2,7 @@ package doctest
 
 import (
 	"fmt"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,6 +33,9 @@ var skipReasons = []string{
 }
 
 const ownServices = "services of your own"
+
+// optionalTools are programs that not every machine has. A block that is to be run with one is left alone without it.
+var optionalTools = []string{"jq"}
 
 var (
 	marker = regexp.MustCompile(`^<!-- (not run|run with): (.*) -->$`)
@@ -86,12 +90,16 @@ func (b *block) mark(kind, text string, fault func(line int, format string, args
 		b.skip = text
 	case kind == "run with" && text == ownServices:
 		b.with = text
+	case kind == "run with" && slices.Contains(optionalTools, text):
+		if _, err := exec.LookPath(text); err != nil {
+			b.skip = "needs " + text
+		}
 	default:
 		fault(b.line-1, "%s: %q is not one of the known ways: %q, %q", kind, text, skipReasons, ownServices)
 	}
 }
 
-// splitCommands parts a block where a shell would: an open quote, a backslash, a pipe or a here document goes on in the next line.
+// splitCommands parts a block where a shell would: an open quote, a loop, a backslash, a pipe or a here document goes on in the next line.
 func splitCommands(lines []string, first int) (out []command) {
 	for i := 0; i < len(lines); i++ {
 		if code, _ := cutComment(lines[i]); strings.TrimSpace(code) == "" {
@@ -113,15 +121,16 @@ func splitCommands(lines []string, first int) (out []command) {
 	return out
 }
 
-// scan walks over shell text; quote is the one that is open at the end, comment where a comment of the last line begins, or -1.
-func scan(text string) (quote byte, comment int) {
-	comment = -1
+// cutComment parts text before the comment that ends it.
+func cutComment(text string) (code, comment string) {
+	var quote byte
+	at := -1
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		switch {
-		case comment >= 0:
+		case at >= 0:
 			if c == '\n' {
-				comment = -1
+				at = -1
 			}
 		case quote == '\'':
 			if c == '\'' {
@@ -136,32 +145,27 @@ func scan(text string) (quote byte, comment int) {
 		case c == '\'' || c == '"':
 			quote = c
 		case c == '#' && (i == 0 || strings.IndexByte(" \t\n", text[i-1]) >= 0):
-			comment = i
+			at = i
 		}
 	}
-	return quote, comment
-}
-
-// cutComment parts text before the comment that ends it.
-func cutComment(text string) (code, comment string) {
-	if _, at := scan(text); at >= 0 {
-		return text[:at], text[at:]
+	if at < 0 {
+		return text, ""
 	}
-	return text, ""
+	return text[:at], text[at:]
 }
 
 var hereDocument = regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`)
 
+// continues tells whether a shell would wait for another line.
 func continues(text string) bool {
 	if m := hereDocument.FindStringSubmatch(text); m != nil {
 		return !strings.Contains(text+"\n", "\n"+m[1]+"\n")
 	}
-	if quote, _ := scan(text); quote != 0 {
+	if _, comment := cutComment(text); comment == "" && strings.HasSuffix(text, `\`) {
 		return true
 	}
-	code, comment := cutComment(text)
-	code = strings.TrimRight(code, " \t")
-	return comment == "" && strings.HasSuffix(code, `\`) || strings.HasSuffix(code, "|") || strings.HasSuffix(code, "&&")
+	said, err := exec.Command("bash", "-n", "-c", text).CombinedOutput()
+	return err != nil && (strings.Contains(string(said), "unexpected end of file") || strings.Contains(string(said), "unexpected EOF"))
 }
 
 func TestSplitCommands(t *testing.T) {
@@ -175,6 +179,8 @@ func TestSplitCommands(t *testing.T) {
 		{"a backslash", "a \\\n  b\nc", []command{{1, "a \\\n  b", 0}, {3, "c", 0}}},
 		{"a pipe", "a |\n  b # it's\nc", []command{{1, "a |\n  b", 0}, {3, "c", 0}}},
 		{"a here document", "cat > f <<'END'\n# {\"a\": 'b\nEND\nc", []command{{1, "cat > f <<'END'\n# {\"a\": 'b\nEND", 0}, {4, "c", 0}}},
+		{"a loop", "while a; do\n  b\ndone\nc", []command{{1, "while a; do\n  b\ndone", 0}, {4, "c", 0}}},
+		{"no shell's text", "a )\nc", []command{{1, "a )", 0}, {2, "c", 0}}},
 		{"a status", "bin/enqueue f   # refused (exit 3)", []command{{1, "bin/enqueue f", 3}}},
 		{"no comment", "curl http://a/#b", []command{{1, "curl http://a/#b", 0}}},
 	} {
