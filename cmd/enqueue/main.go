@@ -1,7 +1,8 @@
 // Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs.
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and key,
-// or the field's path and what is wrong with it. Empty lines are no jobs and get no answer. What was printed is committed.
+// or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but count. What was printed is
+// committed.
 // Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1 failed and worth trying again with the same
 // input (what was committed is known then), 2 misuse, 3 some lines were refused or in conflict.
 package main
@@ -14,7 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -100,7 +100,7 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	}
 	defer release()
 
-	t, err := submit(ctx, intake, in, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
+	t, err := submit(ctx, intake, in.sources, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
 	t.say(p.stderr)
 	switch {
 	case err != nil:
@@ -172,9 +172,9 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 
 // input is the files, one after the other, or standard input.
 type input struct {
-	io.Reader
-	files []*os.File
-	size  int64 // bytes; 0: not known
+	sources []source
+	files   []*os.File
+	size    int64 // bytes; 0: not known
 }
 
 func open(paths []string, stdin io.Reader) (*input, error) {
@@ -182,7 +182,6 @@ func open(paths []string, stdin io.Reader) (*input, error) {
 		paths = []string{"-"}
 	}
 	in := &input{}
-	var readers []io.Reader
 	known := true
 	for _, path := range paths {
 		r := stdin
@@ -200,13 +199,15 @@ func open(paths []string, stdin io.Reader) (*input, error) {
 		}
 		known = known && size > 0
 		in.size += size
-		// An empty line is no job; it keeps the last line of one file apart from the first of the next.
-		readers = append(readers, r, strings.NewReader("\n"))
+		name := ""
+		if len(paths) > 1 {
+			name = path
+		}
+		in.sources = append(in.sources, source{name, r})
 	}
 	if !known {
 		in.size = 0
 	}
-	in.Reader = io.MultiReader(readers...)
 	return in, nil
 }
 

@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 		"nothing":      {code: 0, stderr: "0 accepted"},
 		"files":        {args: []string{first, second}, code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
 		"file, dash":   {args: []string{first, "-"}, stdin: feedback(9), code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
-		"json":         {args: []string{"--json"}, stdin: feedback(1), code: 0, stdout: `{"verdict":"accepted","id":"`, stderr: "1 accepted", accepted: 1},
+		"json":         {args: []string{"--json"}, stdin: feedback(1), code: 0, stdout: `{"verdict":"accepted","line":1,"id":"`, stderr: "1 accepted", accepted: 1},
 		"help":         {args: []string{"--help"}, code: 0, stdout: "Usage: enqueue"},
 		"flag":         {args: []string{"--nonsense"}, code: 2, stderr: "enqueue: unknown flag --nonsense"},
 		"no file":      {args: []string{first + "x"}, code: 2, stderr: "no such file"},
@@ -115,20 +115,27 @@ func TestOpen(t *testing.T) {
 		paths []string
 		stdin io.Reader
 		size  int64
-		text  string
+		text  string // each source's name and text
 	}{
-		"files":            {[]string{a, b}, nil, 8, "12345\n123\n"},
-		"standard input":   {nil, strings.NewReader("x"), 0, "x\n"},
-		"both":             {[]string{a, "-"}, strings.NewReader("x"), 0, "12345\nx\n"},
-		"input of a shell": {nil, reopen(t, a), 5, "12345\n"},
+		"files":            {[]string{a, b}, nil, 8, a + ":12345 " + b + ":123 "},
+		"standard input":   {nil, strings.NewReader("x"), 0, ":x "},
+		"both":             {[]string{a, "-"}, strings.NewReader("x"), 0, a + ":12345 -:x "},
+		"input of a shell": {nil, reopen(t, a), 5, ":12345 "},
 	} {
 		in, err := open(c.paths, c.stdin)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		text, err := io.ReadAll(in)
-		if err != nil || string(text) != c.text || in.size != c.size {
-			t.Errorf("%s: %q, %d, %v", name, text, in.size, err)
+		got := ""
+		for _, src := range in.sources {
+			text, err := io.ReadAll(src.r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += src.name + ":" + string(text) + " "
+		}
+		if got != c.text || in.size != c.size {
+			t.Errorf("%s: %q, %d", name, got, in.size)
 		}
 		if err := in.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -57,18 +57,38 @@ func (t *tally) add(a delivery.Answer) {
 	}
 }
 
+// source is one input: a file, or standard input.
+type source struct {
+	name string // of a file when several are read; empty: there is nothing to tell apart
+	r    io.Reader
+}
+
 // line is what the reader gives: a job's bytes, or why the line is none.
 type line struct {
+	at      place
 	body    []byte
 	refused *delivery.Answer
 	end     error // the input's end or fault; no line
 }
 
-// submit reads to the end of in. What was printed is committed; after an error the rest is not submitted.
+// place is where a line stands in the input.
+type place struct {
+	file   string // empty: there is one input only
+	number int    // from 1; empty lines count
+}
+
+func (p place) String() string {
+	if p.file != "" {
+		return fmt.Sprintf("%s line %d", p.file, p.number)
+	}
+	return fmt.Sprintf("line %d", p.number)
+}
+
+// submit reads to the end of the sources, one after the other. What was printed is committed; after an error the rest is not submitted.
 //
 // The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since standard input
 // cannot be interrupted.
-func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *progress) (tally, error) {
+func submit(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
 	var t tally
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -81,9 +101,9 @@ func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *p
 			if err != nil {
 				return t, err
 			}
-			for _, a := range answers {
+			for i, a := range answers {
 				t.add(a)
-				out.add(a)
+				out.add(group[i].at, a)
 			}
 			if err := out.flush(); err != nil {
 				return t, fmt.Errorf("write the answers: %w", err)
@@ -100,37 +120,53 @@ func submit(ctx context.Context, s submitter, in io.Reader, out *printer, bar *p
 }
 
 // read gives lines as they come, so that a slow producer's lines are committed without waiting for a full batch.
-func read(ctx context.Context, in io.Reader, bar *progress) <-chan line {
+func read(ctx context.Context, in []source, bar *progress) <-chan line {
 	ch := make(chan line, ahead)
+	give := func(l line) bool {
+		select {
+		case ch <- l:
+			return l.end == nil
+		case <-ctx.Done():
+			return false
+		}
+	}
 	go func() {
 		defer close(ch)
-		r := job.NewLineReader(in, job.MaxBytes)
-		for {
-			body, err := r.Next()
-			bar.read(r.Offset())
-			l := line{body: body}
-			var long *job.Refusal
-			switch {
-			case errors.As(err, &long):
-				l.refused = &delivery.Answer{Verdict: delivery.Refused, Path: long.Path, Problem: long.Problem}
-			case errors.Is(err, io.EOF):
-				l.end = io.EOF
-			case err != nil:
-				l.end = fmt.Errorf("read the jobs: %w", err)
-			case len(bytes.TrimSpace(body)) == 0:
-				continue
-			}
-			select {
-			case ch <- l:
-			case <-ctx.Done():
+		before := int64(0)
+		for _, src := range in {
+			n, ok := readSource(src, give, func(offset int64) { bar.read(before + offset) })
+			if !ok {
 				return
 			}
-			if l.end != nil {
-				return
-			}
+			before += n
 		}
+		give(line{end: io.EOF})
 	}()
 	return ch
+}
+
+// readSource gives the lines of one source; false: no more of anything is wanted, or it cannot be read on.
+func readSource(src source, give func(line) bool, progress func(offset int64)) (n int64, ok bool) {
+	r := job.NewLineReader(src.r, job.MaxBytes)
+	for number := 1; ; number++ {
+		body, err := r.Next()
+		progress(r.Offset())
+		l := line{at: place{src.name, number}, body: body}
+		var long *job.Refusal
+		switch {
+		case errors.As(err, &long):
+			l.refused = &delivery.Answer{Verdict: delivery.Refused, Path: long.Path, Problem: long.Problem}
+		case errors.Is(err, io.EOF):
+			return r.Offset(), true
+		case err != nil:
+			l.end = fmt.Errorf("read the jobs at %s: %w", l.at, err)
+		case len(bytes.TrimSpace(body)) == 0:
+			continue
+		}
+		if !give(l) {
+			return r.Offset(), false
+		}
+	}
 }
 
 // collect gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault, or why ctx
@@ -170,13 +206,13 @@ func stopped(ctx context.Context) error {
 
 func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, error) {
 	answers := make([]delivery.Answer, len(group))
-	bodies, places := make([][]byte, 0, len(group)), make([]int, 0, len(group))
+	bodies, indexes := make([][]byte, 0, len(group)), make([]int, 0, len(group))
 	for i, l := range group {
 		if l.refused != nil {
 			answers[i] = *l.refused
 			continue
 		}
-		bodies, places = append(bodies, l.body), append(places, i)
+		bodies, indexes = append(bodies, l.body), append(indexes, i)
 	}
 	if len(bodies) == 0 {
 		return answers, nil
@@ -192,7 +228,7 @@ func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, 
 		return nil, fmt.Errorf("%d jobs got %d answers: this is a fault of Herald", len(bodies), len(got))
 	}
 	for k, a := range got {
-		answers[places[k]] = a
+		answers[indexes[k]] = a
 	}
 	return answers, nil
 }
@@ -212,9 +248,9 @@ func (p *printer) flush() error {
 	return err
 }
 
-func (p *printer) add(a delivery.Answer) {
+func (p *printer) add(at place, a delivery.Answer) {
 	if p.json {
-		p.addJSON(a)
+		p.addJSON(at, a)
 		return
 	}
 	switch a.Verdict {
@@ -223,7 +259,7 @@ func (p *printer) add(a delivery.Answer) {
 		if path == "" {
 			path = "-"
 		}
-		fmt.Fprintf(&p.buf, "refused %s %s\n", oneLine(path), oneLine(a.Problem))
+		fmt.Fprintf(&p.buf, "refused %s %s: %s\n", oneLine(path), oneLine(at.String()), oneLine(a.Problem))
 	case store.Conflict:
 		fmt.Fprintf(&p.buf, "conflict %s %s %s differs from what is known\n", a.ID, a.Key, a.Path)
 	case store.Refreshed:
@@ -233,14 +269,16 @@ func (p *printer) add(a delivery.Answer) {
 	}
 }
 
-func (p *printer) addJSON(a delivery.Answer) {
+func (p *printer) addJSON(at place, a delivery.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
+		File    string        `json:"file,omitempty"` // when several are read
+		Line    int           `json:"line"`
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
 		Field   string        `json:"field,omitempty"`
 		Problem string        `json:"problem,omitempty"`
-	}{Verdict: a.Verdict, Key: a.Key, Field: a.Path, Problem: a.Problem}
+	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path, Problem: a.Problem}
 	if v.Verdict == store.Refreshed {
 		v.Verdict = store.Accepted
 	}

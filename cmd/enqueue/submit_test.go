@@ -82,6 +82,8 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]delivery.Answer
 	return out, nil
 }
 
+func from(r io.Reader) []source { return []source{{r: r}} }
+
 func quiet() *progress { return newProgress(io.Discard, 0) }
 
 func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
@@ -104,7 +106,7 @@ func TestSubmit(t *testing.T) {
 	}, "\n")
 	var out bytes.Buffer
 	l := &ledger{}
-	got, err := submit(t.Context(), l, strings.NewReader(in), newPrinter(&out, false), quiet())
+	got, err := submit(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,10 +116,10 @@ func TestSubmit(t *testing.T) {
 	id := func(index int) string { return job.IDOf(key(index)).String() }
 	for i, want := range []string{
 		"accepted " + id(1) + " " + key(1),
-		"refused - is not JSON",
+		"refused - line 2: is not JSON",
 		"accepted " + id(2) + " " + key(2),
-		"refused feedbackIndex ",
-		"refused - is 5242880 bytes long",
+		"refused feedbackIndex line 5: ",
+		"refused - line 6: is 5242880 bytes long",
 		"known " + id(1) + " " + key(1),
 		"conflict " + id(2) + " " + key(2) + " value differs",
 		"accepted - -",
@@ -140,21 +142,45 @@ func TestSubmitJSON(t *testing.T) {
 	t.Parallel()
 	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
 	var out bytes.Buffer
-	if _, err := submit(t.Context(), &ledger{}, strings.NewReader(in), newPrinter(&out, true), quiet()); err != nil {
+	if _, err := submit(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet()); err != nil {
 		t.Fatal(err)
 	}
 	id := job.IDOf(key(1)).String()
 	for i, want := range []string{
-		`{"verdict":"accepted","id":"` + id + `","key":"` + key(1) + `"}`,
-		`{"verdict":"known","id":"` + id + `","key":"` + key(1) + `"}`,
-		`{"verdict":"conflict","id":"` + id + `","key":"` + key(1) + `","field":"value"}`,
-		`{"verdict":"refused","field":"agentId","problem":"is missing"}`,
-		`{"verdict":"refused","problem":"is not JSON`,
-		`{"verdict":"accepted"}`,
+		`{"verdict":"accepted","line":1,"id":"` + id + `","key":"` + key(1) + `"}`,
+		`{"verdict":"known","line":2,"id":"` + id + `","key":"` + key(1) + `"}`,
+		`{"verdict":"conflict","line":3,"id":"` + id + `","key":"` + key(1) + `","field":"value"}`,
+		`{"verdict":"refused","line":4,"field":"agentId","problem":"is missing"}`,
+		`{"verdict":"refused","line":5,"problem":"is not JSON`,
+		`{"verdict":"accepted","line":6}`,
 	} {
 		line := lines(out.String())[i]
 		if !strings.HasPrefix(line, want) || !json.Valid([]byte(line)) {
 			t.Errorf("line %d: got %s, want %s", i, line, want)
+		}
+	}
+}
+
+// Of several files it is told which one, and each counts for itself; a file without a last newline does not run into the next.
+func TestSubmitTellsFileAndLine(t *testing.T) {
+	t.Parallel()
+	in := func() []source {
+		return []source{{"a.jsonl", strings.NewReader(feedback(1) + "\n\nnonsense")}, {"b \x1b[2J.jsonl", strings.NewReader("[]\n" + feedback(2))}}
+	}
+	for asJSON, want := range map[bool][]string{
+		false: {"accepted " + job.IDOf(key(1)).String(), "refused - a.jsonl line 3: is not JSON", "refused - b  [2J.jsonl line 1: ", "accepted "},
+		true: {`{"verdict":"accepted","file":"a.jsonl","line":1,`, `{"verdict":"refused","file":"a.jsonl","line":3,`,
+			`{"verdict":"refused","file":"b \u001b[2J.jsonl","line":1,`, `{"verdict":"accepted","file":"b \u001b[2J.jsonl","line":2,`},
+	} {
+		var out bytes.Buffer
+		got, err := submit(t.Context(), &ledger{}, in(), newPrinter(&out, asJSON), quiet())
+		if err != nil || got.accepted != 2 || got.refused != 2 || len(lines(out.String())) != 4 {
+			t.Fatalf("%+v, %v\n%s", got, err, out.String())
+		}
+		for i, line := range lines(out.String()) {
+			if !strings.HasPrefix(line, want[i]) {
+				t.Errorf("answer %d: %q, want %q…", i, line, want[i])
+			}
 		}
 	}
 }
@@ -164,7 +190,7 @@ func TestSubmitNothing(t *testing.T) {
 	for _, in := range []string{"", "\n", " \n\r\n\t"} {
 		var out bytes.Buffer
 		l := &ledger{}
-		got, err := submit(t.Context(), l, strings.NewReader(in), newPrinter(&out, false), quiet())
+		got, err := submit(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 		if err != nil || got != (tally{}) || out.Len() > 0 || len(l.batches) > 0 {
 			t.Errorf("%q: %+v, %v, %q", in, got, err, out.String())
 		}
@@ -177,7 +203,7 @@ func TestSubmitOnlyTooLong(t *testing.T) {
 	var out bytes.Buffer
 	l := &ledger{}
 	long := strings.Repeat("x", limit+1) + "\n"
-	got, err := submit(t.Context(), l, strings.NewReader(long+long), newPrinter(&out, false), quiet())
+	got, err := submit(t.Context(), l, from(strings.NewReader(long+long)), newPrinter(&out, false), quiet())
 	if err != nil || got.refused != 2 || len(l.batches) > 0 {
 		t.Errorf("%+v, %v, %v", got, err, l.batches)
 	}
@@ -191,7 +217,7 @@ func TestSubmitBatches(t *testing.T) {
 	}
 	var out bytes.Buffer
 	l := &ledger{}
-	got, err := submit(t.Context(), l, strings.NewReader(in.String()), newPrinter(&out, false), quiet())
+	got, err := submit(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got.accepted != 2*batch+1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -217,7 +243,7 @@ func TestSubmitBatches(t *testing.T) {
 		in.WriteString(feedback(i+1) + strings.Repeat(" ", limit-200) + "\n")
 	}
 	l = &ledger{}
-	got, err = submit(t.Context(), l, strings.NewReader(in.String()), newPrinter(&out, false), quiet())
+	got, err = submit(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got.accepted != 80 || len(l.batches) < 3 {
 		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
 	}
@@ -232,7 +258,7 @@ func TestSubmitSlowProducer(t *testing.T) {
 		var out bytes.Buffer
 		done := make(chan error)
 		go func() {
-			_, err := submit(t.Context(), l, r, newPrinter(&out, false), quiet())
+			_, err := submit(t.Context(), l, from(r), newPrinter(&out, false), quiet())
 			done <- err
 		}()
 		for i := range 3 {
@@ -263,7 +289,7 @@ func TestSubmitStopped(t *testing.T) {
 		}
 		done := make(chan result)
 		go func() {
-			got, err := submit(ctx, l, r, newPrinter(&out, false), quiet())
+			got, err := submit(ctx, l, from(r), newPrinter(&out, false), quiet())
 			done <- result{got, err}
 		}()
 		fmt.Fprintln(w, feedback(1))
@@ -305,20 +331,20 @@ func TestSubmitFaults(t *testing.T) {
 	one := feedback(1) + "\n"
 
 	var out bytes.Buffer
-	got, err := submit(t.Context(), &ledger{}, faultyReader{strings.NewReader(one + one[:10]), fault}, newPrinter(&out, false), quiet())
+	got, err := submit(t.Context(), &ledger{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got.accepted != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
 	out.Reset()
-	got, err = submit(t.Context(), &ledger{fail: fault}, strings.NewReader(one), newPrinter(&out, false), quiet())
+	got, err = submit(t.Context(), &ledger{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got != (tally{}) || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
-	if _, err = submit(t.Context(), &ledger{}, strings.NewReader(one), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
+	if _, err = submit(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("answers: %v", err)
 	}
 	// Its reader is full of lines that nobody takes any more.
-	if _, err = submit(t.Context(), &ledger{fail: fault}, strings.NewReader(strings.Repeat(one, 10*batch)), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
+	if _, err = submit(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("commit: %v", err)
 	}
 }
@@ -327,12 +353,12 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.add(delivery.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
-	p.add(delivery.Answer{Verdict: delivery.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
+	p.add(place{number: 1}, delivery.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
+	p.add(place{number: 1}, delivery.Answer{Verdict: delivery.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	if err := p.flush(); err != nil {
 		t.Fatal(err)
 	}
-	want := "conflict 00000000-0000-0000-0000-000000000000 k value differs from what is known\nrefused a b " + strings.Repeat("é", maxProblems) + "…\n"
+	want := "conflict 00000000-0000-0000-0000-000000000000 k value differs from what is known\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
 	if out.String() != want {
 		t.Errorf("got %q", out.String())
 	}
