@@ -65,6 +65,7 @@ type Config struct {
 	sources map[string]string // variable → where its value came from
 	texts   map[string]string // variable → effective value as text, secrets masked
 	unread  []string          // HERALD_ variables that are set and nothing reads
+	misread []Misspelt        // what is set under a name that somebody mistyped
 }
 
 // mask is how a secret's value is shown.
@@ -103,6 +104,7 @@ func Load(environ []string) (*Config, error) {
 	}
 	faults = append(faults, c.readChains(env)...)
 	c.unread = unread(env)
+	c.misread = findMisspelt(env, c.unread)
 	if len(faults) == 0 {
 		faults = append(faults, c.consistent()...)
 	}
@@ -338,9 +340,9 @@ func defaultConfirmations(chainID uint64) uint64 {
 // Setting is one variable's effective value, for `worker config`.
 type Setting struct {
 	Name   string `json:"name"`
-	Value  string `json:"value"`  // secrets as ******
-	Source string `json:"source"` // default, environment, file, not read
-	Help   string `json:"help,omitempty"`
+	Value  string `json:"value"`          // secrets as ******
+	Source string `json:"source"`         // default, environment, file, not read
+	Help   string `json:"help,omitempty"` // of what is not read: which name was meant
 }
 
 // Settings lists every variable with its effective value, in the order of the documentation; then what is set per chain; last,
@@ -357,8 +359,17 @@ func (c *Config) Settings() []Setting {
 			out = append(out, Setting{name, c.texts[name], c.sources[name], ""})
 		}
 	}
+	meant := map[string]string{}
+	for _, m := range c.misread {
+		meant[m.Name] = m.Words()
+	}
 	for _, name := range c.unread {
-		out = append(out, Setting{name, mask, "not read", ""}) // what nobody knows may be a secret
+		out = append(out, Setting{name, mask, "not read", meant[name]}) // what nobody knows may be a secret
+	}
+	for _, m := range c.misread {
+		if !slices.Contains(c.unread, m.Name) {
+			out = append(out, Setting{m.Name, mask, "not read", m.Words()})
+		}
 	}
 	return out
 }

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMisspelt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ environ, want string }{
+		{"HERALD_BINDNIG=off", "HERALD_BINDNIG: nothing reads it: did you mean HERALD_BINDING?"},
+		{"HERALD_LISTN=:1", "HERALD_LISTN: nothing reads it: did you mean HERALD_LISTEN?"},
+		{"HERALD_KEYSET_FLE=x", "HERALD_KEYSET_FLE: nothing reads it: did you mean HERALD_KEYSET_FILE?"},
+		{"HERALD_DATABASE_URL=x", "HERALD_DATABASE_URL: nothing reads it: did you mean DATABASE_URL?"},
+		{"HERALD_RPC_URL_8453=x", "HERALD_RPC_URL_8453: nothing reads it: did you mean RPC_URL_8453?"},
+		{"HERALD_SOMETHING_ELSE=x", "HERALD_SOMETHING_ELSE: nothing reads it: unset it, or see `worker config` for the names that there are"},
+		{"REDIS_URI=redis://a", "REDIS_URI: nothing reads it: did you mean REDIS_URL?"},
+		{"DATABSE_URL=postgres://a/b", "DATABSE_URL: nothing reads it: did you mean DATABASE_URL?"},
+		{"RPCURL_8453=http://a", "RPCURL_8453: nothing reads it: did you mean RPC_URL_8453?"},
+		{"IDENTITY_REGISTERY_1=0x", "IDENTITY_REGISTERY_1: nothing reads it: did you mean IDENTITY_REGISTRY_1?"},
+		// Nobody mistyped these.
+		{"HERALD_LISTEN=127.0.0.1:0", ""}, {"HERALD_BINDNIG=", ""}, {"PATH=/bin", ""}, {"LISTEN=1", ""}, {"MY_DATABASE_URL=x", ""},
+		{"REDIS_URL=redis://a REDIS_URI=redis://a", ""},
+		{"HERALD_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_SERVICE_PORT_HTTP=1", ""}, {"HERALD_PORT=tcp://10.0.0.1:80", ""}, {"HERALD_PORT_8080_TCP_ADDR=10.0.0.1", ""},
+		{"HERALD_REQUIRE_SERVICES=1", ""},
+	} {
+		cfg, err := Load(strings.Fields(c.environ))
+		if err != nil {
+			t.Errorf("%s: %v", c.environ, err)
+		}
+		said := ""
+		for _, m := range cfg.Misspelt() {
+			said += m.Name + ": " + m.Words()
+		}
+		if said != c.want {
+			t.Errorf("%s: %q, want %q", c.environ, said, c.want)
+		}
+		// `worker config` says the same, and shows no value: it may be a secret.
+		shown := slices.ContainsFunc(cfg.Settings(), func(s Setting) bool { return s.Source == "not read" && s.Value == mask && s.Help != "" })
+		if shown != (c.want != "") {
+			t.Errorf("%s: shown in the settings: %t", c.environ, shown)
+		}
+	}
+}
+
+func TestEditDistance(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ab", 1}, {"abc", "xabc", 1}, {"abc", "acb", 2}, {"abc", "xyz", 3}, {"abcdef", "", 3}} {
+		if got := editDistance(c.a, c.b, 3); got != c.want {
+			t.Errorf("%s, %s: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
