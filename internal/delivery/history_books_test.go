@@ -217,17 +217,17 @@ func (b *books) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-func (b *books) ExpireLeases(ctx context.Context, limit, attempts int) (n int, err error) {
+func (b *books) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	err = b.do(ctx, "expire leases", "", false, func(ctx context.Context) error {
 		if b.p.h.planted == hastyLeases {
 			b.p.h.skew.Store(int64(b.p.h.tempo.lease))
 			defer b.p.h.skew.Store(0)
 		}
-		n, err = b.base.ExpireLeases(ctx, limit, attempts)
+		n, dead, err = b.base.ExpireLeases(ctx, limit, attempts)
 		b.p.h.countN("lease ran out", n)
 		return err
 	})
-	return n, err
+	return n, dead, err
 }
 
 func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {

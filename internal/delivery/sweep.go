@@ -18,7 +18,7 @@ import (
 type SweepLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
-	ExpireLeases(ctx context.Context, limit, attempts int) (int, error)
+	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
 	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
@@ -239,7 +239,11 @@ func (s *Sweeper) calm(ctx context.Context) (calm bool, now time.Time, err error
 func (s *Sweeper) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slow)
 	defer cancel()
-	return s.Ledger.ExpireLeases(ctx, s.Batch, s.Attempts)
+	n, dead, err := s.Ledger.ExpireLeases(ctx, s.Batch, s.Attempts)
+	if dead > 0 {
+		s.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts", "count", dead)
+	}
+	return n, err
 }
 
 // recoverLost gives new tasks to hand-outs that Redis does not hold any more: at once when its marker tells that it lost

@@ -100,7 +100,7 @@ func TestHandOut(t *testing.T) {
 			for _, step := range []func() ([]Task, error){
 				func() ([]Task, error) { return s.Due(ctx, 100) },
 				func() ([]Task, error) { return s.Backlog(ctx, 100) },
-				func() ([]Task, error) { _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
+				func() ([]Task, error) { _, _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
 				func() ([]Task, error) {
 					var in []Intake
 					for range 20 {

@@ -19,7 +19,7 @@ func crashed(t *testing.T, s *Store, agent int) *Claim {
 func lapse(t *testing.T, s *Store, c *Claim) {
 	t.Helper()
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
-	if n, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
+	if n, _, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 }

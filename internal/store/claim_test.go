@@ -78,7 +78,7 @@ func TestFence(t *testing.T) {
 	if err := s.Extend(t.Context(), old, lease); !errors.Is(err, ErrFenced) {
 		t.Errorf("a lease that ran out was renewed: %v", err)
 	}
-	if n, err := s.ExpireLeases(t.Context(), 100, 11); n != 1 || err != nil {
+	if n, _, err := s.ExpireLeases(t.Context(), 100, 11); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	before := read(t, s, old.ID)
@@ -125,7 +125,7 @@ func TestLateSuccess(t *testing.T) {
 	lose := func(agent int) *Claim {
 		c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
 		exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
-		if _, err := s.ExpireLeases(t.Context(), 10, 11); err != nil {
+		if _, _, err := s.ExpireLeases(t.Context(), 10, 11); err != nil {
 			t.Fatal(err)
 		}
 		return c

@@ -76,7 +76,7 @@ func TestActionResults(t *testing.T) {
 	record(t, s, claim(t, s, tasks[1]), Outcome{Status: Rejected, Reason: "tool_error", Error: "no", Called: true, Response: []byte(`{"isError": true}`)})
 	claim(t, s, tasks[2])
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s', attempts = 1 WHERE id = $1`, tasks[2].ID)
-	if _, err := s.ExpireLeases(t.Context(), 10, 1); err != nil {
+	if _, _, err := s.ExpireLeases(t.Context(), 10, 1); err != nil {
 		t.Fatal(err)
 	}
 	claim(t, s, tasks[3]) // under way: no row yet

@@ -179,12 +179,12 @@ func TestBudget(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second'`)
-	if _, err := s.ExpireLeases(t.Context(), 10, 4); err != nil || read(t, s, c.ID).Status != Queued {
+	if _, _, err := s.ExpireLeases(t.Context(), 10, 4); err != nil || read(t, s, c.ID).Status != Queued {
 		t.Fatal(read(t, s, c.ID), err)
 	}
 	c = next(t, s)
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second'`)
-	if _, err := s.ExpireLeases(t.Context(), 10, 4); err != nil {
+	if _, _, err := s.ExpireLeases(t.Context(), 10, 4); err != nil {
 		t.Fatal(err)
 	}
 	if d := read(t, s, c.ID); d.Status != Dead || d.Reason != "outcome_unknown" {

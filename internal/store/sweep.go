@@ -52,17 +52,16 @@ func (s *Store) sweepConn(ctx context.Context) (conn *pgxpool.Conn, leads bool, 
 }
 
 // ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the attempts
-// of their budget, and returns how many there were.
-func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (int, error) {
+// of their budget, and returns how many there were, and how many of them are dead now.
+func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	found, err := s.find(ctx, s.sql.lostLeases, limit)
-	n := 0
 	if err == nil && len(found.ids) > 0 {
-		n, _, err = s.move(ctx, found, false, s.sql.expireLeases, found.ids, attempts)
+		_, err = s.move(ctx, found, false, []any{&n, &dead}, s.sql.expireLeases, found.ids, attempts)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
+		return 0, 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
 	}
-	return n, nil
+	return n, dead, nil
 }
 
 // Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
@@ -70,7 +69,7 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, 
 	found, err := s.find(ctx, s.sql.tooOld, age, limit)
 	n := 0
 	if err == nil && len(found.ids) > 0 {
-		n, _, err = s.move(ctx, found, false, s.sql.expire, found.ids, age)
+		_, err = s.move(ctx, found, false, []any{&n}, s.sql.expire, found.ids, age)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
@@ -83,7 +82,8 @@ func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
 	found, err := s.find(ctx, s.sql.due, limit)
 	var tasks []Task
 	if err == nil && len(found.ids) > 0 {
-		_, tasks, err = s.move(ctx, found, true, s.sql.requeue, found.ids)
+		var n int
+		tasks, err = s.move(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
@@ -114,21 +114,22 @@ func (s *Store) find(ctx context.Context, sql string, args ...any) (f found, err
 	return f, err
 }
 
-// move locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found.
-func (s *Store) move(ctx context.Context, f found, handOut bool, sql string, args ...any) (n int, tasks []Task, err error) {
+// move locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found; counts take
+// what the statement counted.
+func (s *Store) move(ctx context.Context, f found, handOut bool, counts []any, sql string, args ...any) (tasks []Task, err error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.lockAgents(ctx, tx, f.agents); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, sql, args...).Scan(&n); err != nil || !handOut {
+		if err := tx.QueryRow(ctx, sql, args...).Scan(counts...); err != nil || !handOut {
 			return err
 		}
 		tasks, err = s.dispatchIn(ctx, tx, f.agents)
 		return err
 	})
-	return n, tasks, err
+	return tasks, err
 }
 
 // Backlog hands out for agents that have both work and a free place, at most limit of them.

@@ -22,10 +22,10 @@ func TestExpireLeases(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE order_seq < 3`)
 	exec(t, s, `UPDATE herald.deliveries SET attempts = 11 WHERE order_seq = 2`)
-	if n, err := s.ExpireLeases(t.Context(), 100, 11); n != 2 || err != nil {
-		t.Fatal(n, err)
+	if n, dead, err := s.ExpireLeases(t.Context(), 100, 11); n != 2 || dead != 1 || err != nil {
+		t.Fatal(n, dead, err)
 	}
-	if n, err := s.ExpireLeases(t.Context(), 100, 11); n != 0 || err != nil {
+	if n, _, err := s.ExpireLeases(t.Context(), 100, 11); n != 0 || err != nil {
 		t.Fatal(n, err)
 	}
 	first, last, alive := read(t, s, tasks[0].ID), read(t, s, tasks[1].ID), read(t, s, tasks[2].ID)

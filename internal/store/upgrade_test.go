@@ -88,7 +88,7 @@ func TestUpgrade(t *testing.T) {
 	if d := read(t, s, waits); len(d.FileDisagrees) != 1 || len(read(t, s, ended).FileDisagrees) != 0 {
 		t.Errorf("%q", d.FileDisagrees)
 	}
-	if n, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
+	if n, _, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
 		t.Error(n, err)
 	}
 	if n, _, _, err := s.Replay(t.Context(), ids1(ended), false); n != 1 || err != nil {

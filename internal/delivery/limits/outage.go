@@ -152,6 +152,6 @@ func (l *Limits) found() bool {
 	l.outage.local, l.outage.since, l.outage.debts = false, now, nil
 	l.outage.age++
 	l.mu.Unlock()
-	l.log.Debug("limits: Redis answers again; the limits are shared again", "after", took.Round(time.Millisecond))
+	l.log.Info("limits: Redis answers again; the limits are shared again", logging.About(logging.Redis), "after", took.Round(time.Millisecond))
 	return true
 }

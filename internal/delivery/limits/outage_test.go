@@ -124,7 +124,7 @@ func TestFrozen(t *testing.T) {
 
 			freeze.signal(syscall.SIGCONT)
 			await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-			await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+			await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
 			// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
 			other := newLimits(t, client(t, url), func(c *Config) { c.Room = -1 })
 			for _, token := range tokens("other", 4) {
@@ -166,7 +166,7 @@ func TestKilled(t *testing.T) {
 	if p := enter(t, l, endpoint, "c"); !p.shared {
 		t.Error("Redis is not used")
 	}
-	await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
 	if n := log.count("\n"); n != 2 {
 		t.Errorf("log:\n%s", log.String())
 	}
@@ -243,7 +243,7 @@ func TestReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-	await(t, "the log says so", func() bool { return log.count("level=INFO") == 1 })
+	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
 	if n := log.count("\n"); n != 2 {
 		t.Errorf("log:\n%s", log.String())
 	}

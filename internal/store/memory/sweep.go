@@ -28,20 +28,22 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 }
 
 // ExpireLeases ends the claims of workers that are gone; with the last attempt of the budget, the delivery too.
-func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (int, error) {
-	return s.each(limit, func(r *row, now time.Time) bool {
+func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead int, err error) {
+	n = s.each(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Running || !r.lease.Before(now) {
 			return false
 		}
 		if r.Attempts-r.base >= attempts {
 			r.finish(store.Dead, "outcome_unknown", now)
+			dead++
 		} else {
 			r.queue(now)
 		}
 		r.claimNo = s.nextClaim()
 		r.Error = "the worker ended before it could record what happened"
 		return true
-	}), nil
+	})
+	return n, dead, nil
 }
 
 // Expire ends what is too old. Running ones end with their lease first.

@@ -21,4 +21,4 @@ WITH changed AS (
       FROM dead d
      WHERE g.chain_id = d.chain_id AND g.identity_registry = d.identity_registry AND g.agent_id = d.agent_id
 )
-SELECT count(*) FROM changed
+SELECT count(*), count(*) FILTER (WHERE status = 'dead') FROM changed

@@ -126,7 +126,7 @@ func (s *suite) extend() {
 	s.Advance(lease - time.Second)
 	s.must(s.Extend(s.Context(), c, lease))
 	s.Advance(lease - time.Second)
-	if n, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
 		s.Errorf("the lease ran out: %d, %v", n, err)
 	}
 	s.Advance(2 * time.Second)

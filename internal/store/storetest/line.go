@@ -105,16 +105,16 @@ func (s *suite) leasesRunOut() {
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
 	s.Advance(lease / 2)
 	alive := s.claim(tasks[2])
-	if n, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
 		s.Fatalf("%d, %v", n, err)
 	}
 	s.Advance(lease/2 + time.Second)
 	for range 2 { // at most one at a time
-		if n, err := s.ExpireLeases(s.Context(), 1, attempts); n != 1 || err != nil {
+		if n, _, err := s.ExpireLeases(s.Context(), 1, attempts); n != 1 || err != nil {
 			s.Fatalf("%d, %v", n, err)
 		}
 	}
-	if n, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
 		s.Fatalf("%d, %v", n, err)
 	}
 	for _, c := range []*store.Claim{first, second} {

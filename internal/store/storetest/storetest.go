@@ -31,7 +31,7 @@ type Store interface {
 
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
-	ExpireLeases(ctx context.Context, limit, attempts int) (int, error)
+	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
 	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
@@ -226,10 +226,10 @@ func (s *suite) outcomes(id uuid.UUID, want ...string) {
 func (s *suite) lose(c *store.Claim) {
 	s.Helper()
 	s.Advance(lease + time.Second)
-	n, err := s.ExpireLeases(s.Context(), 100, attempts)
+	n, dead, err := s.ExpireLeases(s.Context(), 100, attempts)
 	s.must(err)
-	if n != 1 {
-		s.Fatalf("%d leases ran out", n)
+	if ends := c.Budget >= attempts; n != 1 || (dead == 1) != ends || dead > 1 {
+		s.Fatalf("%d leases ran out, of %d that are dead", n, dead)
 	}
 }
 
