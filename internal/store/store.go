@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -180,10 +182,14 @@ func (s *Store) Close() { s.pool.Close() }
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	if err := s.pool.Ping(ctx); err != nil {
-		return fmt.Errorf("reach Postgres: %w", Plain(err))
+	err := s.pool.Ping(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if plain := Plain(err); plain != err {
+		return plain
+	}
+	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
 // PoolStat is what the pool gauge shows.
@@ -218,13 +224,25 @@ type Agent struct {
 	ID       string
 }
 
-// Plain rewrites a connection error without the connection string that pgx puts into it.
+// Plain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries several times and
+// lists each try with its address.
 func Plain(err error) error {
 	var ce *pgconn.ConnectError
-	if errors.As(err, &ce) {
-		return fmt.Errorf("connect to %s: %w", hostOf(ce), ce.Unwrap())
+	if !errors.As(err, &ce) {
+		return err
 	}
-	return err
+	cause := ce.Unwrap()
+	var answer *pgconn.PgError
+	var errno syscall.Errno
+	switch {
+	case errors.As(cause, &answer):
+		cause = answer
+	case errors.As(cause, &errno):
+		cause = errno
+	default:
+		cause = netguard.Explain("it", 0, cause)
+	}
+	return fmt.Errorf("connect to %s: %w", hostOf(ce), cause)
 }
 
 func hostOf(ce *pgconn.ConnectError) string {

@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// What a connection failed of is said once, on one line, with the server's address and not its password.
+func TestConnectionFailsInOneSentence(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	for name, c := range map[string]struct {
+		url  string
+		want string
+		is   error
+	}{
+		"refused, with and without TLS": {"postgres://u:hunter2@127.0.0.1:1/d", "connect to Postgres at 127.0.0.1:1: connection refused", syscall.ECONNREFUSED},
+		"no socket":                     {"postgres://u@/d?host=/nowhere/at/all", "connect to the Postgres socket in /nowhere/at/all: no such file or directory", syscall.ENOENT},
+		"says nothing":                  {"postgres://u:hunter2@" + silent.Addr().String() + "/d", "connect to Postgres at " + silent.Addr().String() + ": ", context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st, err := Open(Config{URL: secret.New(c.url), ConnectTimeout: 300 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			err = st.Ping(t.Context())
+			if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter2") || !errors.Is(err, c.is) {
+				t.Errorf("%v", err)
+			}
+			if strings.Contains(err.Error(), "context deadline exceeded") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
