@@ -107,10 +107,10 @@ func (c *runCmd) tell(ctx context.Context, cfg *config.Config, w *world, tl *tim
 		return err
 	}
 	if told == nil && !c.Once {
-		tl.say("\nStays up until Ctrl-C. In another terminal, in this folder:")
-		tl.fact("for commands", ". "+c.envFile)
-		tl.fact("to look", beside("worker")+" delivery list")
-		tl.fact("to give more", beside("demo")+` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
+		tl.say("\nStays up until Ctrl-C. In another terminal:")
+		tl.say("  . " + c.envFile + "    # its environment, for commands")
+		tl.say("  " + beside("worker") + " delivery list")
+		tl.say("  " + beside("demo") + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 		<-ctx.Done()
 	}
 	w.unfollow()

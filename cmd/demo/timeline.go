@@ -147,7 +147,7 @@ func (t *timeline) recorded(number int, st *store.Store, s delivery.Step) {
 	}
 }
 
-// await waits until all stories have ended, prints the table and says whether they ended as told.
+// await waits until all stories have ended, prints the table and says whether they ended as expected.
 func (t *timeline) await(ctx context.Context, stories []story, webUI string) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)
@@ -165,7 +165,7 @@ func (t *timeline) await(ctx context.Context, stories []story, webUI string) err
 	wrong := 0
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\n\tstory\tended\tattempts\tfile\ttook\tas told")
+	fmt.Fprintln(w, "\n\tstory\tended\tattempts\tfile\ttook\tas expected")
 	for i, s := range stories {
 		d, mark := ended[i], "yes"
 		if d.Status != s.status || d.Reason != s.reason || d.Attempts != s.attempts {
@@ -179,7 +179,7 @@ func (t *timeline) await(ctx context.Context, stories []story, webUI string) err
 	t.say(b.String())
 	t.say("The web UI shows the same from the queue's side: " + webUI)
 	if wrong > 0 {
-		return fmt.Errorf("%d of %d stories did not end as told", wrong, len(stories))
+		return fmt.Errorf("%d of %d stories did not end as expected", wrong, len(stories))
 	}
 	return nil
 }
