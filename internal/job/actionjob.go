@@ -169,9 +169,9 @@ func oldAction(old *scan, k Kind) (Action, *Refusal) {
 // oldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type, what it
 // has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
 func (s *scan) oldEndpoint(name string) *Endpoint {
-	in := s.within(name)
+	in, token := s.within(name), s.authToken("auth_token")
 	if in == nil {
-		return &Endpoint{Transport: "http", URL: s.url(name), Headers: s.authToken("auth_token")}
+		return &Endpoint{Transport: "http", URL: s.url(name), Headers: token}
 	}
 	e := &Endpoint{Transport: in.text("type", maxText)}
 	switch e.Transport {
@@ -190,7 +190,15 @@ func (s *scan) oldEndpoint(name string) *Endpoint {
 	switch e.Transport {
 	case "http", "sse":
 		e.URL, e.Headers = in.url("url"), in.headers("headers")
-		s.addToken(e, "auth_token")
+		for header, value := range token {
+			if _, there := e.Headers[header]; there {
+				s.fail(refuse(s.at("auth_token"), "and the endpoint's headers both give an %s header: leave one out", header))
+			}
+			if e.Headers == nil {
+				e.Headers = map[string]secret.Secret{}
+			}
+			e.Headers[header] = value
+		}
 	case "stdio":
 		if e.Command, e.Args = in.text("command", maxCommand), in.strings("args", maxArgs); e.Command == "" {
 			in.fail(refuse(in.at("command"), "is missing"))
@@ -204,19 +212,6 @@ func (s *scan) oldEndpoint(name string) *Endpoint {
 
 // filled tells a field that is there and not the empty string.
 func (s *scan) filled(name string) bool { return s.has(name) && s.node(name).value != "" }
-
-// addToken puts the token that stands beside an endpoint among its headers.
-func (s *scan) addToken(e *Endpoint, name string) {
-	for header, value := range s.authToken(name) {
-		if _, there := e.Headers[header]; there {
-			s.fail(refuse(s.at(name), "and the endpoint's headers both give an %s header: leave one out", header))
-		}
-		if e.Headers == nil {
-			e.Headers = map[string]secret.Secret{}
-		}
-		e.Headers[header] = value
-	}
-}
 
 // oneOf is the first name that is given, else the last.
 func (s *scan) oneOf(first, last string) string {

@@ -214,10 +214,14 @@ func TestStoredForm(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{feedback(), feedback(`tag1="\ud800\u0000"`, "value=", "valueDecimals=", "score=1"), response(), validation(), oldJob(""),
+func fuzzSeeds() []string {
+	return []string{feedback(), feedback(`tag1="\ud800\u0000"`, "value=", "valueDecimals=", "score=1"), response(), validation(), oldJob(""),
 		feedback(`action={"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a/","headers":{"X-A":"b"}}}`),
-		feedback(`meta={"a":[1e300,{"b":"<\u2028>"}]}`), `{"a":1,"a":2}`, `[[[[`, "\"\xff\"", `{"type":"AgentUpdated","chainId":1,"agentId":"0"}`} {
+		feedback(`meta={"a":[1e300,{"b":"<\u2028>"}]}`), `{"a":1,"a":2}`, `[[[[`, "\"\xff\"", `{"type":"AgentUpdated","chainId":1,"agentId":"0"}`}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range fuzzSeeds() {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

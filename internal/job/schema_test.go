@@ -1,0 +1,335 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+const (
+	schemaFile = "../../docs/job.schema.json"
+	jobsPage   = "../../docs/jobs.md"
+)
+
+// difference is what Parse refuses and the schema cannot say. The schema refuses nothing that Parse takes.
+type difference struct {
+	problem string                              // in Parse's refusal
+	only    func(path string, line []byte) bool // nil: always
+	doc     string                              // in docs/jobs.md, where it is explained
+	example string
+}
+
+func differences() []difference {
+	return []difference{
+		{"wrong checksum", nil, "EIP-55", feedback(`clientAddress="0x8004ba17c55a88189AE136b182e5fdA19dE9b63A"`)},
+		{"is given twice", nil, "given twice", `{"type":"AgentUpdated","chainId":8453,"agentId":1,"agentId":2}`},
+		{"bytes long; a job may have", nil, "256 KiB", feedback(`tag1="` + strings.Repeat("x", MaxBytes) + `"`)},
+		{"bytes long; it may have", nil, "4 KiB", feedback(`meta={"a":"` + strings.Repeat("x", maxMetaBytes) + `"}`)},
+		{"is longer than", hasWideText, "in bytes", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"stdio","command":"` + strings.Repeat("é", 3000) + `"}}`)},
+		{"nested deeper", nil, "34 levels", feedback(`meta=` + strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40))},
+		{"too long or too large to be kept", nil, "1e300", feedback(`meta={"a":1e999}`)},
+		{"must be at most", writtenAsText, "largest value", feedback(`timestamp="999999999999"`)},
+		{"an id has at most 256", writtenAsText, "largest value", feedback(`agentId="` + strings.Repeat("9", 78) + `"`)},
+		{"far too wide", writtenAsText, "largest value", feedback(`value="` + strings.Repeat("0", 400) + `9"`)},
+		{"has no known one", nil, "known registries", feedback(`chainId=999999`)},
+		{"knows no value", nil, "`payloadTemplate`", feedback(`action={"payloadTemplate":{"a":"{{nobody}}"}}`)},
+		{"belongs to HTTP, to MCP or to Herald", nil, "belong to HTTP", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a","headers":{"hOsT":"b"}}}`)},
+		{"both give an Authorization", nil, "beside an `Authorization` header", oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"x"}},"auth_token":"y"}`)},
+		{"must be an http or https URL", nil, "syntax of a URL", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a/%zz"}}`)},
+	}
+}
+
+// explain tells whether a refusal is one of the known differences.
+func explain(known []difference, r *Refusal, line []byte) bool {
+	return slices.ContainsFunc(known, func(d difference) bool {
+		return strings.Contains(r.Problem, d.problem) && (d.only == nil || d.only(r.Path, line))
+	})
+}
+
+// writtenAsText tells whether the value at a path, by its last name, is a string.
+func writtenAsText(path string, line []byte) bool {
+	name := path[strings.LastIndexByte(path, '.')+1:]
+	return bytes.Contains(line, []byte(`"`+name+`":"`))
+}
+
+// hasWideText tells whether characters and bytes are two numbers.
+func hasWideText(_ string, line []byte) bool {
+	return bytes.IndexFunc(line, func(r rune) bool { return r > unicode.MaxASCII }) >= 0
+}
+
+func loadSchema(t testing.TB) map[string]any {
+	t.Helper()
+	raw, err := os.ReadFile(schemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc.(map[string]any)
+}
+
+func compileSchema(doc any) (*jsonschema.Schema, error) {
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("job.schema.json", doc); err != nil {
+		return nil, err
+	}
+	return c.Compile("job.schema.json")
+}
+
+// sample is a line and what becomes of it.
+type sample struct {
+	name    string
+	line    []byte
+	value   any      // nil when it is no JSON
+	refusal *Refusal // Parse's; nil: taken
+	excused bool     // the schema need not refuse it
+}
+
+func newSample(known []difference, name string, line []byte) sample {
+	s := sample{name: name, line: line}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
+	if err == nil {
+		s.value = value
+	}
+	if _, err := Parse(line, Limits{}); err != nil {
+		s.refusal = err.(*Refusal)
+		s.excused = explain(known, s.refusal, line)
+	}
+	return s
+}
+
+// disagrees says how a schema and Parse differ about a sample, "" if they do not.
+func (s sample) disagrees(schema *jsonschema.Schema) string {
+	taken := s.value != nil && schema.Validate(s.value) == nil
+	switch {
+	case taken && s.refusal != nil && !s.excused:
+		return fmt.Sprintf("%s: the schema takes what Parse refuses (%v): %.600s", s.name, s.refusal, s.line)
+	case !taken && s.refusal == nil:
+		return fmt.Sprintf("%s: the schema refuses what Parse takes (%v): %.600s", s.name, schema.Validate(s.value), s.line)
+	}
+	return ""
+}
+
+// samples are the fuzz corpus, 1,000 generated jobs, and all neighbours of a few: every value in them replaced by every strange one.
+func samples(t testing.TB) []sample {
+	t.Helper()
+	var all []sample
+	known := differences()
+	for i, s := range fuzzSeeds() {
+		all = append(all, newSample(known, fmt.Sprintf("fuzz seed %d", i), []byte(s)))
+	}
+	files, err := filepath.Glob("testdata/fuzz/FuzzParse/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		all = append(all, newSample(known, file, corpusEntry(t, file)))
+	}
+	for seed := range uint64(1000) {
+		g := &generator{rand.New(rand.NewPCG(seed, 1))}
+		all = append(all, newSample(known, fmt.Sprintf("seed %d", seed), g.job()))
+	}
+	for i, whole := range wholeJobs() {
+		for k, line := range neighbours(decodeJob(t, whole)) {
+			all = append(all, newSample(known, fmt.Sprintf("neighbour %d of whole job %d", k, i), line))
+		}
+	}
+	for i, line := range contradictoryJobs() {
+		all = append(all, newSample(known, fmt.Sprintf("contradictory job %d", i), []byte(line)))
+	}
+	return all
+}
+
+// corpusEntry reads a []byte from a file of Go's fuzzing.
+func corpusEntry(t testing.TB, file string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(raw), "[]byte(")
+	text, err := strconv.Unquote(strings.TrimSuffix(strings.TrimSpace(rest), ")"))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return []byte(text)
+}
+
+// TestJobSchema: the published schema and Parse take the same jobs, but for what is listed above and in docs/jobs.md.
+func TestJobSchema(t *testing.T) {
+	t.Parallel()
+	schema, err := compileSchema(loadSchema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, refused, shown := 0, 0, 0
+	all := samples(t)
+	for _, s := range all {
+		if s.refusal == nil {
+			taken++
+		} else {
+			refused++
+		}
+		if why := s.disagrees(schema); why != "" && shown < 20 {
+			shown++
+			t.Error(why)
+		}
+	}
+	if taken < 500 || refused < 500 {
+		t.Errorf("%d jobs were taken and %d refused: the generator makes too few of one", taken, refused)
+	}
+
+	t.Run("without a rule", func(t *testing.T) { findEachLostRule(t, schema, all) })
+
+	page, err := os.ReadFile(jobsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := differences()
+	for _, d := range known {
+		s := newSample(known, d.problem, []byte(d.example))
+		if s.refusal == nil || !strings.Contains(s.refusal.Problem, d.problem) || !s.excused {
+			t.Errorf("the example of %q is refused with %v", d.problem, s.refusal)
+		} else if schema.Validate(s.value) != nil {
+			t.Errorf("%q is no difference: the schema refuses its example too", d.problem)
+		}
+		if !strings.Contains(string(page), d.doc) {
+			t.Errorf("docs/jobs.md does not explain %q: it lacks the words %q", d.problem, d.doc)
+		}
+	}
+}
+
+// findEachLostRule: the samples find every rule that is taken out of the schema, so that the comparison can fail.
+func findEachLostRule(t *testing.T, schema *jsonschema.Schema, all []sample) {
+	// Only what a rule has a part in refusing can tell that it is gone.
+	refusedBy := map[string][]sample{}
+	for _, s := range all {
+		if s.refusal == nil || s.excused || s.value == nil {
+			continue
+		}
+		for rule := range rulesIn(schema.Validate(s.value)) {
+			refusedBy[rule] = append(refusedBy[rule], s)
+		}
+	}
+	rules := rulesOf(loadSchema(t), nil)
+	if len(rules) < 100 {
+		t.Fatalf("the schema has %d rules", len(rules))
+	}
+	for _, rule := range rules {
+		doc := loadSchema(t)
+		takeOut(doc, rule)
+		without, err := compileSchema(doc)
+		if err != nil {
+			t.Fatalf("without %v: %v", rule, err)
+		}
+		name := "/" + strings.Join(rule, "/")
+		found := false
+		for at := name; !found && at != ""; at = at[:strings.LastIndexByte(at, '/')] { // an error may name only what the rule is in
+			found = slices.ContainsFunc(refusedBy[at], func(s sample) bool { return without.Validate(s.value) == nil })
+		}
+		if !found {
+			t.Errorf("nothing tells that the schema lost its rule %s; %d samples break it", name, len(refusedBy[name]))
+		}
+	}
+}
+
+// rulesIn are the places of all keywords that a validation's error names, and of those that they are in.
+func rulesIn(err error) map[string]bool {
+	rules := map[string]bool{}
+	var walk func(*jsonschema.ValidationError)
+	walk = func(v *jsonschema.ValidationError) {
+		_, at, _ := strings.Cut(v.SchemaURL, "#")
+		at = strings.Join(append([]string{at}, v.ErrorKind.KeywordPath()...), "/")
+		for ; at != ""; at = at[:strings.LastIndexByte(at, '/')] {
+			rules[at] = true
+		}
+		for _, cause := range v.Causes {
+			walk(cause)
+		}
+	}
+	var v *jsonschema.ValidationError
+	if errors.As(err, &v) {
+		walk(v)
+	}
+	return rules
+}
+
+// rulesOf lists the paths of the keywords that refuse something.
+func rulesOf(v any, at []string) (rules [][]string) {
+	switch v := v.(type) {
+	case map[string]any:
+		named := len(at) > 0 && (at[len(at)-1] == "properties" || at[len(at)-1] == "$defs") // names of fields, not keywords
+		for name, e := range v {
+			path := append(slices.Clone(at), name)
+			if !named && slices.Contains([]string{"type", "enum", "const", "pattern", "not", "minimum", "maximum", "minLength", "maxLength", "maxItems",
+				"maxProperties", "required", "propertyNames", "items", "additionalProperties", "unevaluatedProperties"}, name) &&
+				!slices.Contains(at, "if") && !slices.Contains(at, "not") { // what is in them does not refuse by itself
+				rules = append(rules, path)
+			}
+			rules = append(rules, rulesOf(e, path)...)
+		}
+	case []any:
+		for i, e := range v {
+			rules = append(rules, rulesOf(e, append(slices.Clone(at), strconv.Itoa(i)))...)
+		}
+	}
+	return rules
+}
+
+func takeOut(v any, path []string) {
+	for ; len(path) > 1; path = path[1:] {
+		switch of := v.(type) {
+		case map[string]any:
+			v = of[path[0]]
+		case []any:
+			i, _ := strconv.Atoi(path[0])
+			v = of[i]
+		}
+	}
+	delete(v.(map[string]any), path[0])
+}
+
+// TestJobsPage: every job in docs/jobs.md is taken by Parse and by the schema.
+func TestJobsPage(t *testing.T) {
+	t.Parallel()
+	schema, err := compileSchema(loadSchema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(jobsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, kinds := differences(), map[Kind]bool{}
+	for i, block := range strings.Split(string(page), "```json\n")[1:] {
+		body, _, _ := strings.Cut(block, "```")
+		s := newSample(known, fmt.Sprintf("block %d", i+1), []byte(body))
+		if s.refusal != nil {
+			t.Errorf("%s: %v: %s", s.name, s.refusal, body)
+		} else if why := s.disagrees(schema); why != "" {
+			t.Error(why)
+		} else {
+			kinds[mustParse(t, body).Kind] = true
+		}
+		var v any
+		if err := json.Unmarshal([]byte(body), &v); err != nil {
+			t.Errorf("%s: %v", s.name, err)
+		}
+	}
+	if len(kinds) != 5 {
+		t.Errorf("the page shows jobs of the kinds %v, want all five", kinds)
+	}
+}
