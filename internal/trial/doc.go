@@ -4,7 +4,7 @@
 // What lives here: Site (services, programs, workers, what was enqueued), Agents (MCP servers in this process that record
 // every call and can be made to misbehave), Foreign (programs of somebody else's), and what is read from them afterwards: Calls, Rows,
 // Figures. The chaos tests (build tag chaos, `make chaos`), the tests with other people's MCP servers (build tag thirdparty, `make
-// thirdparty`) and `make bench` stand on it.
+// thirdparty`) and `make bench` stand on it, as does TestOutageLog, in every test run: what a worker's log says of outages.
 //
 // What does not: any of Herald's own code but internal/embedded. Jobs go in through the enqueue program, workers are the worker
 // program, and the rows are read with SQL from the columns that DESIGN §4 promises; so a trial fails for what people outside
