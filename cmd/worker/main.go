@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -97,8 +97,7 @@ func execute(a app, args, environ []string) (code int) {
 		return exitMisuse
 	}
 	cfg, err := config.Load(environ)
-	// Keys have to be made before a configuration that needs them can be whole.
-	if err != nil && !strings.HasPrefix(k.Command(), "keys") {
+	if err != nil && !makesKeys(k.Command()) {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
@@ -117,6 +116,12 @@ func execute(a app, args, environ []string) (code int) {
 		return exitFailed
 	}
 	return 0
+}
+
+// makesKeys tells whether a command prints a keyset and connects to nothing: keys have to be made before a configuration that needs them
+// can be whole.
+func makesKeys(command string) bool {
+	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
 }
 
 // misuseError is a command line that cannot be meant.

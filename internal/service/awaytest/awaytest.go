@@ -3,6 +3,7 @@ package awaytest
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // Password is in every URL here. No command may say it.
@@ -32,6 +34,8 @@ type Way struct {
 	Says    []string      // all of it in one line of what the command says
 	// Schema: only the schema is wrong, and commands that see to it have nothing to complain about.
 	Schema bool
+	// Queue: only the queue's address is wrong, and commands that put nothing into Redis have nothing to complain about.
+	Queue bool
 }
 
 // Flag is the command line's --timeout: the way's, else one that a loaded machine does not exceed.
@@ -53,7 +57,7 @@ func Ways(t testing.TB) []Way {
 	own := func(databaseURL string) []string { return []string{"DATABASE_URL=" + databaseURL, queue, keys} }
 	in := func(dir string) []string { return []string{"HERALD_DATA=" + dir} }
 	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
-	empty := embeddedtest.Postgres(t, nil)
+	empty, migrated := embeddedtest.Postgres(t, nil), embeddedtest.Postgres(t, migrate)
 	nothing := filepath.Join(t.TempDir(), "none")
 	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
 	write(t, filepath.Join(broken, "run.json"), "not JSON")
@@ -70,6 +74,8 @@ func Ways(t testing.TB) []Way {
 		{Name: "no such database", Env: own(otherDatabase(t, empty)),
 			Says: []string{"Postgres refuses the connection", `database "nowhere" does not exist`, "in DATABASE_URL"}},
 		{Name: "pending migrations", Env: own(empty), Says: []string{"the database lacks", "run `worker migrate`"}, Schema: true},
+		{Name: "a REDIS_URL that names no database", Env: []string{"DATABASE_URL=" + migrated, "REDIS_URL=redis://:" + Password + "@127.0.0.1/none", keys},
+			Says: []string{"REDIS_URL", "cannot be read", "check host, port and database number"}, Queue: true},
 		{Name: "no worker ever ran here", Env: in(nothing), Says: []string{"there is no database", "no worker is running on " + nothing, "Set HERALD_DATA"}},
 		{Name: "the data folder is held, or its worker is starting", Env: in(heldFolder(t)), Timeout: brief,
 			Says: []string{fmt.Sprintf("is held by process %d", os.Getpid()), "within 300ms", "Try again later"}},
@@ -104,6 +110,11 @@ func (w Way) Complaint(code int, out, errs string) string {
 		return "the password is told"
 	}
 	return ""
+}
+
+func migrate(ctx context.Context, address string) error {
+	_, err := store.Migrate(ctx, secret.New(address))
+	return err
 }
 
 func keyset(t testing.TB) string {
