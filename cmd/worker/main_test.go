@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -23,8 +25,17 @@ func TestMain(m *testing.M) { embeddedtest.Main(m, devnettest.Leftovers()...) }
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code = run(t.Context(), args, append([]string{"HERALD_DATA=" + t.TempDir()}, env...), &stdout, &stderr)
+	defaults := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
+	code = run(t.Context(), args, append(defaults, env...), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
+}
+
+// answeringGateway is an IPFS gateway for those who ask whether there is one; the public ones are not for tests.
+func answeringGateway(t testing.TB) string {
+	t.Helper()
+	s := httptest.NewServer(ipfstest.New().Handler())
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 func services(t testing.TB) (env []string, databaseURL string) {
@@ -191,7 +202,7 @@ func TestDoctorNamesWhatIsAway(t *testing.T) {
 	for _, f := range findings {
 		got += fmt.Sprintf("%s=%t ", f.Check, f.OK)
 	}
-	if want := "configuration=true postgres=false redis=false keyset=true chain 1=false chain 8453=false stdio=false "; got != want {
+	if want := "configuration=true keyset=true postgres=false redis=false port=true chain 1=false chain 8453=false gateways=true stdio=false "; got != want {
 		t.Errorf("%s", got)
 	}
 }

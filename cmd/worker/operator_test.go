@@ -34,7 +34,8 @@ type desk struct {
 func newDesk(t testing.TB) *desk {
 	t.Helper()
 	databaseURL, redisURL := embeddedtest.Postgres(t, migrated), embeddedtest.Redis(t)
-	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + newKeyset(t), "HERALD_LOG_LEVEL=error"}}
+	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + newKeyset(t), "HERALD_LOG_LEVEL=error",
+		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
 	var err error
 	if d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)}); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,9 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(a *app) error {
+	for _, m := range a.cfg.Misspelt() {
+		a.log.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Words())
+	}
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Logger: a.log})
 }
 
@@ -37,7 +40,11 @@ func (c *configCmd) Run(a *app) error {
 		if value == "" {
 			value = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t(%s)\n", s.Name, printable(value), s.Source)
+		source := s.Source
+		if source == "not read" && s.Help != "" {
+			source = s.Help
+		}
+		fmt.Fprintf(w, "%s\t%s\t(%s)\n", printable(s.Name), printable(value), printable(source))
 	}
 	return w.Flush()
 }

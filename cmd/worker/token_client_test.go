@@ -186,7 +186,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(0, "ok oauth warning: http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
+	d.oauth(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
 
 	asked := len(s.Requests())
 	d.oauth(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)

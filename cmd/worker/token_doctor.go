@@ -26,6 +26,9 @@ func (d *doctor) tokens(st *store.Store) {
 	switch {
 	case err != nil:
 		d.add("tokens", err, "")
+	case t.stored > 0 && t.fault() == nil && len(t.soon) > 0:
+		d.warn("tokens", t.words())
+		d.issuers(t.issuers)
 	case t.stored > 0:
 		d.add("tokens", t.fault(), t.words())
 		d.issuers(t.issuers)
@@ -57,7 +60,11 @@ func (d *doctor) issuers(of map[issuerOf]int) {
 			_, err := client.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""}, i.name)
 			return err
 		})
-		text, err := issuerWords(i.name, of[i], err)
+		text, away, err := issuerWords(i.name, of[i], err)
+		if away {
+			d.warn("oauth", text)
+			continue
+		}
 		d.add("oauth", err, text)
 	}
 	if n := len(all) - maxAsked; n > 0 {
@@ -66,16 +73,16 @@ func (d *doctor) issuers(of map[issuerOf]int) {
 }
 
 // issuerWords are about an authorization server that was asked. That it is away holds nothing yet, and may have passed when a token ends.
-func issuerWords(name string, stored int, err error) (string, error) {
+func issuerWords(name string, stored int, err error) (text string, isAway bool, _ error) {
 	name = printable(short(name))
 	var away *oauth.UnavailableError
 	switch {
 	case err == nil:
-		return fmt.Sprintf("%s answers; %d stored credentials get their tokens there", name, stored), nil
+		return fmt.Sprintf("%s answers; %d stored credentials get their tokens there", name, stored), false, nil
 	case errors.As(err, &away) && !forbidden(err):
-		return fmt.Sprintf("warning: %s, which gives the tokens of %d stored credentials: %v", name, stored, err), nil
+		return fmt.Sprintf("%s, which gives the tokens of %d stored credentials: %v", name, stored, err), true, nil
 	}
-	return "", fmt.Errorf("%s, which gives the tokens of %d stored credentials: %w", name, stored, err)
+	return "", false, fmt.Errorf("%s, which gives the tokens of %d stored credentials: %w", name, stored, err)
 }
 
 // issuerOf is an authorization server; origin only when it is the agent's own.
@@ -141,7 +148,7 @@ func (t *tokenCheckup) words() string {
 	if len(t.soon) == 0 {
 		return fmt.Sprintf("%d are stored, none expires within 7 days", t.stored)
 	}
-	return fmt.Sprintf("%d are stored; warning: %d expire within 7 days: %s", t.stored, len(t.soon), firstOf(t.soon))
+	return fmt.Sprintf("%d are stored; %d expire within 7 days: %s", t.stored, len(t.soon), firstOf(t.soon))
 }
 
 // firstOf names a few.

@@ -154,7 +154,7 @@ func TestTokenSet(t *testing.T) {
 	d.answers(0, "8453:42 https://other.example header X-Api-Key", "", "", "token", "list")
 	d.answers(0, "token stored for https://agent.example, sent as Authorization: Bearer token stored for https://other.example, sent as the header X-Api-Key, until 20",
 		"", "", "agent", "show", "8453:42")
-	d.answers(0, "tokens 3 are stored; warning: 1 expire within 7 days: 8453:42 for https://other.example at 20", "", "", "doctor")
+	d.answers(0, "warn tokens 3 are stored; 1 expire within 7 days: 8453:42 for https://other.example at 20", "", "", "doctor")
 
 	d.answers(1, "no token of agent 8453:42 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" is stored for https://nobody.example", "", "",
 		"token", "remove", "8453:42", "--origin", "https://nobody.example")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -300,6 +301,23 @@ func (c *Config) consistent() (faults []error) {
 		faults = append(faults, &Error{"HERALD_KEYSET", "is not set although DATABASE_URL is: secrets in that database need a key that outlives this machine. Make one with `worker keys init` and set HERALD_KEYSET or HERALD_KEYSET_FILE"})
 	}
 	return faults
+}
+
+// fingerprinted are settings that may hold something secret although they are none themselves: arguments of a command, a key in a path.
+var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY"}
+
+// Public is every effective setting as others than the operator's own terminal may see it: of a secret only whether it is set, of what may
+// hold one a fingerprint. Two processes with the same settings have the same.
+func (c *Config) Public() map[string]string {
+	public := make(map[string]string, len(c.texts))
+	for name, text := range c.texts {
+		if text != "" && slices.Contains(fingerprinted, name) {
+			sum := sha256.Sum256([]byte(text))
+			text = fmt.Sprintf("fingerprint %x", sum[:4])
+		}
+		public[name] = text
+	}
+	return public
 }
 
 // Registries gives the registries of a chain: configured ones, the rest from the known deployment. A zero address is one that

@@ -55,3 +55,32 @@ func TestEditDistance(t *testing.T) {
 		}
 	}
 }
+
+// What a running worker tells of its settings holds no secret, and differs where the settings do.
+func TestPublic(t *testing.T) {
+	t.Parallel()
+	load := func(environ ...string) map[string]string {
+		cfg, err := Load(environ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.Public()
+	}
+	const command, other = `HERALD_STDIO_COMMANDS=[["/bin/agent","hunter2"]]`, `HERALD_STDIO_COMMANDS=[["/bin/agent","hunter3"]]`
+	a := load("HERALD_API_TOKEN=hunter2", "RPC_URL_8453=http://a/hunter2", "REDIS_URL=redis://:hunter2@a", command, "IPFS_GATEWAYS=https://a/hunter2", "HERALD_CONCURRENCY=7",
+		"HERALD_NEW=hunter2")
+	for name, value := range a {
+		if strings.Contains(value, "hunter2") {
+			t.Errorf("%s tells a secret: %s", name, value)
+		}
+	}
+	for name, want := range map[string]string{"HERALD_API_TOKEN": mask, "RPC_URL_8453": mask, "REDIS_URL": mask, "DATABASE_URL": "", "HERALD_CONCURRENCY": "7",
+		"HERALD_LISTEN": "127.0.0.1:8080"} {
+		if a[name] != want {
+			t.Errorf("%s: %q, want %q", name, a[name], want)
+		}
+	}
+	if name := "HERALD_STDIO_COMMANDS"; a[name] != load(command)[name] || a[name] == load(other)[name] || load()[name] != "" {
+		t.Errorf("%q, %q", a[name], load(other)[name])
+	}
+}

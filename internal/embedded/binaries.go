@@ -31,6 +31,9 @@ var postgresDirs = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
+// redisDirs are looked through after PATH: cron and sudo often leave folders out of it; Homebrew's is missing for launchd.
+var redisDirs = []string{"/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"}
+
 // postgresBinaries is one set of server programs.
 type postgresBinaries struct {
 	dir     string
@@ -256,8 +259,10 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 	var places []place
 	names := []string{"redis-server", "valkey-server"}
 	for _, name := range names {
-		// cron and sudo often leave the sbin folders out of PATH; Homebrew's is missing for launchd.
-		paths := []string{"/usr/bin/" + name, "/usr/local/bin/" + name, "/opt/homebrew/bin/" + name}
+		var paths []string
+		for _, dir := range redisDirs {
+			paths = append(paths, filepath.Join(dir, name))
+		}
 		if path, err := exec.LookPath(name); err == nil && filepath.IsAbs(path) {
 			paths = append([]string{path}, paths...)
 		}

@@ -30,7 +30,8 @@ func DefaultCacheDir() string {
 	return defaultDir(systemCacheDir, "XDG_CACHE_HOME", ".cache")
 }
 
-const systemCacheDir = "/var/cache/herald"
+// systemCacheDir is what root fills for everybody. A variable, like postgresDirs, so that a test can have a machine without programs.
+var systemCacheDir = "/var/cache/herald"
 
 func defaultDir(root, variable, belowHome string) string {
 	if os.Geteuid() == 0 {

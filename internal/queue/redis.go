@@ -109,6 +109,21 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 	return nil
 }
 
+// AppendOnly is what Redis' setting appendonly is, "yes" or "no"; empty when the server does not tell.
+func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
+	info, err := q.rdb.Info(ctx, "persistence").Result()
+	if err != nil {
+		return "", fmt.Errorf("ask Redis for its append-only file: %w", err)
+	}
+	switch infoField(info, "aof_enabled") {
+	case "1":
+		return "yes", nil
+	case "0":
+		return "no", nil
+	}
+	return "", nil
+}
+
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

@@ -24,7 +24,11 @@ type Config struct {
 	Ready func() (waiting, degraded map[string]string)
 
 	Metrics http.Handler // /metrics
-	Logger  *slog.Logger // default slog.Default()
+
+	// Settings is what /settings tells as JSON, to whoever may see the other pages. It holds no secret.
+	Settings map[string]string
+
+	Logger *slog.Logger // default slog.Default()
 }
 
 // Server listens from New on, so that health can be asked for while the rest is still starting.
@@ -40,6 +44,21 @@ type Server struct {
 // MonitorRoot is where the asynq web UI lives; the bare path leads there.
 const MonitorRoot = "/monitor"
 
+// SettingsPath is where the running worker tells the settings it has.
+const SettingsPath = "/settings"
+
+// CheckListen refuses an address that must not be listened on: off loopback a token is needed.
+func CheckListen(listen string, token secret.Secret) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("HERALD_LISTEN %q is not host:port", listen)
+	}
+	if !isLoopback(host) && token.IsZero() {
+		return fmt.Errorf("HERALD_LISTEN %s is off loopback: set HERALD_API_TOKEN, or listen on 127.0.0.1", listen)
+	}
+	return nil
+}
+
 // New listens and serves.
 func New(cfg Config) (*Server, error) {
 	if cfg.Ready == nil || cfg.Metrics == nil {
@@ -48,18 +67,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	host, _, err := net.SplitHostPort(cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("HERALD_LISTEN %q is not host:port", cfg.Listen)
-	}
-	if !isLoopback(host) && cfg.Token.IsZero() {
-		return nil, fmt.Errorf("HERALD_LISTEN %s is off loopback: set HERALD_API_TOKEN, or listen on 127.0.0.1", cfg.Listen)
+	if err := CheckListen(cfg.Listen, cfg.Token); err != nil {
+		return nil, err
 	}
 	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on HERALD_LISTEN %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, ln: ln, public: !isLoopback(host), done: make(chan struct{})}
+	s := &Server{cfg: cfg, ln: ln, public: !isLoopback(hostname(cfg.Listen)), done: make(chan struct{})}
 	s.srv = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -101,6 +116,7 @@ func (s *Server) routes() http.Handler {
 
 	closed := http.NewServeMux()
 	closed.Handle("GET /metrics", s.cfg.Metrics)
+	closed.HandleFunc("GET "+SettingsPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
 	closed.HandleFunc(MonitorRoot+"/", s.serveMonitor)
 	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))

@@ -204,6 +204,34 @@ func TestReadyWithoutAChain(t *testing.T) {
 	}
 }
 
+// The worker's settings are told to whoever may see its pages, and to nobody else.
+func TestSettings(t *testing.T) {
+	s, err := New(Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: func() (waiting, degraded map[string]string) { return nil, nil },
+		Metrics: http.NotFoundHandler(), Settings: map[string]string{"HERALD_CONCURRENCY": "7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = s.Shutdown(ctx)
+	}()
+	for name, c := range map[string]struct {
+		header map[string]string
+		status int
+		body   string
+	}{
+		"with the token":    {map[string]string{"Authorization": "Bearer " + token}, http.StatusOK, `{"HERALD_CONCURRENCY":"7"}`},
+		"without":           {nil, http.StatusUnauthorized, "unauthorized"},
+		"by another name":   {map[string]string{"Authorization": "Bearer " + token, "Host": "evil.example"}, http.StatusForbidden, "wrong_host"},
+		"from another page": {map[string]string{"Authorization": "Bearer " + token, "Origin": "https://evil.example"}, http.StatusForbidden, "wrong_origin"},
+	} {
+		if resp, body := ask(t, s, http.MethodGet, SettingsPath, c.header); resp.StatusCode != c.status || !strings.Contains(body, c.body) {
+			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
+		}
+	}
+}
+
 func TestMonitorHeaders(t *testing.T) {
 	t.Parallel()
 	s := start(t, "127.0.0.1:0", "", nil)

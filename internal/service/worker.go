@@ -51,7 +51,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.get, Logger: o.Logger,
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.get, Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err

@@ -179,6 +179,35 @@ func (s *Store) Count(ctx context.Context, f Filter) (map[Status]int64, error) {
 	return counts, nil
 }
 
+// Stuck is how many deliveries do not move, for one reason.
+type Stuck struct {
+	Status Status // Held; the others are overdue
+	Reason string
+	Count  int64
+}
+
+// overdueAfter is how late something must be before it counts: until then it may be on its way.
+const overdueAfter = time.Minute
+
+// ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran out.
+func (s *Store) ListStuck(ctx context.Context) ([]Stuck, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
+		 WHERE finished_at IS NULL AND status IN ('queued', 'running', 'waiting', 'held')
+		   AND (status = 'held' OR now() - $1::interval > CASE status WHEN 'waiting' THEN next_attempt_at WHEN 'queued' THEN handed_at
+		                                                              WHEN 'running' THEN lease_until END)
+		 GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2`, overdueAfter)
+	var stuck []Stuck
+	if err == nil {
+		stuck, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("count what is held or overdue: %w", Plain(err))
+	}
+	return stuck, nil
+}
+
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
 	ctx, cancel := s.bound(ctx)

@@ -148,6 +148,10 @@ func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string,
 		g.serveRecord(w, name)
 		return
 	}
+	if wanted == "raw" && r.URL.Path == "/ipfs/bafkqaaa" { // of no bytes, which every gateway has
+		w.Header().Set("Content-Type", "application/vnd.ipld.raw")
+		return
+	}
 	root, segments, err := splitPath(r.URL.EscapedPath())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

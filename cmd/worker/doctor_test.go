@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+// diagnosis is what the doctor said.
+type diagnosis struct {
+	t        testing.TB
+	findings []finding
+}
+
+// diagnose runs the doctor; it must end with code.
+func diagnose(t testing.TB, code int, env ...string) diagnosis {
+	t.Helper()
+	got, out, errs := worker(t, env, "doctor", "--json")
+	if got != code {
+		t.Errorf("exit code %d, want %d:\n%s%s", got, code, out, errs)
+	}
+	return diagnosis{t, decode[[]finding](t, out)}
+}
+
+// says wants a finding of the check with this mark and these words.
+func (d diagnosis) says(check, mark, text string) {
+	d.t.Helper()
+	for _, f := range d.findings {
+		if f.Check == check && f.Mark == mark && f.OK == (mark != markFail) && strings.Contains(f.Text, text) {
+			return
+		}
+	}
+	d.t.Errorf("no %s of %s says %q: %+v", mark, check, text, d.findings)
+}
+
+// saysNothing wants no finding of the check with this mark.
+func (d diagnosis) saysNothing(check, mark string) {
+	d.t.Helper()
+	if slices.ContainsFunc(d.findings, func(f finding) bool { return f.Check == check && f.Mark == mark }) {
+		d.t.Errorf("a %s of %s: %+v", mark, check, d.findings)
+	}
+}
+
+func TestDoctorOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	d := diagnose(t, 0, "HERALD_DATA="+dir, "HERALD_LISTN=:1", "REDIS_URI=redis://a")
+	d.says("configuration", markOK, "All settings are valid.")
+	d.says("configuration", markWarn, "HERALD_LISTN: nothing reads it: did you mean HERALD_LISTEN?")
+	d.says("configuration", markWarn, "REDIS_URI: nothing reads it: did you mean REDIS_URL?")
+	d.says("embedded", markOK, "No worker is running on "+dir+". Starting one would launch an embedded Postgres and Redis there.")
+	d.says("programs", markOK, "Postgres ")
+	d.says("port", markOK, "can be listened on")
+	d.says("gateways", markOK, "answers")
+	_, out, _ := worker(t, []string{"HERALD_LISTN=:1"}, "doctor")
+	if !strings.Contains(out, "ok    configuration  All settings are valid.\nwarn  configuration  HERALD_LISTN: ") {
+		t.Errorf("%s", out)
+	}
+	if _, out, _ := worker(t, []string{"HERALD_LISTN=:1"}, "config"); !strings.Contains(out, "did you mean HERALD_LISTEN?") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestDoctorOfThePort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	busy := httptest.NewServer(http.NotFoundHandler())
+	defer busy.Close()
+	diagnose(t, 1, "HERALD_LISTEN="+busy.Listener.Addr().String()).says("port", markFail, "is held by another program: stop that one, or set HERALD_LISTEN to another port")
+	diagnose(t, 1, "HERALD_LISTEN=0.0.0.0:0").says("port", markFail, "set HERALD_API_TOKEN")
+	diagnose(t, 1, "HERALD_LISTEN=192.0.2.1:8080", "HERALD_API_TOKEN=hunter2hunter2").says("port", markFail, "is not an address of this machine")
+	addr := l.Addr().String()
+	_ = l.Close()
+	diagnose(t, 0, "HERALD_LISTEN="+addr).says("port", markOK, addr+" can be listened on")
+}
+
+func TestDoctorOfGateways(t *testing.T) {
+	broken, good := ipfstest.New(), ipfstest.New()
+	broken.Behave(ipfstest.Behaviour{Status: http.StatusInternalServerError})
+	a, b := httptest.NewServer(broken.Handler()), httptest.NewServer(good.Handler())
+	defer a.Close()
+	defer b.Close()
+	gone := "http://" + embeddedtest.Address(t)
+	d := diagnose(t, 0, "IPFS_GATEWAYS="+a.URL+","+b.URL+","+gone)
+	d.says("gateways", markWarn, a.URL+": it answered 500; the others of IPFS_GATEWAYS are asked instead")
+	d.says("gateways", markWarn, gone+": ")
+	d.says("gateways", markOK, b.URL+" answers")
+	d = diagnose(t, 1, "IPFS_GATEWAYS="+a.URL+","+gone)
+	d.says("gateways", markFail, a.URL+": it answered 500; no gateway of IPFS_GATEWAYS answers")
+	d.says("gateways", markFail, gone+": ")
+}
+
+func TestDoctorOfRedis(t *testing.T) {
+	raw := embeddedtest.RealRedis(t)
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
+	defer c.Close()
+	env := []string{"DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + raw, "HERALD_KEYSET=" + newKeyset(t)}
+	for _, state := range []string{"no", "yes"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := c.ConfigSet(ctx, "appendonly", state).Err()
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := diagnose(t, 0, env...)
+		d.says("redis", markOK, "answers")
+		if state == "yes" {
+			d.saysNothing("redis", markWarn)
+			continue
+		}
+		d.says("redis", markWarn, "appendonly is no")
+		d.says("redis", markWarn, "Set appendonly yes")
+	}
+}
+
+func TestDoctorCountsWhatIsStuck(t *testing.T) {
+	d := newDesk(t)
+	diagnose(t, 0, d.env...).says("deliveries", markOK, "none is held or overdue")
+	for range 3 {
+		d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	}
+	d.ended(42, store.Outcome{Status: store.Held, Reason: "held_unknown", Free: true})
+	late := d.ended(7, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // is not overdue
+	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if tag, err := conn.Exec(t.Context(), `UPDATE herald.deliveries SET next_attempt_at = now() - interval '5 minutes' WHERE id = $1`, late); err != nil || tag.RowsAffected() != 1 {
+		t.Fatal(tag, err)
+	}
+	said := diagnose(t, 0, d.env...)
+	said.says("deliveries", markWarn, "3 held, auth_required: `worker delivery list --status held --reason auth_required`")
+	said.says("deliveries", markWarn, "1 held, held_unknown: ")
+	said.says("deliveries", markWarn, "1 overdue for more than a minute, waiting timeout: ")
+	said.saysNothing("deliveries", markOK)
+	// The command that it names shows them.
+	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")
+}
+
+// serving starts a worker and returns what it says; it ends with the test.
+func serving(t testing.TB, env ...string) *watched {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	said := &watched{want: "delivering", seen: make(chan struct{})}
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, nil, env, &bytes.Buffer{}, said) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case <-ended:
+		case <-time.After(60 * time.Second):
+			t.Errorf("the worker does not end:\n%s", said)
+		}
+	})
+	select {
+	case <-said.seen:
+	case code := <-ended:
+		ended <- code
+		t.Fatalf("it ended with %d:\n%s", code, said)
+	case <-time.After(60 * time.Second):
+		t.Fatalf("it does not start:\n%s", said)
+	}
+	return said
+}
+
+// The running worker's settings count, not this shell's.
+func TestDoctorOfTheRunningWorker(t *testing.T) {
+	keyset, database := newKeyset(t), embeddedtest.Postgres(t, migrated)
+	addr := embeddedtest.Address(t)
+	common := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + database, "HERALD_QUEUE=embedded",
+		"HERALD_KEYSET=" + keyset, "HERALD_LISTEN=" + addr, "IPFS_GATEWAYS=" + answeringGateway(t)}
+	own := []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=16", "HERALD_BINDNIG=off", "RPC_URL_8453=http://127.0.0.1:1/hunter2hunter2"}
+	said := serving(t, slices.Concat(common, own)...)
+	if !strings.Contains(said.String(), "did you mean HERALD_BINDING?") {
+		t.Errorf("the worker does not warn of a misspelt name:\n%s", said)
+	}
+	// A program of another user's, or a stranger's page, gets nothing.
+	resp, err := http.Get("http://" + addr + "/settings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the token: %d", resp.StatusCode)
+	}
+
+	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
+	d.says("port", markOK, addr+" is held by the running worker (process ")
+	d.says("worker", markWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
+		"RPC_URL_8453 is set there, not set here. Start it again")
+	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", markWarn, "another HERALD_API_TOKEN")
+	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
+	d.says("worker", markOK, "the running worker has the settings of this shell")
+	// Without its data folder it is found at its address.
+	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_QUEUE="})
+	d = diagnose(t, 1, elsewhere...)
+	d.says("port", markOK, addr+" is held by a running worker")
+	d.says("worker", markWarn, "HERALD_QUEUE is embedded there, not set here; REDIS_URL is not set there, set here")
+	for _, f := range d.findings {
+		if strings.Contains(f.Text, "hunter2") {
+			t.Errorf("a secret is told: %+v", f)
+		}
+	}
+}
+
+func TestDoctorOfPrograms(t *testing.T) {
+	// A cluster of a version that is not here.
+	dir := t.TempDir()
+	data := filepath.Join(dir, "postgres", "data")
+	if err := errors.Join(os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // a cluster of root's own would be refused for that
+		for _, path := range []string{dir, filepath.Dir(data), data} {
+			if err := os.Chown(path, 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	diagnose(t, 1, "HERALD_DATA="+dir).says("programs", markFail, "was written by Postgres 12 and needs that version")
+
+	d := &doctor{app: &app{cfg: mustLoad(t)}}
+	d.tellPrograms(embedded.Programs{NoPostgres: &embedded.NoBinariesError{}, NoRedis: fmt.Errorf("%w (x is old)", embedded.ErrNoRedis)})
+	said := diagnosis{t, d.findings}
+	said.says("programs", markWarn, "no usable Postgres was found on this machine")
+	said.says("programs", markWarn, "`worker embedded fetch` does that now")
+	said.says("programs", markWarn, "no usable redis-server or valkey-server on this machine (x is old): the queue would run inside the worker (miniredis)")
+	d = &doctor{app: &app{cfg: mustLoad(t)}}
+	d.tellPrograms(embedded.Programs{NoPostgres: &embedded.AccountError{Problem: "nobody may"}, Redis: "redis-server 7"})
+	said = diagnosis{t, d.findings}
+	said.says("programs", markFail, "nobody may")
+	said.says("programs", markOK, "redis-server 7")
+}
+
+// mustLoad is the configuration of an empty environment.
+func mustLoad(t testing.TB) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/server"
+)
+
+// port looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings are compared with this
+// shell's.
+func (d *doctor) port() {
+	if d.run.Listen != "" {
+		d.add("port", nil, fmt.Sprintf("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID))
+		d.compare(d.run.Listen)
+		return
+	}
+	if err := server.CheckListen(d.cfg.Listen, d.cfg.APIToken); err != nil {
+		d.add("port", err, "")
+		return
+	}
+	l, err := net.Listen("tcp", d.cfg.Listen)
+	switch {
+	case err == nil:
+		_ = l.Close()
+		d.add("port", nil, d.cfg.Listen+" can be listened on")
+	case errors.Is(err, syscall.EADDRINUSE) && d.isWorker(d.cfg.Listen):
+		d.add("port", nil, d.cfg.Listen+" is held by a running worker")
+		d.compare(d.cfg.Listen)
+	case errors.Is(err, syscall.EADDRINUSE):
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", d.cfg.Listen), "")
+	case errors.Is(err, syscall.EACCES):
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", d.cfg.Listen), "")
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s is not an address of this machine", d.cfg.Listen), "")
+	default:
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s cannot be listened on: %w", d.cfg.Listen, err), "")
+	}
+}
+
+// isWorker tells whether whoever listens there is a Herald worker.
+func (d *doctor) isWorker(listen string) bool {
+	var health struct{ Status string }
+	code, err := d.ask(listen, "/healthz", secret.Secret{}, &health)
+	return err == nil && code == http.StatusOK && health.Status == "alive"
+}
+
+// compare names the settings that the running worker has and this shell would give it otherwise.
+func (d *doctor) compare(listen string) {
+	var there map[string]string
+	switch code, err := d.ask(listen, server.SettingsPath, d.cfg.APIToken, &there); {
+	case err != nil:
+		d.warn("worker", fmt.Sprintf("the running worker's settings cannot be asked for at %s: it does not answer", listen))
+	case code == http.StatusUnauthorized:
+		d.warn("worker", "the running worker has another HERALD_API_TOKEN than this shell: with the same, its settings are compared here")
+	case code != http.StatusOK:
+		d.warn("worker", fmt.Sprintf("the running worker does not tell its settings (HTTP %d): it may be of an older version", code))
+	default:
+		if differ := differences(there, d.cfg.Public()); len(differ) > 0 {
+			d.warn("worker", "the running worker has other settings than this shell, and goes by its own: "+strings.Join(differ, "; ")+
+				". Start it again with the ones that are meant")
+			return
+		}
+		d.add("worker", nil, "the running worker has the settings of this shell")
+	}
+}
+
+// differences are in words. The data folder is known to be the same, and how much is logged is each process's own.
+func differences(there, here map[string]string) (said []string) {
+	names := map[string]bool{}
+	for _, settings := range []map[string]string{there, here} {
+		for name := range settings {
+			names[name] = true
+		}
+	}
+	for _, own := range []string{"HERALD_DATA", "HERALD_LOG_LEVEL", "HERALD_LOG_FORMAT"} {
+		delete(names, own)
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		a, b := there[name], here[name]
+		if a == b {
+			continue
+		}
+		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, short(cmp.Or(masked(a), "not set")), short(cmp.Or(masked(b), "not set"))))
+	}
+	return said
+}
+
+// masked tells of a secret that it is set.
+func masked(value string) string {
+	if value != "" && strings.Trim(value, "*") == "" {
+		return "set"
+	}
+	return value
+}
+
+// maxAnswer is far more than a worker's settings take.
+const maxAnswer = 1 << 20
+
+// ask gets JSON from whoever listens there on this machine. Only a worker gets the token.
+func (d *doctor) ask(listen, path string, token secret.Secret, v any) (status int, err error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return 0, err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	transport := &http.Transport{Proxy: nil, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	err = d.within(func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
+		if err != nil {
+			return err
+		}
+		if !token.IsZero() {
+			req.Header.Set("Authorization", "Bearer "+token.Reveal())
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if status = resp.StatusCode; status != http.StatusOK {
+			return nil
+		}
+		return json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(v)
+	})
+	return status, err
+}

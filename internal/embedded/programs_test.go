@@ -1,0 +1,46 @@
+package embedded
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// On a machine without any program, each is missed and nothing is made or fetched.
+func TestFindPrograms(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Dir(dir), dir} { // the servers' account passes
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := FindPrograms(t.Context(), dir, "")
+	if errors.Is(here.NoRedis, ErrNoRedis) || here.NoPostgres != nil {
+		t.Logf("not all of it is on this machine: %+v", here)
+	}
+	dirs, redis, system := postgresDirs, redisDirs, systemCacheDir
+	t.Cleanup(func() { postgresDirs, redisDirs, systemCacheDir = dirs, redis, system })
+	postgresDirs, redisDirs, systemCacheDir = nil, nil, filepath.Join(dir, "none")
+	t.Setenv("PATH", "")
+	got := FindPrograms(t.Context(), dir, filepath.Join(dir, "empty"))
+	var none *NoBinariesError
+	if !errors.As(got.NoPostgres, &none) || !errors.Is(got.NoRedis, ErrNoRedis) || got.Postgres+got.Redis != "" {
+		t.Errorf("%+v", got)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("something was made: %v %v", left, err)
+	}
+
+	// One that is too old is named.
+	old := filepath.Join(dir, "redis-server")
+	if err := os.WriteFile(old, []byte("#!/bin/sh\necho Redis server v=5.0.7 sha=0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	redisDirs = []string{dir}
+	got = FindPrograms(t.Context(), dir, filepath.Join(dir, "empty"))
+	if !errors.Is(got.NoRedis, ErrNoRedis) || !strings.Contains(got.NoRedis.Error(), old) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,45 @@
+package ipfs_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+func TestProbe(t *testing.T) {
+	guard, err := netguard.New(netguard.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, b := range []ipfstest.Behaviour{{}, {Status: http.StatusInternalServerError}, {Status: http.StatusNotFound}, {HTML: true}} {
+		g := ipfstest.New()
+		g.Behave(b)
+		s := httptest.NewServer(g.Handler())
+		t.Cleanup(s.Close)
+		urls = append(urls, s.URL)
+	}
+	f, err := ipfs.New(ipfs.Config{Gateways: append(urls, "http://127.0.0.1:1/path"), Guard: guard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := f.Probe(t.Context())
+	for i, want := range []string{"", "it answered 500", "it answered 404", "it sent something else than an empty block", "could not connect to 127.0.0.1:1"} {
+		said := ""
+		if got[i].Err != nil {
+			said = got[i].Err.Error()
+		}
+		if (said == "") != (want == "") || !strings.Contains(said, want) {
+			t.Errorf("%s: %q, want %q", got[i].Gateway, said, want)
+		}
+	}
+	if got[0].Gateway != urls[0] || got[4].Gateway != "http://127.0.0.1:1" {
+		t.Errorf("%+v", got)
+	}
+}
