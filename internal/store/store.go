@@ -228,7 +228,12 @@ type Agent struct {
 // lists each try with its address.
 func Plain(err error) error {
 	var ce *pgconn.ConnectError
-	if !errors.As(err, &ce) {
+	var network net.Error
+	switch {
+	case errors.As(err, &ce):
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return netguard.Explain("Postgres", 0, err)
+	default:
 		return err
 	}
 	cause := ce.Unwrap()
