@@ -22,7 +22,8 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 # What --version says: the tag, the commits since, the commit, and -dirty; nothing where git does not serve this checkout.
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 # Without debug information a program links in half the time. Stack traces keep their lines. The version changes the link step alone.
-LINK      := -ldflags='-s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$(VERSION)'
+LDFLAGS   := -s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$(VERSION)
+LINK      := -ldflags='$(LDFLAGS)'
 # Pinned tools, in a module of their own (tools/go.mod).
 TOOL      := $(GO) tool -modfile=tools/go.mod
 
@@ -81,15 +82,16 @@ services: ## Fetch what the embedded Postgres and Redis need, if this machine la
 	$(GO) build $(LINK) -o bin/ ./cmd/worker
 	bin/worker embedded fetch
 
+# Tests that run the programs take those that were built, if they are linked with the same flags (TRIAL_LDFLAGS).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
 # package more than there are cores at a time, since some only wait, and half as many collections: 339 s after a fresh clone instead of 377.
 .PHONY: test
-test: services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=4m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
+	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=4m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: race
-race: services ## Run all tests under the race detector (needs a C compiler).
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=15m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+race: build services ## Run all tests under the race detector (needs a C compiler).
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=15m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,12 +17,13 @@ type Programs struct{ dir string }
 func (p Programs) worker() string  { return filepath.Join(p.dir, "worker") }
 func (p Programs) enqueue() string { return filepath.Join(p.dir, "enqueue") }
 
-// Build compiles the worker and enqueue of the tree at source into a folder, and what else is named.
+// Build compiles the worker and enqueue of the tree at source into a folder, and what else is named. TRIAL_LDFLAGS are the flags with which
+// make links: a program that is there already, linked with the same ones, stays.
 func Build(ctx context.Context, source, into string, more ...string) (Programs, error) {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return Programs{}, err
 	}
-	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", into + string(filepath.Separator), "./cmd/worker", "./cmd/enqueue"}
+	args := []string{"build", "-buildvcs=false", "-ldflags=" + cmp.Or(os.Getenv("TRIAL_LDFLAGS"), "-s -w"), "-o", into + string(filepath.Separator), "./cmd/worker", "./cmd/enqueue"}
 	cmd := exec.CommandContext(ctx, "go", append(args, more...)...)
 	cmd.Dir = source
 	if out, err := cmd.CombinedOutput(); err != nil {
