@@ -17,6 +17,7 @@ import (
 
 // answer is what a server said, read to its end.
 type answer struct {
+	host   string // that was asked
 	status int
 	header http.Header
 	body   []byte
@@ -44,7 +45,7 @@ func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden
 	case int64(len(body)) > limit:
 		return nil, fail(resp.StatusCode, fmt.Errorf("its answer is longer than %d bytes", limit))
 	}
-	a := &answer{status: resp.StatusCode, header: resp.Header, body: body}
+	a := &answer{host: req.URL.Host, status: resp.StatusCode, header: resp.Header, body: body}
 	if passing(a.status) {
 		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status, RetryAfter: retryAfter(resp.Header, c.now()), Err: fmt.Errorf("HTTP %d", a.status)}
 	}

@@ -13,6 +13,7 @@ type Server struct {
 	TokenEndpoint         string   // never empty
 	AuthorizationEndpoint string   // may be empty
 	RegistrationEndpoint  string   // may be empty
+	RevocationEndpoint    string   // may be empty; of no use to anybody but Revoke, which checks it
 	AuthMethods           []string // token_endpoint_auth_methods_supported; empty: not said, which means client_secret_basic
 	Algorithms            []string // token_endpoint_auth_signing_alg_values_supported; empty: not said
 	Challenges            []string // code_challenge_methods_supported
@@ -81,6 +82,7 @@ func readServer(o object) (s Server, err error) {
 		}
 	}
 	s.Scopes = scopes(s.Scopes)
+	s.RevocationEndpoint, _ = o.text("revocation_endpoint", maxURL)
 	s.IssParameter = o.flag("authorization_response_iss_parameter_supported")
 	s.ClientIDMetadata = o.flag("client_id_metadata_document_supported")
 	return s, nil

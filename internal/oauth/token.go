@@ -56,38 +56,44 @@ func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope st
 
 // redeem sends a form to the token endpoint, as the client that cred says.
 func (c *Client) redeem(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
-	endpoint, err := parseEndpoint(s.TokenEndpoint)
-	if err != nil {
-		return Token{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its token endpoint " + err.Error()}
-	}
-	asked := form.Get("scope")
-	header := http.Header{}
-	if err := c.authenticate(s, cred, form, header); err != nil {
-		return Token{}, err
-	}
-	req, err := http.NewRequest(http.MethodPost, endpoint.String(), strings.NewReader(form.Encode()))
-	if err != nil {
-		return Token{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its token endpoint is no URL"}
-	}
-	for name := range header {
-		req.Header.Set(name, header.Get(name))
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	hidden := []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"), form.Get("client_assertion"),
-		strings.TrimPrefix(header.Get("Authorization"), "Basic ")}
-	before := c.now()
-	a, err := c.ask(ctx, req, maxAnswer, hidden)
+	asked, before := form.Get("scope"), c.now()
+	a, hidden, err := c.postAs(ctx, s, "token endpoint", s.TokenEndpoint, cred, form)
 	if err != nil {
 		return Token{}, err
 	}
 	t, err := readToken(a, before, asked, hidden)
 	if errors.Is(err, errNoAnswer) {
-		return Token{}, &UnavailableError{Host: endpoint.Host, Status: a.status, Err: err}
+		return Token{}, &UnavailableError{Host: a.host, Status: a.status, Err: err}
 	}
 	if cred.Grant == GrantClientCredentials && form.Get("grant_type") == GrantClientCredentials {
 		t.Refresh = secret.Secret{} // some servers send one (RFC 6749 §4.4.3 advises against it), and there is nothing to do with it
 	}
 	return t, err
+}
+
+// postAs sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are the secrets that went
+// along.
+func (c *Client) postAs(ctx context.Context, s Server, what, address string, cred Credential, form url.Values) (a *answer, hidden []string, err error) {
+	endpoint, err := parseEndpoint(address)
+	if err != nil {
+		return nil, nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its " + what + " " + err.Error()}
+	}
+	header := http.Header{}
+	if err := c.authenticate(s, cred, form, header); err != nil {
+		return nil, nil, err
+	}
+	req, err := http.NewRequest(http.MethodPost, endpoint.String(), strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its " + what + " is no URL"}
+	}
+	for name := range header {
+		req.Header.Set(name, header.Get(name))
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"), form.Get("client_assertion"),
+		form.Get("token"), strings.TrimPrefix(header.Get("Authorization"), "Basic ")}
+	a, err = c.ask(ctx, req, maxAnswer, hidden)
+	return a, hidden, err
 }
 
 // authenticate adds what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2).

@@ -21,6 +21,7 @@ const (
 	authorizePath = "/authorize"
 	tokenPath     = "/token"
 	registerPath  = "/register"
+	revokePath    = "/revoke"
 
 	clickTime = 10 * time.Second
 )
@@ -40,6 +41,8 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request, form
 		s.serveToken(w, r, form)
 	case r.Method == http.MethodPost && r.URL.Path == s.path(registerPath) && !s.o.NoRegistration:
 		s.serveRegister(w, r)
+	case r.Method == http.MethodPost && r.URL.Path == s.path(revokePath) && !s.o.NoRevocation && !s.o.LegacyEndpoints:
+		s.serveRevoke(w, r, form)
 	default:
 		http.NotFound(w, r)
 	}
@@ -64,6 +67,9 @@ func (s *Server) metadata() map[string]any {
 	}
 	if !s.o.NoRegistration {
 		m["registration_endpoint"] = s.Issuer + registerPath
+	}
+	if !s.o.NoRevocation {
+		m["revocation_endpoint"], m["revocation_endpoint_auth_methods_supported"] = s.Issuer+revokePath, s.o.Methods
 	}
 	if !s.o.NoIss {
 		m["authorization_response_iss_parameter_supported"] = true

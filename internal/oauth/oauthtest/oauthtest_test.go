@@ -370,3 +370,62 @@ func TestRegisterAndVisit(t *testing.T) {
 		t.Errorf("%s", page)
 	}
 }
+
+// TestRevocation: RFC 7009. A client ends its own tokens and nobody else's; a refresh token ends with all that came of it.
+func TestRevocation(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
+	s.Register("us", "s3cret")
+	s.Register("them", "other")
+	revoke := func(name, password string, form url.Values) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/revoke", strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.SetBasicAuth(name, password)
+		status, out := do(t, req)
+		code, _ := out["error"].(string)
+		return status, code
+	}
+	status, out := ask(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {s.RefreshToken("us", "")}, "resource": {s.AgentURL}})
+	access, _ := out["access_token"].(string)
+	refresh, _ := out["refresh_token"].(string)
+	if status != http.StatusOK || access == "" || refresh == "" {
+		t.Fatal(status, out)
+	}
+	for name, tt := range map[string]struct {
+		client, password string
+		form             url.Values
+		status           int
+		code             string
+	}{
+		"no token":         {"us", "s3cret", url.Values{}, 400, "invalid_request"},
+		"two tokens":       {"us", "s3cret", url.Values{"token": {"a", "b"}}, 400, "invalid_request"},
+		"a wrong secret":   {"us", "wrong", url.Values{"token": {access}}, 401, "invalid_client"},
+		"another client's": {"them", "other", url.Values{"token": {refresh}}, 400, "invalid_grant"},
+		"and its access":   {"them", "other", url.Values{"token": {access}}, 400, "invalid_grant"},
+		"unknown":          {"us", "s3cret", url.Values{"token": {"nobody's"}, "token_type_hint": {"made-up"}}, 200, ""},
+	} {
+		if status, code := revoke(tt.client, tt.password, tt.form); status != tt.status || code != tt.code {
+			t.Errorf("%s: %d %s", name, status, code)
+		}
+	}
+	if status, _ := call(t, s, access); status != http.StatusOK {
+		t.Fatalf("the token ended by a refusal: %d", status)
+	}
+	// A wrong hint is of no account.
+	if status, code := revoke("us", "s3cret", url.Values{"token": {refresh}, "token_type_hint": {"access_token"}}); status != http.StatusOK {
+		t.Errorf("%d %s", status, code)
+	}
+	if status, _ := call(t, s, access); status != http.StatusUnauthorized {
+		t.Errorf("the access token outlives its login: %d", status)
+	}
+	if status, out := ask(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}, "resource": {s.AgentURL}}); status != http.StatusBadRequest {
+		t.Errorf("%d %v", status, out)
+	}
+	if n := len(s.Revocations()); n != 7 {
+		t.Errorf("%d revocations", n)
+	}
+}

@@ -63,6 +63,8 @@ type Options struct {
 	Lifetime time.Duration
 	// RotateRefresh gives a new refresh token with every access token; the old one, used again, ends the whole grant.
 	RotateRefresh bool
+	// NoRevocation has no revocation endpoint; RefreshOnly revokes refresh tokens, with what came of them, and no access tokens.
+	NoRevocation, RefreshOnly bool
 	// NoRefresh gives no refresh tokens.
 	NoRefresh bool
 	// Prefix begins every token, code and refresh token that is issued: something to search for.
@@ -255,6 +257,17 @@ func (s *Server) TokenRequests() []Request {
 	var out []Request
 	for _, r := range s.Requests() {
 		if !r.Agent && r.Path == s.path(tokenPath) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Revocations are the requests to the revocation endpoint.
+func (s *Server) Revocations() []Request {
+	var out []Request
+	for _, r := range s.Requests() {
+		if !r.Agent && r.Path == s.path(revokePath) {
 			out = append(out, r)
 		}
 	}

@@ -24,6 +24,7 @@ type token struct {
 	text, client, scope string
 	expires             time.Time
 	revoked             bool
+	whole               *grant // nil: it came of no login
 }
 
 // Token is an access token that was issued.
@@ -92,26 +93,13 @@ func (s *Server) newRefresh(whole *grant) string {
 
 // serveToken is RFC 6749 §3.2.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Values) {
-	for name, values := range form {
-		if len(values) > 1 {
-			refuse(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
-			return
-		}
-	}
-	if r.URL.RawQuery != "" {
-		refuse(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
-		return
-	}
-	if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded") {
-		refuse(w, http.StatusBadRequest, "invalid_request", "the body is no form")
+	if !checkForm(w, r, form) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, problem := s.authenticate(r, form)
-	if problem != "" {
-		w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
-		refuse(w, http.StatusUnauthorized, "invalid_client", problem)
+	id, ok := s.identify(w, r, form)
+	if !ok {
 		return
 	}
 	switch form.Get("grant_type") {
@@ -128,6 +116,36 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Val
 	default:
 		refuse(w, http.StatusBadRequest, "unsupported_grant_type", form.Get("grant_type"))
 	}
+}
+
+// checkForm refuses what is no form of a client's, and tells whether it is one.
+func checkForm(w http.ResponseWriter, r *http.Request, form url.Values) bool {
+	for name, values := range form {
+		if len(values) > 1 {
+			refuse(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
+			return false
+		}
+	}
+	switch {
+	case r.URL.RawQuery != "":
+		refuse(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
+		return false
+	case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded"):
+		refuse(w, http.StatusBadRequest, "invalid_request", "the body is no form")
+		return false
+	}
+	return true
+}
+
+// identify refuses whom authenticate does not know. It needs the lock.
+func (s *Server) identify(w http.ResponseWriter, r *http.Request, form url.Values) (id string, ok bool) {
+	id, problem := s.authenticate(r, form)
+	if problem != "" {
+		w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
+		refuse(w, http.StatusUnauthorized, "invalid_client", problem)
+		return "", false
+	}
+	return id, true
 }
 
 // serveCode is RFC 6749 §4.1.3 with RFC 7636 §4.6.
@@ -201,7 +219,7 @@ func (s *Server) issue(w http.ResponseWriter, form url.Values, g *grant, refresh
 	if lifetime < 0 {
 		lifetime = defaultLifetime
 	}
-	t := &token{text: s.random("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime)}
+	t := &token{text: s.random("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime), whole: g.whole}
 	s.tokens = append(s.tokens, t)
 	out := map[string]any{"access_token": t.text, "token_type": "Bearer"}
 	if s.lifetime >= 0 {

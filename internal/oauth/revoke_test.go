@@ -1,0 +1,160 @@
+package oauth
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Every way to say who a client is, against a server that checks it: what is revoked is of no use any more, and what nobody knows is no error.
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	for name, register := range map[string]func(s *oauthtest.Server) Credential{
+		"basic": func(s *oauthtest.Server) Credential {
+			s.Register("us: 100%", clientSecret)
+			return Credential{Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret)}
+		},
+		"post": func(s *oauthtest.Server) Credential {
+			s.Register("us", clientSecret)
+			return Credential{Method: MethodPost, ClientID: "us", Secret: secret.New(clientSecret)}
+		},
+		"key": func(s *oauthtest.Server) Credential {
+			s.RegisterKey("us", ecKey256.Public())
+			return Credential{Method: MethodKey, ClientID: "us", Key: secret.New(pkcs8(t, ecKey256))}
+		},
+		"public": func(s *oauthtest.Server) Credential {
+			s.Register("us", "")
+			return Credential{Method: MethodNone, ClientID: "us"}
+		},
+	} {
+		s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, RotateRefresh: true})
+		r, server := discovered(t, c, s)
+		cred := register(s)
+		cred.Grant, cred.Resource, cred.RefreshToken = GrantRefreshToken, r.URL, secret.New(s.RefreshToken(cred.ClientID, ""))
+		token, err := c.Obtain(bounded(t), server, cred, "")
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		cred.RefreshToken = token.Refresh
+		for _, of := range []struct {
+			token secret.Secret
+			hint  string
+		}{{token.Access, HintAccessToken}, {token.Refresh, HintRefreshToken}, {token.Refresh, HintRefreshToken}, {secret.New("nobody's"), "made-up"}} {
+			if err := c.Revoke(bounded(t), server, cred, of.token, of.hint); err != nil {
+				t.Errorf("%s, %s: %v", name, of.hint, err)
+			}
+			last := s.Revocations()[len(s.Revocations())-1]
+			if last.Form.Get("token") != of.token.Reveal() || last.Form.Get("token_type_hint") != of.hint || last.Form.Has("resource") || last.Form.Has("grant_type") {
+				t.Errorf("%s: %v", name, last.Form)
+			}
+		}
+		var no *RefusedError
+		if _, err := c.Obtain(bounded(t), server, cred, ""); !errors.As(err, &no) || no.Code != "invalid_grant" {
+			t.Errorf("%s: the login goes on: %v", name, err)
+		}
+	}
+}
+
+// What a revocation endpoint answers, and what is wrong with one; nothing that is sent is in an error.
+func TestRevokeAnswers(t *testing.T) {
+	t.Parallel()
+	const token = "r3fresh/token+1"
+	echo := func(status int, code string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			_ = r.ParseForm()
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"error":%q,"error_description":%q}`, code, r.Form.Get("token")+" of "+base64.StdEncoding.EncodeToString([]byte("us:"+clientSecret)))
+		}
+	}
+	for name, tt := range map[string]struct {
+		answer  http.HandlerFunc
+		code    string // of a refusal
+		says    string
+		passing bool
+		retry   time.Duration
+	}{
+		"empty":            {say(200, ""), "", "", false, 0},
+		"no content":       {say(204, ""), "", "", false, 0},
+		"babble":           {say(200, `{"error":"invalid_request"}`), "", "", false, 0},
+		"unsupported":      {say(400, `{"error":"unsupported_token_type"}`), "unsupported_token_type", "", false, 0},
+		"unknown client":   {echo(401, "invalid_client"), "invalid_client", "its words are left out", false, 0},
+		"no JSON":          {say(400, "oops"), "", "[HTTP 400]", false, 0},
+		"not there":        {http.NotFound, "", "[HTTP 404]", false, 0},
+		"redirects":        {say(307, "", "Location", "$/elsewhere"), "", "not followed", false, 0},
+		"busy":             {say(503, "", "Retry-After", "30"), "", "HTTP 503", true, 30 * time.Second},
+		"endless":          {endless, "", "longer than", true, 0},
+		"breaks off":       {cut, "", "no usable answer", true, 0},
+		"echoes and fails": {echo(500, "x"), "", "HTTP 500", true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, map[string]http.HandlerFunc{"/revoke": tt.answer})
+			server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RevocationEndpoint: s.URL + "/revoke"}
+			cred := basicCredential()
+			err := newClient(t).Revoke(bounded(t), server, cred, secret.New(token), HintRefreshToken)
+			var no *RefusedError
+			var away *UnavailableError
+			switch {
+			case tt.code == "" && tt.says == "":
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			case tt.passing && (!errors.As(err, &away) || away.RetryAfter != tt.retry), !tt.passing && (!errors.As(err, &no) || no.Code != tt.code):
+				t.Errorf("%v", err)
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.says) || holds(err.Error(), token) || holds(err.Error(), clientSecret) {
+				t.Errorf("%v; want %q", err, tt.says)
+			}
+			if asked := s.asked(); asked != "/revoke" {
+				t.Errorf("it asked %s", asked)
+			}
+		})
+	}
+	cred := basicCredential()
+	for name, server := range map[string]Server{"http": {RevocationEndpoint: "http://login.example/revoke"}, "no URL": {RevocationEndpoint: "revoke"}} {
+		var m *MetadataError
+		if err := newClient(t).Revoke(bounded(t), server, cred, secret.New(token), HintRefreshToken); !errors.As(err, &m) || !strings.Contains(err.Error(), "its revocation endpoint") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := newClient(t).Revoke(bounded(t), Server{}, cred, secret.New(token), HintRefreshToken); !errors.Is(err, ErrNoRevocation) {
+		t.Error(err)
+	}
+	var blocked *netguard.BlockedError
+	private := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	if err := private.Revoke(bounded(t), Server{RevocationEndpoint: "https://169.254.169.254/revoke"}, cred, secret.New(token), HintRefreshToken); !errors.As(err, &blocked) {
+		t.Error(err)
+	}
+}
+
+// A server's document names where tokens are revoked; a wrong place spoils nothing else.
+func TestRevocationEndpoint(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{`"https://login.example/r"`: "https://login.example/r", `7`: "", `null`: "", `"` + strings.Repeat("x", maxURL+1) + `"`: "", `"ftp://x"`: "ftp://x"} {
+		o, err := parseObject([]byte(`{"issuer":"https://login.example","token_endpoint":"https://login.example/t","revocation_endpoint":` + value + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := readServer(o); err != nil || s.RevocationEndpoint != want {
+			t.Errorf("%.40s: %q, %v", value, s.RevocationEndpoint, err)
+		}
+	}
+	c := newClient(t)
+	for _, o := range []oauthtest.Options{{NoRevocation: true}, {OpenID: true}} {
+		s := oauthtest.New(t, o)
+		if _, server := discovered(t, c, s); (server.RevocationEndpoint == "") != o.NoRevocation {
+			t.Errorf("%+v: %q", o, server.RevocationEndpoint)
+		}
+	}
+}
