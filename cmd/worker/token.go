@@ -25,7 +25,7 @@ type tokenCmd struct {
 	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release what is held for want of it."`
 	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
 	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens."`
-	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin."`
+	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
 
@@ -55,6 +55,8 @@ type tokenChange struct {
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
 	Released   int        `json:"released"`
 	Audit      int64      `json:"audit"`
+
+	Revocation *revocation `json:"revocation,omitempty"` // of an OAuth credential that was removed
 }
 
 // audit is what the trail keeps of a change; no secret is in it.

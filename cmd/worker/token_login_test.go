@@ -233,7 +233,7 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.login(exitMisuse, "say --auth-method, which there is one of client_secret_basic; or --auth-method none", canary, never, "--client-id", "known")
 	clicks := func(address string) { s.Visit(address) }
 	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
-	d.oauth(0, "note: the login's refresh token stays good at "+s.Issuer, "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
+	d.oauth(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
 
 	d.env = append(d.env, "DATABASE_URL="+embeddedtest.Postgres(t, nil))
 	b := &browser{visit: never}

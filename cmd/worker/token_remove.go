@@ -30,7 +30,7 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 		return err
 	}
 	defer st.close()
-	tokens, _, err := st.AgentTokens(a.ctx, g)
+	had, err := c.login(a, st, g, origin)
 	if err != nil {
 		return err
 	}
@@ -47,18 +47,28 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 	case err != nil:
 		return err
 	}
-	noteLogin(a, tokens, origin)
+	if had != nil { // after it is gone here, so that no worker renews it meanwhile
+		out.Revocation = had.revoke(a)
+	}
 	if c.JSON {
 		return writeJSON(a, out)
 	}
 	_, err = fmt.Fprintf(a.out, "the token of %s for %s is removed; %d held deliveries were released (audit %d)\n", nameOf(g), printable(origin), out.Released, out.Audit)
+	if err == nil && out.Revocation != nil {
+		_, err = fmt.Fprintln(a.out, out.Revocation.words())
+	}
 	return err
 }
 
-// noteLogin says of a login that was removed what is left of it elsewhere.
-func noteLogin(a *app, tokens []store.Token, origin string) {
-	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin && t.Scheme == store.SchemeAuthorizationCode })
-	if i >= 0 {
-		fmt.Fprintf(a.err, "note: the login's refresh token stays good at %s until that is told: end Herald's access there, too\n", printable(short(tokens[i].Issuer)))
+// login is the OAuth credential that is about to be removed, opened; nil: what is stored is none, or is not there.
+func (c *tokenRemoveCmd) login(a *app, st *openStore, g store.Agent, origin string) (*removedLogin, error) {
+	tokens, _, err := st.AgentTokens(a.ctx, g)
+	if err != nil {
+		return nil, err
 	}
+	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin && t.OAuth() })
+	if i < 0 {
+		return nil, nil
+	}
+	return openLogin(a, st, tokens[i]), nil
 }

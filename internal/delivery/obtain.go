@@ -21,9 +21,8 @@ func (r *renewer) open(found store.Renewal) *access {
 		return nil
 	}
 	a := &access{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
-	plain, err := r.Opener.Open(a.sealed, found.Token.AccessBinding())
-	var kept keptAccess
-	if err != nil || json.Unmarshal(plain, &kept) != nil || CheckToken(kept.Access) != nil {
+	kept, err := openAccess(r.Opener, found.Token, *found.Access)
+	if err != nil {
 		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID, "origin", found.Token.Origin, "error", err)
 		return a
 	}
@@ -32,6 +31,27 @@ func (r *renewer) open(found store.Renewal) *access {
 		a.until = *found.Access.ExpiresAt
 	}
 	return a
+}
+
+// openAccess opens what SealAccess made.
+func openAccess(keys Opener, t store.Token, a store.Access) (kept keptAccess, err error) {
+	plain, err := keys.Open(a.Ciphertext, t.AccessBinding())
+	switch {
+	case err != nil:
+		return keptAccess{}, err
+	case json.Unmarshal(plain, &kept) != nil || CheckToken(kept.Access) != nil:
+		return keptAccess{}, errors.New("what is stored is no access token")
+	}
+	return kept, nil
+}
+
+// AccessToken opens the access token that is stored for an OAuth credential.
+func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, error) {
+	kept, err := openAccess(keys, t, a)
+	if err != nil {
+		return secret.Secret{}, err
+	}
+	return secret.New(kept.Access), nil
 }
 
 // obtain asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though the delivery is stopped:

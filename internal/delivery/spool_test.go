@@ -189,6 +189,9 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	if found, _, err := readSpooled(t.Context(), redis, w.keys, old, loginOf("refresh-0")); found == nil || err != nil {
 		t.Errorf("of its own row: %v, %v", found, err)
 	}
+	if c, err := LatestCredential(t.Context(), redis, w.keys, old); err != nil || c.RefreshToken.Reveal() != "refresh-1" {
+		t.Errorf("the last one is %s, %v", c.RefreshToken.Reveal(), err)
+	}
 
 	// Another login: the spooled one is nobody's any more.
 	w.replace(loginOf("refresh-7"))

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// loggedIn stores what a login brought for agent 8453:42: a refresh token, and the access token that came first.
+func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
+	d.t.Helper()
+	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
+	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	s.Register("herald", "")
+	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
+		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
+	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: originOf(d.t, s.AgentURL),
+		Scheme: store.SchemeAuthorizationCode, Header: authorization, Issuer: s.Issuer}
+	if err := sealCredential(keys, &t, cred, oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}, ""); err != nil {
+		d.t.Fatal(err)
+	}
+	if _, _, err := d.store.SetToken(d.t.Context(), t); err != nil {
+		d.t.Fatal(err)
+	}
+	return t
+}
+
+// TestTokenRemoveRevokes: the row goes in any case; what the authorization server did, and what is still good there, is told.
+func TestTokenRemoveRevokes(t *testing.T) {
+	d := newDesk(t)
+	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
+	soon := time.Now().Add(time.Hour)
+	refuses := func(path string, answer http.HandlerFunc) func(*oauthtest.Server) {
+		return func(s *oauthtest.Server) {
+			s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != path {
+					return false
+				}
+				answer(w, r)
+				return true
+			})
+		}
+	}
+	const endIt = "To end that, end Herald's access there"
+	for name, tt := range map[string]struct {
+		options   oauthtest.Options
+		expires   time.Time
+		spoil     func(*oauthtest.Server)
+		says      string // after the issuer
+		revoked   string
+		stillGood string
+		asked     int // for revocations
+	}{
+		"both":          {oauthtest.Options{}, soon, nil, " revoked the login's refresh token and the last access token", "refresh_token access_token", "", 2},
+		"one has ended": {oauthtest.Options{}, time.Now().Add(-time.Hour), nil, " revoked the login's refresh token", "refresh_token", "", 1},
+		"not offered":   {oauthtest.Options{NoRevocation: true}, soon, nil, " revoked nothing (it offers no revocation of tokens (RFC 7009)); still good there: the login's refresh token and the last access token until " + soon.UTC().Format(time.RFC3339) + ". " + endIt, "", "refresh_token access_token", 0},
+		"it refuses":    {oauthtest.Options{}, soon, func(s *oauthtest.Server) { s.Unregister("herald") }, " revoked nothing (the authorization server refuses: invalid_client", "", "refresh_token access_token", 2},
+		"it redirects":  {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }), " revoked nothing (the authorization server refuses (\"it redirects elsewhere, which is not followed\") [HTTP 307])", "", "refresh_token access_token", 2},
+		"it echoes": {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) {
+			_ = r.ParseForm()
+			http.Error(w, r.Form.Get("token"), 500)
+		}), " revoked nothing (", "", "refresh_token access_token", 2},
+		"another speaks": {oauthtest.Options{}, soon, func(s *oauthtest.Server) {
+			metadata(s, map[string]any{"issuer": "https://evil.example", "token_endpoint": "https://evil.example/t"})
+		}, " revoked nothing (the authorization server is https://evil.example and not", "", "refresh_token access_token", 0},
+		"metadata broken": {oauthtest.Options{}, soon, refuses("/.well-known/oauth-authorization-server", http.NotFound), " revoked nothing (the OAuth metadata at", "", "refresh_token access_token", 0},
+	} {
+		for _, json := range []bool{false, true} {
+			s := oauthtest.New(t, tt.options)
+			d.loggedIn(s, tt.expires)
+			if tt.spoil != nil {
+				tt.spoil(s)
+			}
+			args := []string{"token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL)}
+			if json {
+				got := decode[tokenChange](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
+				if got == nil || got.Issuer != s.Issuer || strings.Join(got.Revoked, " ") != tt.revoked || strings.Join(got.StillGood, " ") != tt.stillGood || (got.Problem == "") != (tt.stillGood == "") {
+					t.Errorf("%s: %+v", name, got)
+				}
+			} else {
+				d.oauth(0, s.Issuer+tt.says, "", "", args...)
+			}
+			if l := d.tokens(); len(l) != 0 {
+				t.Errorf("%s: the row stays: %+v", name, l)
+			}
+			asked := s.Revocations()
+			if len(asked) != tt.asked {
+				t.Errorf("%s: %d revocations", name, len(asked))
+			}
+			for i, r := range asked {
+				if hint := r.Form.Get("token_type_hint"); hint != []string{"refresh_token", "access_token"}[i] || !strings.HasPrefix(r.Form.Get("token"), strings.TrimSuffix(hint, "_token")+"-") || r.Form.Get("client_id") != "herald" {
+					t.Errorf("%s: %v", name, r.Form)
+				}
+			}
+		}
+	}
+}
+
+// TestTokenRemoveOfClients: a client's access token is revoked, and the client stays known; other tokens are nobody's but the operator's.
+func TestTokenRemoveOfClients(t *testing.T) {
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{})
+	d.protects(s)
+	s.Register("herald", canary+"-secret")
+	origin := originOf(t, s.AgentURL)
+	d.oauth(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
+	remove := []string{"token", "remove", "8453:42", "--origin", origin}
+	d.oauth(0, s.Issuer+" revoked the last access token; still good there: the client and its secret or key. To end", "", "", remove...)
+	if r := s.Revocations(); len(r) != 1 || r[0].Form.Get("token") != s.Tokens()[0].Access || r[0].Status != http.StatusOK {
+		t.Errorf("%+v", r)
+	}
+	d.give(0, canary, "y\n", "token", "set", "8453:42", "--origin", origin)
+	if out := d.oauth(0, "is removed", "", "", remove...); strings.Contains(out, "revoked") || len(s.Revocations()) != 1 {
+		t.Errorf("%s", out)
+	}
+
+	// A server that ends no access tokens.
+	other := oauthtest.New(t, oauthtest.Options{RefreshOnly: true})
+	d.protects(other)
+	other.Register("herald", canary+"-secret")
+	d.oauth(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
+	d.oauth(0, "revoked nothing (the authorization server refuses: unsupported_token_type (\"access tokens end by themselves\") [HTTP 400]); still good there: "+
+		"the last access token until 20", "", "", "token", "remove", "8453:42", "--origin", originOf(t, other.AgentURL))
+
+	// Another keyset: the row goes, and nothing is known of what it held.
+	d.loggedIn(s, time.Now().Add(time.Hour))
+	d.with(newKeyset(t))
+	d.oauth(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)
+	if l := d.tokens(); len(l) != 0 || len(s.Revocations()) != 1 {
+		t.Errorf("%+v", l)
+	}
+}
