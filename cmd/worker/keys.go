@@ -33,21 +33,49 @@ type clearFlag struct {
 // print writes a keyset as the operator chose.
 func (f clearFlag) print(a *app, k *secret.Keyset) error {
 	m, err := service.Master(a.cfg)
+	var text strings.Builder
 	switch {
 	case err != nil:
 		return err
 	case f.Cleartext:
-		err = k.Write(a.out)
+		m, err = nil, k.Write(&text)
 	case m == nil:
 		return &misuseError{"set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), or say --cleartext and keep what is printed as secret as what it opens"}
 	default:
-		err = k.WriteWrapped(a.out, m)
+		err = k.WriteWrapped(&text, m)
+	}
+	if err == nil {
+		err = checkReadable(k, secret.New(text.String()), m)
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.out)
-	return err
+	if _, err = fmt.Fprintln(a.out, text.String()); err != nil {
+		return fmt.Errorf("the keyset could not be written, so go on with the one in force: %w", err)
+	}
+	return nil
+}
+
+// checkReadable makes sure that a keyset can be read back from what is about to be printed, with all of its keys, and opens what it seals.
+func checkReadable(k *secret.Keyset, text secret.Secret, m secret.Master) error {
+	b := secret.Binding{Purpose: "keys.check.v1"}
+	again, err := secret.Unwrap(text, m)
+	if err == nil && (again.PrimaryID() != k.PrimaryID() || !slices.Equal(again.Keys(), k.Keys())) {
+		err = errors.New("its keys are others")
+	}
+	for _, pair := range [][2]*secret.Keyset{{k, again}, {again, k}} {
+		var sealed []byte
+		if err == nil {
+			sealed, err = pair[0].Seal([]byte("check"), b)
+		}
+		if err == nil {
+			_, err = pair[1].Open(sealed, b)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the keyset cannot be read back as it would be printed, so nothing was changed: %w", err)
+	}
+	return nil
 }
 
 type keysInitCmd struct{ clearFlag }
@@ -63,18 +91,18 @@ func (c *keysInitCmd) Run(a *app) error {
 type keysRotateCmd struct {
 	Add     keysAddCmd     `cmd:"" help:"Step 1: a new key that opens and does not seal yet."`
 	Promote keysPromoteCmd `cmd:"" help:"Step 2: the new key seals. Then run keys reencrypt."`
-	Remove  keysRemoveCmd  `cmd:"" help:"Step 3: without a key that nothing is sealed with any more."`
+	Remove  keysRemoveCmd  `cmd:"" help:"Step 3: remove keys that no longer protect any row."`
 }
 
 type keysAddCmd struct{ clearFlag }
 
 func (c *keysAddCmd) Run(a *app) error {
-	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, error) {
+	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
 		if err == nil {
-			fmt.Fprintf(a.err, "key %d was added and does not seal yet. Next: give this keyset to every worker and enqueuer, then `worker keys rotate promote`\n", id)
+			warnOfMissingKeys(a, k)
 		}
-		return next, err
+		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker and enqueuer, then `worker keys rotate promote`", id), err
 	})
 }
 
@@ -84,17 +112,14 @@ type keysPromoteCmd struct {
 }
 
 func (c *keysPromoteCmd) Run(a *app) error {
-	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, error) {
+	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		keys := k.Keys()
 		id := cmp.Or(c.Key, keys[len(keys)-1].ID)
 		if id == k.PrimaryID() {
-			return nil, &misuseError{fmt.Sprintf("key %d seals already: make a new one with `worker keys rotate add`", id)}
+			return nil, "", &misuseError{fmt.Sprintf("key %d seals already: make a new one with `worker keys rotate add`", id)}
 		}
 		next, err := k.Promote(id)
-		if err == nil {
-			fmt.Fprintf(a.err, "key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`\n", id)
-		}
-		return next, err
+		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
 	})
 }
 
@@ -104,34 +129,57 @@ type keysRemoveCmd struct {
 }
 
 func (c *keysRemoveCmd) Run(a *app) error {
-	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, error) {
+	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, err := k.Remove(c.Key)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		uses, err := countSealed(a)
 		if err != nil {
-			return nil, fmt.Errorf("the key is kept, because it cannot be told what is sealed with it: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because it cannot be told what is sealed with it: %w", err)
 		}
 		if n := uses[c.Key]; n > 0 {
-			return nil, fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; run `worker keys reencrypt` first", c.Key, n)
+			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; run `worker keys reencrypt` first", c.Key, n)
 		}
-		fmt.Fprintf(a.err, "nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer\n", c.Key)
-		return next, nil
+		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer", c.Key), nil
 	})
 }
 
-// step prints what a change makes of the keyset in force.
-func (f clearFlag) step(a *app, change func(*secret.Keyset) (*secret.Keyset, error)) error {
+// step prints what a change makes of the keyset in force, and says so once it is printed.
+func (f clearFlag) step(a *app, change func(*secret.Keyset) (next *secret.Keyset, said string, err error)) error {
 	k, err := service.Keyset(a.cfg)
 	if err != nil {
 		return err
 	}
-	next, err := change(k)
-	if err != nil {
-		return err
+	next, said, err := change(k)
+	if err == nil {
+		err = f.print(a, next)
 	}
-	return f.print(a, next)
+	if err == nil {
+		fmt.Fprintln(a.err, said)
+	}
+	return err
+}
+
+// warnOfMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated goes on from it.
+func warnOfMissingKeys(a *app, k *secret.Keyset) {
+	st, err := a.storeAtHand()
+	if err != nil {
+		return
+	}
+	defer st.close()
+	uses := map[uint32]int{}
+	if err := eachSealed(a, st, func(s sealedSecret) error {
+		if id, ok := secret.KeyID(s.ciphertext); ok && !k.Has(id) {
+			uses[id]++
+		}
+		return nil
+	}); err != nil {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(uses)) {
+		fmt.Fprintf(a.err, "warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one\n", uses[id], id)
+	}
 }
 
 type keysListCmd struct {

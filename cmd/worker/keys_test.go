@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"strconv"
@@ -214,3 +215,44 @@ func TestKeysOfAccessTokens(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestKeysSayWhatIsDone: a step that comes to nothing does not say that a key was added or seals.
+func TestKeysSayWhatIsDone(t *testing.T) {
+	t.Parallel()
+	env := []string{"HERALD_KEYSET=" + newKeyset(t), "HERALD_DATA=" + t.TempDir()}
+	code, out, errs := worker(t, env, "keys", "rotate", "add")
+	if code != exitMisuse || out != "" || strings.Contains(errs, "was added") {
+		t.Errorf("without a master key and --cleartext: %d\n%s%s", code, out, errs)
+	}
+	var said strings.Builder
+	code = execute(app{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
+	if code != exitFailed || strings.Contains(said.String(), "was added") || !strings.Contains(said.String(), "go on with the one in force") {
+		t.Errorf("on a full disk: %d\n%s", code, said.String())
+	}
+	code, out, errs = worker(t, env, "keys", "rotate", "add", "--cleartext")
+	if code != 0 || out == "" || !strings.Contains(errs, "was added and does not seal yet") {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	k, err := secret.Parse(secret.New(strings.TrimSpace(out)))
+	if err != nil || len(k.Keys()) != 2 {
+		t.Fatal(k, err)
+	}
+	other, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := other.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"another keyset": text.String(), "cut short": out[:20], "nothing": ""} {
+		if err := checkReadable(k, secret.New(text), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// full is a disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }

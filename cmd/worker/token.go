@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ import (
 )
 
 type tokenCmd struct {
-	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release what is held for want of it."`
+	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release deliveries held because this token was missing."`
 	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
 	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens."`
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
@@ -210,7 +211,7 @@ func (c *tokenSetCmd) aim(a *app, t store.Token) (store.Token, error) {
 		t.Origin = origin
 		warnOfHeaders(a, t.Agent)
 	} else {
-		found, err := findTarget(a, t.Agent)
+		found, err := findTarget(a, t.Agent, ", or say --origin")
 		if err != nil {
 			return t, err
 		}
@@ -361,7 +362,7 @@ type listedToken struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	UpdatedAt time.Time  `json:"updatedAt"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
-	State     string     `json:"state"` // valid soon expired
+	State     string     `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
 }
 
 func (c *tokenListCmd) Run(a *app) error {
@@ -370,13 +371,24 @@ func (c *tokenListCmd) Run(a *app) error {
 		return err
 	}
 	defer st.close()
-	list := []listedToken{}
+	list, missing := []listedToken{}, map[uint32]bool{}
 	now := time.Now()
+	keys, err := service.Keyset(a.cfg)
+	if err != nil {
+		keys = nil // who lists has no need of it
+	}
 	if err := eachToken(a, st.TokensAfter, func(t store.Token) error {
-		list = append(list, listedOf(t, now))
+		l := listedOf(t, now)
+		if keys != nil && !keys.Has(l.Key) {
+			l.State, missing[l.Key] = "sealed", true
+		}
+		list = append(list, l)
 		return nil
 	}); err != nil {
 		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(missing)) {
+		fmt.Fprintf(a.err, "warning: what is in state sealed cannot be sent: key %d sealed it, which is not in HERALD_KEYSET; put the keyset back that has this key\n", id)
 	}
 	if c.JSON {
 		return writeJSON(a, list)

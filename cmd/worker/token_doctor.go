@@ -92,6 +92,7 @@ type issuerOf struct{ name, origin string }
 type tokenCheckup struct {
 	stored                int
 	expired, soon, sealed []string // whose; sealed with a key that is not there
+	keys                  []uint32 // which those are
 	issuers               map[issuerOf]int
 }
 
@@ -103,6 +104,9 @@ func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error 
 		t.note(token)
 		if id, ok := secret.KeyID(token.Ciphertext); keys != nil && (!ok || !keys.Has(id)) {
 			t.sealed = append(t.sealed, name)
+			if ok && !slices.Contains(t.keys, id) {
+				t.keys = append(t.keys, id)
+			}
 		}
 		switch tokenState(token, now) {
 		case "expired":
@@ -136,12 +140,25 @@ func (t *tokenCheckup) fault() error {
 		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored, firstOf(t.expired)))
 	}
 	if len(t.sealed) > 0 {
-		said = append(said, fmt.Sprintf("%d of %d are sealed with a key that the keyset lacks: %s", len(t.sealed), t.stored, firstOf(t.sealed)))
+		said = append(said, fmt.Sprintf("%d of %d are sealed with %s, which is not in HERALD_KEYSET, so put the keyset back that has it: %s", len(t.sealed), t.stored,
+			t.keyWords(), firstOf(t.sealed)))
 	}
 	if said == nil {
 		return nil
 	}
 	return errors.New(strings.Join(said, "; ") + ": `worker token set` stores another one, `worker token login` where a person has to")
+}
+
+// keyWords names the keys that the keyset lacks.
+func (t *tokenCheckup) keyWords() string {
+	var ids []string
+	for _, id := range t.keys {
+		ids = append(ids, fmt.Sprint(id))
+	}
+	if ids == nil {
+		return "a key that cannot be told"
+	}
+	return "key " + firstOf(ids)
 }
 
 func (t *tokenCheckup) words() string {

@@ -129,7 +129,7 @@ func (f *sourceFinder) find() (tokenSource, error) {
 
 // ask looks the agent up and has it say what the command line does not.
 func (f *sourceFinder) ask(s *tokenSource) error {
-	found, err := targetOf(f.ctx, f.app, f.content, f.agent, f.origin)
+	found, err := targetOf(f.ctx, f.app, f.content, f.agent, "")
 	switch {
 	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored all the same
 		return err

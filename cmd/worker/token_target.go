@@ -36,17 +36,17 @@ func (t target) header() (string, error) {
 }
 
 // findTarget finds one agent as a delivery would: the servers file, then the chain.
-func findTarget(a *app, g store.Agent) (target, error) {
+func findTarget(a *app, g store.Agent, instead string) (target, error) {
 	content, err := service.OpenContent(a.cfg, a.log)
 	if err != nil {
 		return target{}, err
 	}
 	defer content.Close()
-	return targetOf(a.ctx, a, content, g, "")
+	return targetOf(a.ctx, a, content, g, instead)
 }
 
-// targetOf is findTarget; said is the origin that the command line names, if it does.
-func targetOf(ctx context.Context, a *app, content *service.Content, g store.Agent, said string) (target, error) {
+// targetOf is findTarget. instead is what the command line can say when nobody can look, as in ", or say --origin"; "": nothing.
+func targetOf(ctx context.Context, a *app, content *service.Content, g store.Agent, instead string) (target, error) {
 	listed, err := a.listedServer(g)
 	if err != nil {
 		return target{}, err
@@ -57,11 +57,7 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		text := fmt.Sprintf("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d", g.ChainID)
-		if said == "" {
-			text += ", or say --origin"
-		}
-		return target{}, &misuseError{text}
+		return target{}, &misuseError{fmt.Sprintf("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s", g.ChainID, instead)}
 	}
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {

@@ -190,7 +190,7 @@ func TestTokenMisuse(t *testing.T) {
 		{"--expires \"soon\" is neither", canary, []string{"--expires", "soon"}},
 		{"--expires 2020-01-01T00:00:00Z is over already", canary, []string{"--expires", "2020-01-01T00:00:00Z"}},
 		{"--expires -1h is over already", canary, []string{"--expires=-1h"}},
-		{"--origin: it is no http or https URL", canary, []string{"--origin", "agent.example"}},
+		{"--origin: it must be an http or https URL", canary, []string{"--origin", "agent.example"}},
 		{"--origin: it holds a user or password", canary, []string{"--origin", "https://user:hunter2@agent.example"}},
 		{"its chain has no RPC URL; set RPC_URL_8453, or say --origin", canary, []string{"--origin", ""}},
 	} {
@@ -365,8 +365,28 @@ func TestTokenKeys(t *testing.T) {
 	if now := uses(); len(now) != 1 || now[0].Sealed != 4 {
 		t.Errorf("%+v", now)
 	}
+	d.says(0, "8453:0 https://agent.example bearer", "token", "list")
+	sealing := strconv.FormatUint(uint64(uses()[0].ID), 10)
 	d.with(first)
-	d.says(1, "FAIL tokens 2 of 2 are sealed with a key that the keyset lacks: 8453:0 for https://agent.example, 8453:1", "doctor")
+	d.says(0, "key "+sealing+" sealed it, which is not in HERALD_KEYSET; put the keyset back that has this key", "token", "list")
+	for _, l := range d.tokens() {
+		if l.State != "sealed" {
+			t.Errorf("%+v", l)
+		}
+	}
+	d.says(0, "warning: 4 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
+		"keys", "rotate", "add", "--cleartext")
+	d.says(exitLeft, "key "+sealing+" sealed it, which is not in HERALD_KEYSET: put the keyset back that has this key", "keys", "reencrypt")
+	d.says(1, "FAIL tokens 2 of 2 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
 	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")
+}
+
+// TestImportNamesItsOwnOptions: what the import cannot do is not mended by an option of another command.
+func TestImportNamesItsOwnOptions(t *testing.T) {
+	d := newDesk(t)
+	if _, errs := d.give(exitMisuse, "42,"+canary+"\n", "", "token", "import", "--chain", "8453"); strings.Contains(errs, "--origin") || !strings.Contains(errs, "set RPC_URL_8453") {
+		t.Errorf("%s", errs)
+	}
+	d.answers(exitMisuse, "set RPC_URL_8453, or say --origin", canary, "", "token", "set", "8453:42")
 }

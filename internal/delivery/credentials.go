@@ -352,7 +352,7 @@ func CredentialOrigin(rawURL string) (string, error) {
 	u, err := url.Parse(rawURL)
 	switch {
 	case err != nil || u.Hostname() == "" || !strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
-		return "", errors.New("it is no http or https URL")
+		return "", errors.New("it must be an http or https URL")
 	case u.User != nil:
 		return "", errors.New("it holds a user or password")
 	}

@@ -59,7 +59,10 @@ type KeysetError struct{ Problem string }
 func (e *KeysetError) Error() string { return "keyset: " + e.Problem }
 
 // DecryptError means that a ciphertext does not open: another keyset, another binding, or damaged bytes.
-type DecryptError struct{ Problem string }
+type DecryptError struct {
+	Problem string
+	KeyID   uint32 // of the key that sealed it, when the keyset lacks that; else 0
+}
 
 func (e *DecryptError) Error() string { return "stored secret: " + e.Problem }
 
@@ -130,7 +133,7 @@ func (k *Keyset) Seal(plain []byte, b Binding) ([]byte, error) {
 func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	id, ok := KeyID(cipher)
 	if !ok {
-		return nil, &DecryptError{"it is no ciphertext of Herald's, or is cut short: store the secret again"}
+		return nil, &DecryptError{Problem: "it is no ciphertext of Herald's, or is cut short: store the secret again"}
 	}
 	plain, err := k.aead.Decrypt(cipher, b.associatedData())
 	if err == nil {
@@ -138,10 +141,10 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	}
 	for _, info := range k.handle.KeysetInfo().GetKeyInfo() {
 		if info.GetKeyId() == id {
-			return nil, &DecryptError{"it was sealed for another agent, origin or header, or is damaged: store the secret again"}
+			return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, or is damaged: store the secret again"}
 		}
 	}
-	return nil, &DecryptError{fmt.Sprintf("its key %d is not in HERALD_KEYSET: put that key back, or store the secret again", id)}
+	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: put the keyset back that has this key, or store the secret again", id)}
 }
 
 // KeyID tells which key sealed a ciphertext: Tink's prefix is 0x01 and the id, big endian.

@@ -39,6 +39,7 @@ type assembly struct {
 	sweeper *delivery.Sweeper
 	release *delivery.Releaser
 	backend *Backend
+	keys    *secret.Keyset
 }
 
 func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
@@ -52,6 +53,7 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 	if err != nil {
 		return nil, err
 	}
+	a.keys = keys
 	if a.content, err = OpenContent(cfg, o.Logger); err != nil {
 		return nil, err
 	}

@@ -1,10 +1,13 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/secret"
@@ -81,4 +84,20 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 		log.Info("made a keyset for secrets at rest", "file", path)
 	}
 	return k, nil
+}
+
+// tellMissingKeys says which stored tokens cannot be sent, because the keyset in force is not the one that sealed them. The worker goes on:
+// other agents' deliveries need none of them.
+func (a *assembly) tellMissingKeys(ctx context.Context, log *slog.Logger) {
+	uses, err := a.store.SealingKeys(ctx)
+	if err != nil {
+		log.Warn("nobody knows whether the keyset opens what is stored", "error", err)
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(uses)) {
+		if !a.keys.Has(id) {
+			log.Error("stored tokens do not open, and what needs them is held: the key that sealed them is not in HERALD_KEYSET; put the keyset back that has this key",
+				"key", id, "tokens", uses[id])
+		}
+	}
 }

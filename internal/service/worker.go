@@ -145,6 +145,7 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {
+		a.tellMissingKeys(ctx, log)
 		forget, err = a.announce(addr)
 	}
 	if err != nil {

@@ -194,6 +194,27 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 	return changed, nil
 }
 
+// SealingKeys counts the tokens that each key has sealed, by the key's id; access tokens count, too.
+func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
+		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
+	uses = map[uint32]int{}
+	if err == nil {
+		var id int64
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+			uses[uint32(id)] = n
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("count what each key has sealed: %w", Plain(err))
+	}
+	return uses, nil
+}
+
 // Expiring is how many tokens there are, and how many of them will not be sent any more.
 type Expiring struct {
 	Stored  int

@@ -1,0 +1,48 @@
+package service
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// TestTellsMissingKeys: a worker with another keyset says at its start which key sealed what is stored, and to put its keyset back.
+func TestTellsMissingKeys(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{URL: secret.New(embeddedtest.Postgres(t, migrate))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	right, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: store.SchemeBearer,
+			Header: "Authorization"}
+		if token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding()); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := st.SetToken(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("put the keyset back that has this key\" key=%d tokens=2", right.PrimaryID())} {
+		var said bytes.Buffer
+		(&assembly{store: st, keys: keys}).tellMissingKeys(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		if !strings.Contains(said.String(), want) || (said.Len() > 0) != (want != "") {
+			t.Errorf("%q; want %q", said.String(), want)
+		}
+	}
+}
