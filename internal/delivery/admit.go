@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -12,10 +13,11 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Limits bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight, rate, breaker.
+// Limits bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which each of its
+// endpoints has a share. Each endpoint has a breaker of its own.
 type Limits interface {
 	// Enter takes a place; a *limits.RefusedError says why there is none and when to come back.
-	Enter(ctx context.Context, origin, token string) (*limits.Pass, error)
+	Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error)
 }
 
 // Place is a place at an origin, until Leave.
@@ -29,7 +31,7 @@ type Place interface {
 func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	token := fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No)
 	if a.unbound && p.Unbound != nil {
-		pass, err := p.Unbound.Enter(ctx, unboundPrefix+a.where(), token)
+		pass, err := p.Unbound.Enter(ctx, unboundPrefix+a.where(), a.endpoint(), token)
 		if err != nil {
 			return notAdmitted(err, "nothing binds this agent to its endpoint, so it shares a small part with others like it: ")
 		}
@@ -38,7 +40,7 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	if p.Limits == nil {
 		return nil
 	}
-	pass, err := p.Limits.Enter(ctx, a.where(), token)
+	pass, err := p.Limits.Enter(ctx, a.where(), a.endpoint(), token)
 	if err != nil {
 		p.leaveShare(ctx, a, limits.Neutral)
 		return notAdmitted(err, "")
@@ -60,7 +62,7 @@ func notAdmitted(err error, why string) error {
 }
 
 // depart gives the place back and tells how the endpoint did. What an agent that nothing binds to the origin runs into there is its
-// own: it opens the breaker of its like, not that of the agents whose endpoint it is.
+// own: it opens the breaker that its like have for that endpoint, not the one of the agents whose endpoint it is.
 func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 	if a.place == nil {
 		p.leaveShare(ctx, a, limits.Neutral)
@@ -90,7 +92,7 @@ func (p *Pipeline) leaveShare(ctx context.Context, a *attempt, result limits.Res
 	}
 }
 
-// where is what limits are kept for. A command that the servers file names is its agent's alone: others run the same program with other
+// where is the origin that limits are kept for. A command that the servers file names is its agent's alone: others run the same program with other
 // arguments, and these may hold secrets.
 func (a *attempt) where() string {
 	if a.target.Listed && a.target.URL == "" {
@@ -98,6 +100,23 @@ func (a *attempt) where() string {
 		return fmt.Sprintf("%s:%d:%s:%s", a.target.Transport, agent.ChainID, agent.Registry, agent.ID)
 	}
 	return where(a.target)
+}
+
+// endpoint is what has a breaker of its own at where: the URL, or the command with its arguments. It may hold secrets; limits keep
+// only a hash of it.
+func (a *attempt) endpoint() string {
+	if a.target.URL == "" {
+		return strings.Join(append([]string{a.where()}, a.target.Args...), "\x00")
+	}
+	u, err := url.Parse(a.target.URL)
+	if err != nil {
+		return ""
+	}
+	path := u.EscapedPath()
+	if path == "" {
+		path = "/"
+	}
+	return netguard.Origin(u) + path + "?" + u.RawQuery
 }
 
 // where is the origin of an endpoint, however it is spelt, or its command.

@@ -106,6 +106,45 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 	})
 
+	t.Run("an agent that fails leaves its neighbour alone", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, func(a *agent) {
+			a.on = func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				if r.URL.Path != "/sick" {
+					return false
+				}
+				http.Error(rw, "broken", 500)
+				return true
+			}
+		})
+		k := limited(t, w, limits.Config{})
+		deliver := func(path string) string {
+			t.Helper()
+			note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL+path), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return note
+		}
+		// Their order and mixture is what the breaker saw in the wild: one success of the neighbour is not what saves it.
+		if note := deliver("/other"); note != "delivered" {
+			t.Fatal(note)
+		}
+		for n := range 14 {
+			if note := deliver("/sick"); !strings.HasPrefix(note, "waiting server_error") && (n < 9 || !strings.HasPrefix(note, "waiting breaker_open")) {
+				t.Fatalf("call %d of /sick: %q", n+1, note)
+			}
+		}
+		if note := deliver("/sick"); !strings.HasPrefix(note, "waiting breaker_open") {
+			t.Errorf("/sick after 14 failures: %q", note)
+		}
+		for range 3 {
+			if note := deliver("/other"); note != "delivered" {
+				t.Errorf("/other after 14 failures of /sick: %q", note)
+			}
+		}
+	})
+
 	t.Run("an agent that says no is well", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
@@ -240,19 +279,19 @@ func TestUnboundAgentsShare(t *testing.T) {
 		a := newAgent(t)
 		origins, share := bucket(t, limits.Config{Inflight: 1, Room: -1}), bucket(t, limits.Config{Inflight: 1, Room: -1})
 		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = origins, share })
-		held := must(origins.Enter(t.Context(), where(mcpcall.Endpoint{URL: a.URL}), "somebody"))
+		held := must(origins.Enter(t.Context(), where(mcpcall.Endpoint{URL: a.URL}), a.URL, "somebody"))
 		id := w.handOut(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || strings.Contains(note, "nothing binds") {
 			t.Errorf("%q, %v", note, err)
 		}
-		free := must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), "somebody"))
+		free := must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), a.URL, "somebody"))
 		free.Leave(t.Context(), limits.Neutral)
 		held.Leave(t.Context(), limits.Neutral)
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
 		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" {
 			t.Errorf("%q, %v", note, err)
 		}
-		must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), "after it")).Leave(t.Context(), limits.Neutral)
+		must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), a.URL, "after it")).Leave(t.Context(), limits.Neutral)
 	})
 
 	t.Run("failures are the unbound agents' own", func(t *testing.T) {
@@ -289,6 +328,34 @@ func TestWhere(t *testing.T) {
 	}
 	if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "agent"}); got != "stdio:agent" {
 		t.Error(got)
+	}
+}
+
+// TestEndpoint: what has a breaker of its own is the URL, query and all, but for the origin's spelling and the fragment; or the command line.
+// What the servers file names is its agent's alone.
+func TestEndpoint(t *testing.T) {
+	t.Parallel()
+	of := func(e mcpcall.Endpoint) string { return (&attempt{target: e}).endpoint() }
+	for url, want := range map[string]string{
+		"https://a.example":                      "https://a.example/?",
+		"https://A.Example.:443/":                "https://a.example/?",
+		"https://a.example/mcp":                  "https://a.example/mcp?",
+		"https://a.example/mcp#x":                "https://a.example/mcp?",
+		"https://a.example/mcp?agent=1":          "https://a.example/mcp?agent=1",
+		"https://a.example/a%2Fb":                "https://a.example/a%2Fb?",
+		"https://user:secret@a.example/mcp":      "https://a.example/mcp?",
+		"https://a.example\x7f/not a URL":        "",
+		"https://a.example:8443/.well-known/mcp": "https://a.example:8443/.well-known/mcp?",
+	} {
+		if got := of(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
+	command := func(args ...string) string {
+		return of(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "npx", Args: args})
+	}
+	if command("a") == command("b") || command("a", "b") == command("ab") || command("a") != command("a") {
+		t.Error("commands are not told apart by their arguments")
 	}
 }
 

@@ -165,12 +165,12 @@ func (h *history) limits(p *process) Limits {
 	return &limiter{l, p}
 }
 
-func (l *limiter) Enter(ctx context.Context, origin, token string) (*limits.Pass, error) {
+func (l *limiter) Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error) {
 	d := l.p.h.dice("limits", token)
 	if x := d.Float64(); x < .08 {
 		l.p.h.count("limited")
 		reason := []limits.Reason{limits.Busy, limits.Throttled, limits.Open}[d.IntN(3)]
 		return nil, &limits.RefusedError{Reason: reason, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
 	}
-	return l.Limits.Enter(ctx, origin, token)
+	return l.Limits.Enter(ctx, origin, endpoint, token)
 }

@@ -133,7 +133,8 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 const (
 	// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
 	limitTimeout = 50 * time.Millisecond
-	// Who waits for a place at an origin keeps one of the worker's slots from the others meanwhile: few do, and not for long.
+	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do (of one origin twice as many), and
+	// not for long.
 	limitRoom     = 2
 	limitPatience = 200 * time.Millisecond
 	// unboundPart is the part of an origin's rate that agents which nothing binds to it have together, at least one call a second.

@@ -33,7 +33,7 @@ func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, 
 		overdue:    prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),
 		lanes:      prometheus.NewDesc("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", []string{"lane", "state"}, nil),
 		pool:       prometheus.NewDesc("herald_postgres_connections", "Connections of the pool: used, idle, and the most there can be.", []string{"state"}, nil),
-		breakers:   prometheus.NewDesc("herald_breakers", "Origins whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
+		breakers:   prometheus.NewDesc("herald_breakers", "Endpoints whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
 		shared:     prometheus.NewDesc("herald_limits_shared", "1: the limits per origin are shared through Redis; 0: this worker applies its own.", nil, nil),
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Agents are MCP servers (streamable HTTP, 2025-11-25, JSON answers) in this process, each with an address and so an origin of its own. They
-// write down every tools/call by its delivery.
+// Agents are MCP servers (streamable HTTP, 2025-11-25, JSON answers) in this process, each with an address and so an origin of its own,
+// or all at one. They write down every tools/call by its delivery.
 type Agents struct {
 	servers []*agentServer
 
@@ -36,6 +36,8 @@ type agentServer struct {
 	all       *Agents
 	number    int
 	address   string
+	path      string
+	handler   http.Handler
 	behaviour atomic.Pointer[Behaviour]
 
 	mu      sync.Mutex
@@ -47,11 +49,16 @@ type agentServer struct {
 const portTries = 5
 
 // StartAgents makes n agents that answer at once.
-func StartAgents(n int) (*Agents, error) {
+func StartAgents(n int) (*Agents, error) { return startAgents(n, (*Agents).start) }
+
+// StartNeighbours makes n agents at one address, told apart by their paths, that answer at once. They live and die with the first.
+func StartNeighbours(n int) (*Agents, error) { return startAgents(n, (*Agents).startAtOneAddress) }
+
+func startAgents(n int, start func(*Agents, int) error) (*Agents, error) {
 	var err error
 	for range portTries {
 		a := &Agents{delivered: map[uuid.UUID][]*Call{}}
-		if err = a.start(n); err == nil {
+		if err = start(a, n); err == nil {
 			return a, nil
 		}
 		a.Close()
@@ -67,15 +74,38 @@ func (a *Agents) start(n int) error {
 	// A network of its own: what listens elsewhere on this machine can never answer for an agent that is down.
 	network := 1 + rand.IntN(250)
 	for i := range n {
-		s := &agentServer{all: a, number: i, address: net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", network, i/250, 1+i%250), port)}
-		a.servers = append(a.servers, s)
-		s.behave(Taking(0))
+		s := a.add(net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", network, i/250, 1+i%250), port), "/")
+		s.handler = http.HandlerFunc(s.serve)
 		if err := s.up(); err != nil {
 			return err
 		}
 		_, port, _ = net.SplitHostPort(s.address)
 	}
 	return nil
+}
+
+func (a *Agents) startAtOneAddress(n int) error {
+	paths := http.NewServeMux()
+	for i := range n {
+		path := fmt.Sprintf("/agents/%d/mcp", i)
+		paths.HandleFunc(path, a.add("127.0.0.1:0", path).serve)
+	}
+	first := a.servers[0]
+	first.handler = paths
+	if err := first.up(); err != nil {
+		return err
+	}
+	for _, s := range a.servers {
+		s.address = first.address
+	}
+	return nil
+}
+
+func (a *Agents) add(address, path string) *agentServer {
+	s := &agentServer{all: a, number: len(a.servers), address: address, path: path}
+	s.behave(Taking(0))
+	a.servers = append(a.servers, s)
+	return s
 }
 
 // Close ends all of them; calls in flight are dropped.
@@ -89,7 +119,7 @@ func (a *Agents) Close() {
 func (a *Agents) Len() int { return len(a.servers) }
 
 // URL is where agent i takes calls.
-func (a *Agents) URL(i int) string { return "http://" + a.servers[i].address + "/" }
+func (a *Agents) URL(i int) string { return "http://" + a.servers[i].address + a.servers[i].path }
 
 // Behave makes agent i take calls as b says.
 func (a *Agents) Behave(i int, b Behaviour) { a.servers[i].behave(b) }
@@ -171,7 +201,7 @@ func (s *agentServer) up() error {
 		return fmt.Errorf("agent %d: %w", s.number, err)
 	}
 	s.address = ln.Addr().String()
-	server := &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second}
 	s.server = server
 	s.serving.Go(func() { _ = server.Serve(ln) })
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // Rows about agents and about load.
@@ -140,13 +141,13 @@ func compareLoad(t *testing.T, rate, rest float64) float64 {
 	const bound, times = 1.5, 2
 	var without, with measuredLoad
 	for i := range times {
-		t.Run(fmt.Sprintf("%g a second, none hang, %d", rate, i+1), func(t *testing.T) { without = better(without, measureLoad(t, rate, 0)) })
+		t.Run(fmt.Sprintf("%g a second, none hang, %d", rate, i+1), func(t *testing.T) { without = better(without, measureLoad(t, apart(rate))) })
 		if without.idle < rest {
 			fmt.Println(NewFigures("chaos", "1 % of agents hang").Add("per_second_each", rate).Add("p99_without", Quantile(without.latencies, 0.99)).
 				Add("idle", without.idle).Add("asked_idle", rest))
 			return without.idle
 		}
-		t.Run(fmt.Sprintf("%g a second, some hang, %d", rate, i+1), func(t *testing.T) { with = better(with, measureLoad(t, rate, 2)) })
+		t.Run(fmt.Sprintf("%g a second, some hang, %d", rate, i+1), func(t *testing.T) { with = better(with, measureLoad(t, apart(rate, hanging, hanging))) })
 	}
 	p99, p99with := Quantile(without.latencies, 0.99), Quantile(with.latencies, 0.99)
 	ratio := float64(p99with) / float64(max(p99, 1))
@@ -175,26 +176,43 @@ func better(a, b measuredLoad) measuredLoad {
 
 const loadedAgents = 200
 
-// measuredLoad is what came of a steady load.
+// apart is a load of agents that have nothing in common.
+func apart(rate float64, bad ...Behaviour) load {
+	return load{agents: loadedAgents, start: StartAgents, perSecond: rate, bad: bad}
+}
+
+func hanging(Call) Act { return Act{How: Hang} }
+
+// load is a steady one.
+type load struct {
+	agents    int
+	start     func(n int) (*Agents, error)
+	perSecond float64     // events for each agent
+	bad       []Behaviour // of the first agents; the others take 10 ms
+	workers   []string    // environment of theirs
+}
+
+// measuredLoad is what came of it.
 type measuredLoad struct {
 	latencies []time.Duration // of the healthy agents, from acceptance to the first call
 	hung      int             // calls that nobody answered
 	idle      float64         // share of the processors' time that nobody used meanwhile
+	open      map[int]int     // how often agents were seen waiting for a breaker
 }
 
-// measureLoad has every agent get perSecond events for a while, in a Herald of its own; the first hanging of them do not answer.
-func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) {
+// measureLoad has every agent get events for a while, in a Herald of its own.
+func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	const (
 		producers = 4
 		warm      = 5 * time.Second
 		measured  = 20 * time.Second
 	)
-	r := newRow(t, "load", loadedAgents)
+	r := newRowWith(t, "load", func() (*Agents, error) { return l.start(l.agents) })
 	r.agents.BehaveAll(Taking(10 * time.Millisecond))
-	for i := range hanging {
-		r.agents.Behave(i, func(Call) Act { return Act{How: Hang} })
+	for i, b := range l.bad {
+		r.agents.Behave(i, b)
 	}
-	r.hire(2, 32)
+	r.hire(2, 32, l.workers...)
 	ctx := r.within(warm + measured + time.Minute)
 	from := time.Now().Add(warm)
 	to := from.Add(measured)
@@ -205,12 +223,16 @@ func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) 
 			t.Error(err)
 		}
 	})
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { m.open = r.watchBreakers(watching) })
 	var mu sync.Mutex
 	var ids []uuid.UUID
+	var enqueueing sync.WaitGroup
 	for p := range producers {
-		mine := span(p*loadedAgents/producers, (p+1)*loadedAgents/producers)
-		wg.Go(func() {
-			accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, perSecond*float64(len(mine)), warm+measured))
+		mine := span(p*l.agents/producers, (p+1)*l.agents/producers)
+		enqueueing.Go(func() {
+			accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, l.perSecond*float64(len(mine)), warm+measured))
 			mu.Lock()
 			defer mu.Unlock()
 			ids = append(ids, accepted...)
@@ -219,7 +241,7 @@ func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) 
 			}
 		})
 	}
-	wg.Wait()
+	enqueueing.Wait()
 	healthy := map[uuid.UUID]bool{}
 	var rows map[uuid.UUID]Row
 	behind := 0
@@ -234,7 +256,7 @@ func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) 
 			if _, err := fmt.Sscan(rows[id].AgentID, &number); err != nil {
 				return false, err
 			}
-			if number > hanging {
+			if number > len(l.bad) {
 				healthy[id] = true
 				if rows[id].Status != "delivered" {
 					behind++
@@ -245,20 +267,58 @@ func measureLoad(t *testing.T, perSecond float64, hanging int) (m measuredLoad) 
 	}); err != nil {
 		t.Errorf("%d of %d deliveries to healthy agents have not been delivered: %v", behind, len(healthy), err)
 	}
+	stop()
+	wg.Wait()
 	calls, err := r.agents.Calls()
 	r.must(err)
 	for _, c := range calls {
-		if c.Agent < hanging && !c.Answered {
+		if c.Agent < len(l.bad) && !c.Answered {
 			m.hung++
 		}
 		if d := rows[c.Delivery]; c.Number == 1 && healthy[c.Delivery] && d.CreatedAt.After(from) && d.CreatedAt.Before(to) {
 			m.latencies = append(m.latencies, c.Begun.Sub(d.CreatedAt))
 		}
 	}
-	if want := int(perSecond * float64(loadedAgents-hanging) * measured.Seconds() * 0.9); len(m.latencies) < want {
+	if want := int(l.perSecond * float64(l.agents-len(l.bad)) * measured.Seconds() * 0.9); len(m.latencies) < want {
 		t.Errorf("%d events were measured, want at least %d: the load did not come", len(m.latencies), want)
 	}
 	return m
+}
+
+// watchBreakers counts, until ctx ends, how often deliveries of each agent are seen waiting for a breaker. Who waits for one does so for
+// a second at least, so nobody is missed.
+func (r *row) watchBreakers(ctx context.Context) map[int]int {
+	seen := map[int]int{}
+	ticker := time.NewTicker(300 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return seen
+		case <-ticker.C:
+		}
+		rows, err := r.agentsWaitingFor(ctx, "breaker_open")
+		if err != nil && ctx.Err() == nil {
+			r.Error(err)
+			return seen
+		}
+		for _, agent := range rows {
+			seen[agent]++
+		}
+	}
+}
+
+// agentsWaitingFor are the numbers of the agents that have deliveries waiting for that reason.
+func (r *row) agentsWaitingFor(ctx context.Context, reason string) (agents []int, err error) {
+	err = r.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		found, err := c.Query(ctx, `SELECT DISTINCT agent_id::int - 1 FROM herald.deliveries WHERE status = 'waiting' AND reason = $1`, reason)
+		if err != nil {
+			return err
+		}
+		agents, err = pgx.CollectRows(found, pgx.RowTo[int])
+		return err
+	})
+	return agents, err
 }
 
 // idleBetween waits until the second time and returns the share of the processors' time since the first that nobody used.

@@ -49,6 +49,10 @@ type row struct {
 
 // newRow makes a Herald of the row's own with that many agents, each taking calls for think.
 func newRow(t *testing.T, name string, agents int) *row {
+	return newRowWith(t, name, func() (*Agents, error) { return StartAgents(agents) })
+}
+
+func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
 	programs, postgres := shared.get(t)
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
 	if err != nil {
@@ -57,7 +61,7 @@ func newRow(t *testing.T, name string, agents int) *row {
 	ctx, cancel := context.WithTimeout(t.Context(), rowTimeout)
 	t.Cleanup(cancel)
 	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
-	if r.agents, err = StartAgents(agents); err != nil {
+	if r.agents, err = start(); err != nil {
 		t.Fatal(err)
 	}
 	r.agents.BehaveAll(Taking(think))

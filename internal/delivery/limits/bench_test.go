@@ -23,7 +23,8 @@ func BenchmarkPass(b *testing.B) {
 					b.SetParallelism(parallel)
 					b.RunParallel(func(pb *testing.PB) {
 						for i := 0; pb.Next(); i++ {
-							p, err := l.Enter(b.Context(), "https://"+strconv.Itoa(i%64)+".example", strconv.Itoa(i))
+							origin := "https://" + strconv.Itoa(i%64) + ".example"
+							p, err := l.Enter(b.Context(), origin, origin, strconv.Itoa(i))
 							if err != nil {
 								b.Error(err)
 								return

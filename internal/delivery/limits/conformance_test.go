@@ -14,24 +14,47 @@ type bench struct {
 	t     *testing.T
 	rules rules
 	now   *int64
-	enter func(token string, q question) verdict
-	leave func(token string, r Result, took int64) ending
+	id    string // of the endpoint
+	enter func(id, token string, q question) verdict
+	leave func(id, token string, r Result, took int64) ending
+}
+
+// on is the same origin, seen by another endpoint.
+func (b *bench) on(id string) *bench {
+	other := *b
+	other.id = id
+	return &other
+}
+
+// ask and end name the endpoint in the token, as Enter does.
+func (b *bench) ask(token string, q question) verdict { return b.enter(b.id, tokenOf(b.id, token), q) }
+
+func (b *bench) end(token string, r Result, took int64) ending {
+	return b.leave(b.id, tokenOf(b.id, token), r, took)
 }
 
 const second = int64(time.Second / time.Microsecond)
 
 func defaultRules() rules {
 	return rules{inflight: 4, gap: second / 100, burst: 100, hold: 180 * second, bucket: 30 * second, minCalls: 10, ratio: 0.7,
-		openFor: 30 * second, minWait: second, maxWait: 300 * second}
+		openFor: 30 * second, minWait: second, maxWait: 300 * second, presence: second / 4, slack: 5 * second, recent: 60 * second}
 }
 
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixMicro()
 
 func localBench(t *testing.T, r rules) *bench {
-	now, m := epoch, &machine{}
-	return &bench{t: t, rules: r, now: &now,
-		enter: func(token string, q question) verdict { return m.enter(&r, now, token, q) },
-		leave: func(token string, res Result, took int64) ending { return m.leave(&r, now, token, res, took) }}
+	now, m, circuits := epoch, &machine{}, map[string]*circuit{}
+	of := func(id string) *circuit {
+		if circuits[id] == nil {
+			circuits[id] = &circuit{id: id}
+		}
+		return circuits[id]
+	}
+	return &bench{t: t, rules: r, now: &now, id: "e",
+		enter: func(id, token string, q question) verdict { return m.enter(&r, now, of(id), token, q) },
+		leave: func(id, token string, res Result, took int64) ending {
+			return m.leave(&r, now, of(id), token, res, took)
+		}}
 }
 
 func sharedBench(url string) func(*testing.T, rules) *bench {
@@ -41,16 +64,16 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 		n++
 		s, key := newShared(client(t, url), r), keyOf(fmt.Sprint("origin ", n))
 		s.now = func() int64 { return now }
-		return &bench{t: t, rules: r, now: &now,
-			enter: func(token string, q question) verdict {
-				v, err := s.enter(t.Context(), key, token, q)
+		return &bench{t: t, rules: r, now: &now, id: "e",
+			enter: func(id, token string, q question) verdict {
+				v, err := s.enter(t.Context(), key, id, token, q)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return v
 			},
-			leave: func(token string, res Result, took int64) ending {
-				e, err := s.leave(t.Context(), key, token, res, took)
+			leave: func(id, token string, res Result, took int64) ending {
+				e, err := s.leave(t.Context(), key, id, token, res, took)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +87,7 @@ func (b *bench) move(d int64) { *b.now += d }
 // take expects an attempt to end with want.
 func (b *bench) take(token string, want code) verdict {
 	b.t.Helper()
-	v := b.enter(token, question{attempt: true})
+	v := b.ask(token, question{attempt: true})
 	if v.code != want {
 		b.t.Fatalf("enter %s: %+v, want code %d", token, v, want)
 	}
@@ -74,7 +97,7 @@ func (b *bench) take(token string, want code) verdict {
 // give expects the leave to be known, or not.
 func (b *bench) give(token string, r Result, known bool) ending {
 	b.t.Helper()
-	e := b.leave(token, r, second/10)
+	e := b.end(token, r, second/10)
 	if e.known != known {
 		b.t.Fatalf("leave %s: %+v, want known %v", token, e, known)
 	}
@@ -210,7 +233,7 @@ var conformance = []struct {
 	}},
 	{"looking takes nothing", func(b *bench) {
 		for range 10 {
-			if v := b.enter("a", question{}); v.code != busy || v.wait != 0 {
+			if v := b.ask("a", question{}); v.code != busy || v.wait != 0 {
 				b.t.Fatalf("%+v", v)
 			}
 		}
@@ -313,39 +336,39 @@ var conformance = []struct {
 	}},
 	{"reservations at the service rate", func(b *bench) {
 		b.take("a", granted)
-		b.leave("a", OK, 4*second) // 4 places, 4 s each: one a second
+		b.end("a", OK, 4*second) // 4 places, 4 s each: one a second
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
 		for i := range int64(299) {
-			if v := b.enter("b", question{attempt: true, reserve: true}); v.code != busy || v.wait != (2+i)*second {
+			if v := b.ask("b", question{attempt: true, reserve: true}); v.code != busy || v.wait != (2+i)*second {
 				b.t.Fatalf("reservation %d: %+v", i, v)
 			}
 		}
 		for range 3 { // full
-			if v := b.enter("b", question{reserve: true}); v.code != busy || v.wait != b.rules.maxWait {
+			if v := b.ask("b", question{reserve: true}); v.code != busy || v.wait != b.rules.maxWait {
 				b.t.Fatalf("%+v", v)
 			}
 		}
 		b.move(60 * second)
-		if v := b.enter("b", question{reserve: true}); v.wait != b.rules.maxWait-59*second {
+		if v := b.ask("b", question{reserve: true}); v.wait != b.rules.maxWait-59*second {
 			b.t.Fatalf("%+v", v)
 		}
 	}},
 	{"the mean follows", func(b *bench) {
 		for i, took := range []int64{second, 6 * second, 6 * second, 0} { // 1 s, 2 s, 2.8 s, not known
 			b.take("a", granted)
-			b.leave("a", OK, took)
+			b.end("a", OK, took)
 			want := []int64{second / 4, second / 2, 7 * second / 10, 7 * second / 10}[i]
 			b.move(b.rules.maxWait) // the line is empty again
-			if v := b.enter("b", question{reserve: true}); v.wait != second+want {
+			if v := b.ask("b", question{reserve: true}); v.wait != second+want {
 				b.t.Fatalf("after %d calls: %+v, want %d", i+1, v, second+want)
 			}
 		}
 	}},
 	{"reservations without a mean are at the rate", func(b *bench) {
 		for i := range int64(5) {
-			if v := b.enter("b", question{reserve: true}); v.wait != second+(i+1)*b.rules.gap {
+			if v := b.ask("b", question{reserve: true}); v.wait != second+(i+1)*b.rules.gap {
 				b.t.Fatalf("%+v", v)
 			}
 		}
@@ -367,15 +390,209 @@ var conformance = []struct {
 	{"the probe's success forgets the slow time", func(b *bench) {
 		for range 10 {
 			b.take("a", granted)
-			b.leave("a", Failed, 30*second)
+			b.end("a", Failed, 30*second)
 			b.move(second)
 		}
 		b.take("b", open)
 		b.move(b.rules.openFor)
 		b.take("probe", grantedProbe)
-		b.leave("probe", OK, second/10)
-		if v := b.enter("b", question{reserve: true}); v.wait != second+second/10/4 {
+		b.end("probe", OK, second/10)
+		if v := b.ask("b", question{reserve: true}); v.wait != second+second/10/4 {
 			b.t.Fatalf("%+v", v)
+		}
+	}},
+	{"breaker: one for each endpoint", func(b *bench) {
+		other := b.on("other")
+		other.calls(1, OK)
+		b.trip()
+		b.take("a", open)
+		b.state(other.calls(20, OK), closed)
+		b.move(b.rules.openFor - 20*b.rules.gap)
+		other.take("a", granted) // no probe
+		other.give("a", Failed, true)
+		b.take("probe", grantedProbe)
+		b.state(b.give("probe", Failed, true), opened)
+		other.take("a", granted)
+	}},
+	{"places and rate: one for all endpoints", func(b *bench) {
+		for i, token := range tokens("p", 100) {
+			e := b.on(fmt.Sprint("e", i%7))
+			e.take(token, granted)
+			e.give(token, OK, true)
+		}
+		b.on("another").take("a", throttled)
+		b.move(b.rules.gap * b.rules.burst)
+		for i := range 4 {
+			b.on(fmt.Sprint("e", i)).take("a", granted)
+		}
+		b.on("another").take("a", busy)
+	}},
+	{"share: an endpoint alone has all places, also after others have gone", func(b *bench) {
+		other := b.on("other")
+		other.take("a", granted)
+		other.give("a", OK, true)
+		for _, token := range tokens("p", 2) {
+			b.take(token, granted)
+		}
+		b.take("third", busy) // the other was just here
+		b.move(b.rules.recent - 1)
+		b.take("third", busy)
+		b.move(1)
+		b.take("third", granted)
+		b.take("fourth", granted)
+		b.take("fifth", busy)
+	}},
+	{"share: at most half while another waits", func(b *bench) {
+		other := b.on("other")
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		for i, e := range []*bench{other, b} {
+			// Of two that wait each has every second call of the rate.
+			if v := e.ask("a", question{attempt: true, reserve: true}); v.code != busy || v.wait != second+int64(1+i)*b.rules.gap {
+				b.t.Fatalf("%+v", v)
+			}
+		}
+		b.give("p-0", OK, true)
+		b.take("more", busy)
+		b.give("p-1", OK, true)
+		b.take("more", busy)
+		b.give("p-2", OK, true)
+		b.take("more", granted)
+		b.take("third", busy) // it holds half
+		other.take("a", granted)
+		b.give("more", OK, true)
+		other.take("b", granted)
+		b.take("more", busy) // two free would be needed: it holds one
+		other.give("b", OK, true)
+		b.take("more", granted)
+	}},
+	{"share: one that waits is forgotten", func(b *bench) {
+		other := b.on("other")
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		v := other.ask("a", question{reserve: true})
+		b.give("p-0", OK, true)
+		b.take("fourth", busy)
+		b.move(v.wait + b.rules.slack)
+		b.take("fourth", busy)
+		b.move(1)
+		b.take("fourth", granted)
+		// In a room it is for much shorter.
+		other.take("b", busy)
+		b.give("fourth", OK, true)
+		b.move(b.rules.presence)
+		b.take("fourth", busy)
+		b.move(1)
+		b.take("fourth", granted)
+	}},
+	{"share: who waits longest is first", func(b *bench) {
+		first, second, third := b.on("first"), b.on("second"), b.on("third")
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		for _, e := range []*bench{first, second} {
+			e.take("a", busy)
+			b.move(1)
+		}
+		b.give("p-0", OK, true)
+		second.take("a", busy)
+		third.take("a", busy)
+		first.take("a", granted)
+		b.give("p-1", OK, true)
+		third.take("a", busy)
+		first.take("b", busy) // it had its turn
+		second.take("a", granted)
+		b.give("p-2", OK, true)
+		first.take("b", busy)
+		third.take("a", granted)
+		b.give("p-3", OK, true)
+		first.take("b", busy) // it holds one, and one is free
+		b.take("a", granted)  // and so it is in nobody's way
+	}},
+	{"share: one that may not take the free place is in nobody's way", func(b *bench) {
+		hog, other := b.on("hog"), b.on("other")
+		hog.take("a", granted)
+		other.take("a", granted)
+		hog.take("b", granted)
+		hog.take("c", busy)
+		b.move(1)
+		b.take("a", granted)
+		b.take("b", busy)
+	}},
+	{"share: a slow call makes way for one that comes back", func(b *bench) {
+		r := &b.rules
+		slow, quick, waits := b.on("slow"), b.on("quick"), b.on("waits")
+		slow.take("a", granted)
+		slow.end("a", Neutral, 30*second)
+		b.move(r.recent)
+		for i := range 4 {
+			b.on(fmt.Sprint("e", i)).take("a", granted)
+		}
+		v := waits.ask("a", question{attempt: true, reserve: true})
+		b.move(r.presence + 1)
+		b.on("e0").give("a", OK, true)
+		slow.take("b", busy) // it would hold the place when waits comes back
+		quick.take("b", granted)
+		quick.give("b", OK, true)
+		b.move(v.wait - r.presence)
+		waits.take("a", granted)
+	}},
+	{"share: a flood leaves the rate to others in turn", func(b *bench) {
+		other, third := b.on("other"), b.on("third")
+		for range 100 {
+			b.take("a", granted)
+			b.give("a", OK, true)
+		}
+		other.take("a", throttled)
+		b.move(1)
+		b.take("a", throttled)
+		b.move(1)
+		if v := third.take("a", throttled); v.wait != 3*b.rules.gap-2 {
+			b.t.Fatalf("%+v, want the third turn", v)
+		}
+		b.move(b.rules.gap)
+		third.take("a", throttled)
+		b.take("a", throttled)
+		other.take("a", granted)
+		other.give("a", OK, true)
+		b.move(b.rules.gap)
+		third.take("a", throttled)
+		b.take("a", granted)
+		b.give("a", OK, true)
+		b.move(b.rules.gap)
+		b.take("a", throttled)
+		third.take("a", granted)
+	}},
+	{"share: an open breaker waits for no place", func(b *bench) {
+		b.trip()
+		for i := range 4 {
+			b.on(fmt.Sprint("e", i)).take("a", granted)
+		}
+		b.take("a", open)
+		b.move(b.rules.recent)
+		b.on("e0").give("a", OK, true)
+		b.on("e1").give("a", OK, true)
+		b.on("e2").give("a", OK, true)
+		for _, token := range tokens("more", 3) {
+			b.on("e3").take(token, granted)
+		}
+	}},
+	{"share: more that wait than are known", func(b *bench) {
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		for i := range 3 * maxWaiters {
+			b.on(fmt.Sprint("e", i)).take("a", busy)
+			b.move(1)
+		}
+		b.give("p-0", OK, true)
+		b.on("late").take("a", busy)
+		b.on("e0").take("a", granted)
+		for i := range 3 {
+			b.give(fmt.Sprint("p-", i+1), OK, true)
+			b.on(fmt.Sprint("e", i+1)).take("a", granted)
 		}
 	}},
 	{"a clock that is set back closes nothing for long", func(b *bench) {
@@ -383,11 +600,11 @@ var conformance = []struct {
 			b.take(token, granted)
 		}
 		for range 400 {
-			b.enter("a", question{reserve: true})
+			b.ask("a", question{reserve: true})
 		}
 		b.move(-3600 * second)
 		b.take("a", granted) // those places are from another time
-		if v := b.enter("b", question{reserve: true}); v.wait > b.rules.maxWait {
+		if v := b.ask("b", question{reserve: true}); v.wait > b.rules.maxWait {
 			b.t.Fatalf("%+v", v)
 		}
 		b.give("a", Neutral, true)
@@ -423,15 +640,16 @@ var conformance = []struct {
 	}},
 }
 
-// sameAsLocal makes the same random moves on a backend and on the machine, whose answers must not differ in anything.
+// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine, whose answers must not differ in anything.
 func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
+	seen := map[code]int{}
 	for seed := range uint64(8) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		r := rules{inflight: 1 + rnd.IntN(5), gap: 1 + rnd.Int64N(second), burst: 1 + rnd.Int64N(20), hold: second + rnd.Int64N(60*second),
 			bucket: 1 + rnd.Int64N(3*second), minCalls: 1 + rnd.Int64N(5), ratio: 0.1 + 0.9*rnd.Float64(), openFor: 1000 + rnd.Int64N(5*second),
-			minWait: second, maxWait: 20 * second}
+			minWait: second, maxWait: 20 * second, presence: 1 + rnd.Int64N(second), slack: 1 + rnd.Int64N(5*second), recent: 1 + rnd.Int64N(20*second)}
 		a, b := localBench(t, r), newBench(t, r)
-		names := tokens("t", 8)
+		names, ids := tokens("t", 8), tokens("e", 1+rnd.IntN(6))
 		for i := range 1200 {
 			d := rnd.Int64N(second)
 			switch rnd.IntN(40) {
@@ -439,21 +657,31 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 				d = rnd.Int64N(100 * second)
 			case 1:
 				d = -rnd.Int64N(30 * second)
+			case 2, 3, 4, 5, 6, 7, 8, 9:
+				d = 0
 			}
 			a.move(d)
 			b.move(d)
-			token := names[rnd.IntN(len(names))]
+			id := ids[rnd.IntN(len(ids))]
+			token := tokenOf(id, names[rnd.IntN(len(names))])
 			if rnd.IntN(2) == 0 {
 				q := question{attempt: rnd.IntN(5) > 0, reserve: rnd.IntN(3) == 0}
-				if got, want := b.enter(token, q), a.enter(token, q); got != want {
+				got, want := b.enter(id, token, q), a.enter(id, token, q)
+				if got != want {
 					t.Fatalf("seed %d, move %d: enter %s %+v: %+v, the machine says %+v", seed, i, token, q, got, want)
 				}
+				seen[got.code]++
 				continue
 			}
 			result, took := Result(rnd.IntN(3)), rnd.Int64N(10*second)
-			if got, want := b.leave(token, result, took), a.leave(token, result, took); got != want {
+			if got, want := b.leave(id, token, result, took), a.leave(id, token, result, took); got != want {
 				t.Fatalf("seed %d, move %d: leave %s %s %d: %+v, the machine says %+v", seed, i, token, result, took, got, want)
 			}
+		}
+	}
+	for c := granted; c <= open; c++ {
+		if seen[c] < 50 {
+			t.Errorf("answer %d was given %d times: the moves try too little", c, seen[c])
 		}
 	}
 }

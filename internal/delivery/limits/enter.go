@@ -14,11 +14,11 @@ const (
 	lastLook  = 100 * time.Millisecond
 )
 
-// Enter takes a place at an origin for a call, or waits a little for one. token names the attempt and no other: with it a
-// place is found again. The error is a *RefusedError, the context's, or ErrClosed.
-func (l *Limits) Enter(ctx context.Context, origin, token string) (*Pass, error) {
-	if origin == "" || token == "" {
-		return nil, errors.New("limits: an origin and a token are needed")
+// Enter takes a place at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
+// other: with it a place is found again. The error is a *RefusedError, the context's, or ErrClosed.
+func (l *Limits) Enter(ctx context.Context, origin, endpoint, token string) (*Pass, error) {
+	if origin == "" || endpoint == "" || token == "" {
+		return nil, errors.New("limits: an origin, an endpoint and a token are needed")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -28,20 +28,21 @@ func (l *Limits) Enter(ctx context.Context, origin, token string) (*Pass, error)
 		l.mu.Unlock()
 		return nil, ErrClosed
 	}
-	o := l.find(keyOf(origin))
-	o.users++
-	others, wait := len(o.line) > 0, l.worthWaiting(o)
+	e := l.find(keyOf(origin), idOf(endpoint))
+	token = tokenOf(e.id, token)
+	e.users++
+	others, wait := e.origin.countWaiters(e) > 0, l.worthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		o.users--
+		e.users--
 		l.mu.Unlock()
 	}()
 
 	// Nobody overtakes those who wait.
-	v, pass := l.ask(ctx, o, token, question{attempt: !others, reserve: !wait})
+	v, pass := l.ask(ctx, e, token, question{attempt: !others, reserve: !wait})
 	if pass == nil && wait && v.code != open {
-		v, pass = l.wait(ctx, o, token, v, others)
+		v, pass = l.wait(ctx, e, token, v, others)
 	}
 	switch {
 	case pass == nil && ctx.Err() != nil:
@@ -55,23 +56,24 @@ func (l *Limits) Enter(ctx context.Context, origin, token string) (*Pass, error)
 	return pass, nil
 }
 
-// worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known.
-func (l *Limits) worthWaiting(o *origin) bool {
-	n := len(o.line)
-	return n < l.room && o.mean/int64(l.rules.inflight)*int64(n+1) <= micros(l.patience)
+// worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known. The endpoints of an
+// origin have twice the room of one between them.
+func (l *Limits) worthWaiting(e *endpoint) bool {
+	n := e.origin.countWaiters(e)
+	return n < l.room && len(e.origin.line) < 2*l.room && e.mean/int64(l.rules.inflight)*int64(n+1) <= micros(l.patience)
 }
 
 // wait is the waiting room. What it returns without a pass is a reservation.
-func (l *Limits) wait(ctx context.Context, o *origin, token string, v verdict, others bool) (verdict, *Pass) {
-	w := &waiter{wake: make(chan struct{}, 1)}
+func (l *Limits) wait(ctx context.Context, e *endpoint, token string, v verdict, others bool) (verdict, *Pass) {
+	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
-	if !l.worthWaiting(o) || l.tooLate(v, l.patience) {
+	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
 		l.mu.Unlock()
-		return l.ask(ctx, o, token, question{reserve: true})
+		return l.ask(ctx, e, token, question{reserve: true})
 	}
 	o.line = append(o.line, w)
-	if others && o.line[0] == w {
-		o.next() // those it would not overtake are gone: it has not been asked yet whether there is a place
+	if others && o.first(w) {
+		w.wake <- struct{}{} // those it would not overtake are gone: it has not been asked yet whether there is a place
 	}
 	l.mu.Unlock()
 	defer func() {
@@ -86,23 +88,30 @@ func (l *Limits) wait(ctx context.Context, o *origin, token string, v verdict, o
 	look := time.NewTimer(pauseFor(v, l.firstLook))
 	defer look.Stop()
 	for pause := l.firstLook; ; pause = min(pause*3/2, max(lastLook, l.firstLook)) {
+		woken := false
 		select {
 		case <-w.wake:
+			woken = true
 		case <-look.C:
 		case <-patience.C:
-			return l.ask(ctx, o, token, question{attempt: l.first(o, w), reserve: true})
+			return l.ask(ctx, e, token, question{attempt: l.first(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
 		if l.first(o, w) {
 			var pass *Pass
-			v, pass = l.ask(ctx, o, token, question{attempt: true})
+			v, pass = l.ask(ctx, e, token, question{attempt: true})
 			if pass != nil || v.code == open {
 				return v, pass
 			}
 			if l.tooLate(v, l.patience-time.Since(began)) {
-				return l.ask(ctx, o, token, question{reserve: true})
+				return l.ask(ctx, e, token, question{reserve: true})
 			}
+		}
+		if woken {
+			l.mu.Lock()
+			o.passOn(w)
+			l.mu.Unlock()
 		}
 		look.Reset(pauseFor(v, pause))
 	}
@@ -124,23 +133,24 @@ func pauseFor(v verdict, pause time.Duration) time.Duration {
 func (l *Limits) first(o *origin, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(o.line) > 0 && o.line[0] == w
+	return o.first(w)
 }
 
 // ask puts one question to whoever knows the answer: Redis, or this process while Redis is away.
-func (l *Limits) ask(ctx context.Context, o *origin, token string, q question) (verdict, *Pass) {
+func (l *Limits) ask(ctx context.Context, e *endpoint, token string, q question) (verdict, *Pass) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.outage.local || l.closed {
-		return l.askHere(o, token, q)
+		return l.askHere(e, token, q)
 	}
-	now := l.now()
+	o, now := e.origin, l.now()
 	asked := q
 	if q.attempt {
 		o.purge(now)
 		_, held := o.places[token]
 		if !held && o.full(&l.rules, now) {
 			// Whatever the others do, this process has its share.
+			o.missed = true
 			if !q.reserve {
 				return verdict{code: busy}, nil
 			}
@@ -154,7 +164,7 @@ func (l *Limits) ask(ctx context.Context, o *origin, token string, q question) (
 	l.mu.Unlock()
 	// Not cancelled with the caller: a place that Redis gave must be known to have been given.
 	v, err := call(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (verdict, error) {
-		return l.remote.enter(ctx, o.key, token, asked)
+		return l.remote.enter(ctx, o.key, e.id, token, asked)
 	})
 	l.mu.Lock()
 	now = l.now()
@@ -163,33 +173,36 @@ func (l *Limits) ask(ctx context.Context, o *origin, token string, q question) (
 		if asked.attempt {
 			delete(o.places, token)
 			// It may have been given all the same.
-			l.owe(debt{key: o.key, token: token})
+			l.owe(debt{key: o.key, id: e.id, token: token})
 		}
-		return l.askHere(o, token, q)
+		return l.askHere(e, token, q)
 	}
-	o.learn(now, v.state, v.left)
+	e.learn(now, v.state, v.left)
 	if v.code.granted() {
 		o.tat = max(o.tat, now) + l.rules.gap
-		return v, l.pass(o, token, true)
+		return v, l.pass(e, token, true)
 	}
 	if asked.attempt {
 		delete(o.places, token)
-		o.next()
+		if o.missed {
+			o.missed = false
+			o.wakeFrom(0)
+		}
 	}
 	return v, nil
 }
 
 // askHere is ask without Redis. The caller holds mu.
-func (l *Limits) askHere(o *origin, token string, q question) (verdict, *Pass) {
-	v := o.enter(&l.rules, l.now(), token, q)
+func (l *Limits) askHere(e *endpoint, token string, q question) (verdict, *Pass) {
+	v := e.origin.enter(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.granted() {
-		return v, l.pass(o, token, false)
+		return v, l.pass(e, token, false)
 	}
 	return v, nil
 }
 
-func (l *Limits) pass(o *origin, token string, shared bool) *Pass {
-	return &Pass{limits: l, origin: o, token: token, began: l.clock(), shared: shared}
+func (l *Limits) pass(e *endpoint, token string, shared bool) *Pass {
+	return &Pass{limits: l, endpoint: e, token: token, began: l.clock(), shared: shared}
 }
 
 // leave ends a pass: in Redis first, so that who is woken here finds the place free there too.
@@ -200,16 +213,16 @@ func (l *Limits) leave(ctx context.Context, p *Pass, result Result, took int64) 
 		end ending
 		err error
 	)
-	told := false
+	o, told := p.endpoint.origin, false
 	if p.shared && !l.closed {
-		d := debt{key: p.origin.key, token: p.token, result: result, took: took}
+		d := debt{key: o.key, id: p.endpoint.id, token: p.token, result: result, took: took}
 		if l.outage.local {
 			l.owe(d)
 		} else {
 			age := l.outage.age
 			l.mu.Unlock()
 			end, err = call(ctx, l, l.timeout, func(ctx context.Context) (ending, error) {
-				return l.remote.leave(ctx, d.key, d.token, d.result, d.took)
+				return l.remote.leave(ctx, d.key, d.id, d.token, d.result, d.took)
 			})
 			l.mu.Lock()
 			if told = err == nil; !told {
@@ -219,11 +232,11 @@ func (l *Limits) leave(ctx context.Context, p *Pass, result Result, took int64) 
 		}
 	}
 	now := l.now()
-	p.origin.leave(&l.rules, now, p.token, result, took)
+	o.leave(&l.rules, now, &p.endpoint.circuit, p.token, result, took)
 	if told {
-		p.origin.learn(now, end.state, end.left)
+		p.endpoint.learn(now, end.state, end.left)
 	}
-	p.origin.next()
+	o.wakeFrom(0)
 }
 
 // call runs one operation in Redis and returns within timeout. A client that does not honour contexts is called by a goroutine,

@@ -3,10 +3,13 @@ package limits
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/redis/go-redis/v9"
 )
 
 // TestKeys: no stranger's bytes in key names, one hash tag for an origin, a TTL on everything, Redis' own clock.
@@ -17,15 +20,15 @@ func TestKeys(t *testing.T) {
 	s := newShared(rdb, r)
 	ctx := context.Background()
 	const origin = "https://a}{stranger\r\nSET x y:places"
-	key := keyOf(origin)
+	key, id := keyOf(origin), idOf(origin+"/mcp?key=\r\nsecret ")
 	for i := range 30 {
-		token := fmt.Sprint(i)
-		v, err := s.enter(ctx, key, token, question{attempt: true, reserve: i%2 == 0})
+		token := tokenOf(id, fmt.Sprint(i))
+		v, err := s.enter(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if v.code.granted() && i > 2 {
-			if _, err := s.leave(ctx, key, token, Failed, second); err != nil {
+			if _, err := s.leave(ctx, key, id, token, Failed, second); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -34,19 +37,26 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(keys) != 2 {
+	if len(keys) != 3 {
 		t.Fatalf("keys %q", keys)
 	}
 	for _, k := range keys {
-		if k != key && k != key+":places" {
+		if k != key && k != key+":places" && k != keyOfEndpoint(key, id) || strings.Contains(k, "secret") {
 			t.Errorf("key %q", k)
+		}
+		if strings.Count(k, "{") != 1 || !strings.HasPrefix(k, key) {
+			t.Errorf("%q: not the origin's hash tag, or another slot of a cluster", k)
 		}
 		ttl, err := rdb.PTTL(ctx, k).Result()
 		if err != nil || ttl <= 0 || ttl > 20*time.Minute {
 			t.Errorf("%s lives for %s, %v", k, ttl, err)
 		}
 	}
-	until, err := rdb.HGet(ctx, key, "open").Int64()
+	state, err := rdb.Get(ctx, keyOfEndpoint(key, id)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	until, err := strconv.ParseInt(strings.Fields(state)[0], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,4 +70,39 @@ func TestKeys(t *testing.T) {
 	if keyOf("https://a") == keyOf("https://b") || keyOf(origin) != key {
 		t.Error("keys do not tell origins apart")
 	}
+}
+
+// TestVersionBefore: what a worker of the version before holds, and has used of the rate, counts; what it says of the breaker, which was
+// the origin's, does not, and when it deletes it only the rate is forgotten.
+func TestVersionBefore(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, embeddedtest.RealRedis(t))
+	l := newLimits(t, rdb, func(c *Config) { c.Room, c.Rate, c.Burst = -1, 0.01, 10 })
+	ctx, key := t.Context(), keyOf(site)
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := float64(now.Add(time.Minute).UnixMicro())
+	for _, token := range tokens("0190-id", 3) {
+		if err := rdb.ZAdd(ctx, keyOfPlaces(key), redis.Z{Score: until, Member: token + ":1"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rdb.HSet(ctx, key, "tat", now.UnixMicro(), "open", now.Add(30*time.Second).UnixMicro(), "probe", "", "mean", 1000, "b3", "1:10:10").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := enter(t, l, site, "a")
+	refused(t, l, site, "b", Busy)
+	if n, err := rdb.ZCard(ctx, keyOfPlaces(key)).Result(); n != 4 || err != nil {
+		t.Errorf("the version before sees %d places taken, %v", n, err)
+	}
+	if err := rdb.Del(ctx, key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.Leave(ctx, OK)
+	if err := rdb.HSet(ctx, key, "tat", now.Add(2000*time.Second).UnixMicro()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, l, site, "c", Throttled)
 }

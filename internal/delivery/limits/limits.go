@@ -22,7 +22,7 @@ type Config struct {
 	// fit into Timeout too, so let the client keep a few idle connections.
 	Redis redis.UniversalClient
 
-	Inflight int     // calls at one origin at a time. Default 4
+	Inflight int     // calls at one origin at a time; doc.go says what one endpoint of it gets. Default 4
 	Rate     float64 // calls a second at one origin. Default 100
 	Burst    int     // calls that may come at once. Default Rate, rounded up
 
@@ -33,20 +33,20 @@ type Config struct {
 	Window       time.Duration // what the breaker looks back on. Default 5 min
 	MinCalls     int           // least calls in Window for it to open. Default 10
 	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
-	OpenFor      time.Duration // how long an endpoint is left alone. Default 30 s
+	OpenFor      time.Duration // how long the breaker stays open. Default 30 s
 
 	// Hold is how long a place is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
 	// Inflight run at once.
 	Hold time.Duration
 
-	// Room is how many deliveries of one origin may wait in this process for a place, instead of being put off for at least a
-	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
+	// Room is how many deliveries of one endpoint may wait in this process for a place, instead of being put off for at least a
+	// second; of one origin twice as many. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
 	Room int
 	// Patience is how long they wait. Default 1 s.
 	Patience time.Duration
-	// MaxOrigins bounds the origins remembered in this process. Default 10,000 (about 400 bytes each). What is in use is
-	// always kept.
-	MaxOrigins int
+	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about 700 bytes
+	// each). What is in use is always kept.
+	MaxEndpoints int
 
 	Logger *slog.Logger     // default slog.Default()
 	Now    func() time.Time // default time.Now; while Redis answers, its clock counts instead
@@ -56,6 +56,11 @@ const (
 	// minWait and maxWait bound what a refused call is told to wait.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
+	// presence is longer than a waiter's pause between two looks, slack is how late asynq and a busy worker bring a call back, and recent is
+	// how long after its last call an endpoint is taken to need the origin again.
+	presence = 250 * time.Millisecond
+	slack    = 5 * time.Second
+	recent   = time.Minute
 )
 
 // Limits are safe for concurrent use.
@@ -65,7 +70,7 @@ type Limits struct {
 	timeout  time.Duration
 	room     int
 	patience time.Duration
-	most     int // origins
+	most     int // endpoints
 	log      *slog.Logger
 	clock    func() time.Time
 	start    time.Time
@@ -76,17 +81,18 @@ type Limits struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup // calls to Redis and the one that looks for it; Add under mu, while not closed
 
-	mu      sync.Mutex // over memory only, never held during I/O
-	closed  bool
-	origins map[string]*list.Element // of *origin
-	recent  *list.List               // most recently used first
-	outage  outage
+	mu        sync.Mutex // over memory only, never held during I/O
+	closed    bool
+	origins   map[string]*origin
+	endpoints map[string]*list.Element // of *endpoint
+	recent    *list.List               // most recently used first
+	outage    outage
 }
 
 // Stats are gauges of this process.
 type Stats struct {
-	Open, HalfOpen int  // origins whose breaker is, as this process saw it last
-	Origins        int  // remembered
+	Open, HalfOpen int  // endpoints whose breaker is, as this process saw it last
+	Endpoints      int  // remembered
 	Local          bool // Redis does not answer: this worker applies limits of its own. False without Redis
 }
 
@@ -110,8 +116,8 @@ func New(cfg Config) (*Limits, error) {
 	if cfg.FailureRatio == 0 {
 		cfg.FailureRatio = 0.7
 	}
-	if cfg.MaxOrigins == 0 {
-		cfg.MaxOrigins = 10_000
+	if cfg.MaxEndpoints == 0 {
+		cfg.MaxEndpoints = 10_000
 	}
 	defaults(&cfg.Timeout, 50*time.Millisecond)
 	defaults(&cfg.Window, 5*time.Minute)
@@ -124,8 +130,8 @@ func New(cfg Config) (*Limits, error) {
 		cfg.Now = time.Now
 	}
 	switch {
-	case cfg.Inflight < 0 || cfg.Burst < 0 || cfg.MinCalls < 0 || cfg.MaxOrigins < 0:
-		return nil, errors.New("limits: Inflight, Burst, MinCalls and MaxOrigins must not be negative")
+	case cfg.Inflight < 0 || cfg.Burst < 0 || cfg.MinCalls < 0 || cfg.MaxEndpoints < 0:
+		return nil, errors.New("limits: Inflight, Burst, MinCalls and MaxEndpoints must not be negative")
 	case !(cfg.Rate >= 1e-3 && cfg.Rate <= 1e6): // NaN too
 		return nil, errors.New("limits: Rate must be between 0.001 and 1,000,000 calls a second")
 	case !(cfg.FailureRatio > 0 && cfg.FailureRatio <= 1):
@@ -137,11 +143,12 @@ func New(cfg Config) (*Limits, error) {
 	case float64(cfg.Burst)/cfg.Rate > 24*3600:
 		return nil, errors.New("limits: Burst must be at most a day of Rate")
 	}
-	l := &Limits{timeout: cfg.Timeout, room: max(cfg.Room, 0), patience: cfg.Patience, most: cfg.MaxOrigins, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*list.Element{}, recent: list.New()}
+	l := &Limits{timeout: cfg.Timeout, room: max(cfg.Room, 0), patience: cfg.Patience, most: cfg.MaxEndpoints, log: cfg.Logger,
+		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{}, endpoints: map[string]*list.Element{},
+		recent: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.Hold),
 		bucket: micros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: micros(cfg.OpenFor),
-		minWait: micros(minWait), maxWait: micros(maxWait)}
+		minWait: micros(minWait), maxWait: micros(maxWait), presence: micros(presence), slack: micros(slack), recent: micros(recent)}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.outage.pause = lookAgain
 	if cfg.Redis != nil {
@@ -171,14 +178,14 @@ func (l *Limits) Close() {
 	l.tasks.Wait()
 }
 
-// Stats walks the origins in memory.
+// Stats walks the endpoints in memory.
 func (l *Limits) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Stats{Origins: len(l.origins), Local: l.remote != nil && l.outage.local}
+	s := Stats{Endpoints: len(l.endpoints), Local: l.remote != nil && l.outage.local}
 	now := l.now()
 	for e := l.recent.Front(); e != nil; e = e.Next() {
-		switch state, _ := breaker(e.Value.(*origin).open, now); state {
+		switch state, _ := breakerState(e.Value.(*endpoint).open, now); state {
 		case opened:
 			s.Open++
 		case halfOpen:
@@ -195,7 +202,7 @@ func (l *Limits) now() int64 { return micros(l.clock().Sub(l.start)) + 1 } // 0 
 type Reason string
 
 const (
-	Busy      Reason = "agent_busy"   // every place is taken
+	Busy      Reason = "agent_busy"   // every place is taken, or kept for other endpoints
 	Throttled Reason = "throttled"    // the rate is used up
 	Open      Reason = "breaker_open" // most of the latest calls failed
 )
@@ -230,14 +237,14 @@ func (r Result) String() string {
 	}
 }
 
-// Pass is a place at an origin.
+// Pass is a place at an origin, for a call of one of its endpoints.
 type Pass struct {
-	limits *Limits
-	origin *origin
-	token  string
-	began  time.Time
-	shared bool // Redis knows of it
-	left   atomic.Bool
+	limits   *Limits
+	endpoint *endpoint
+	token    string
+	began    time.Time
+	shared   bool // Redis knows of it
+	left     atomic.Bool
 }
 
 // Leave gives the place back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
@@ -263,14 +270,16 @@ func refuse(v verdict, r *rules, spread float64) *RefusedError {
 	switch v.code {
 	case open:
 		e.Reason = Open
-		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed, so it is left alone for a while; this one comes back in %s", back)
+		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %s; then one probe call decides "+
+			"whether it closes. This one comes back in %s", time.Duration(r.openFor)*time.Microsecond, back)
 	case throttled:
 		e.Reason = Throttled
-		e.Text = fmt.Sprintf("the agent's endpoint has had its %s calls a second; this one comes back in %s",
+		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; this one comes back in %s",
 			fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
 	default:
 		e.Reason = Busy
-		e.Text = fmt.Sprintf("the agent's endpoint is busy with %d calls; this one comes back in %s", r.inflight, back)
+		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its share of them; this one comes back in %s",
+			r.inflight, back)
 	}
 	return e
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const endpoint = "https://agent.example"
+const site = "https://agent.example"
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
@@ -37,28 +37,37 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	l := newLimits(t, nil)
-	for _, c := range [][2]string{{"", "a"}, {endpoint, ""}} {
-		if p, err := l.Enter(t.Context(), c[0], c[1]); err == nil || p != nil {
+	for _, c := range [][3]string{{"", site, "a"}, {site, "", "a"}, {site, site, ""}} {
+		if p, err := l.Enter(t.Context(), c[0], c[1], c[2]); err == nil || p != nil {
 			t.Errorf("%q: taken", c)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Enter(ctx, endpoint, "a"); !errors.Is(err, context.Canceled) {
+	if _, err := l.Enter(ctx, site, site, "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	p := enter(t, l, endpoint, "a")
+	p := enter(t, l, site, "a")
 	l.Close()
-	if _, err := l.Enter(t.Context(), endpoint, "b"); !errors.Is(err, ErrClosed) {
+	if _, err := l.Enter(t.Context(), site, site, "b"); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 	p.Leave(t.Context(), OK)
 }
 
 // TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at one
-// origin, and all of them get their turn.
+// origin, and all of them get their turn, whether they call one endpoint of it or eight.
 func TestHammer(t *testing.T) {
 	t.Parallel()
+	for _, endpoints := range []int{1, 8} {
+		t.Run(fmt.Sprint(endpoints), func(t *testing.T) {
+			t.Parallel()
+			hammer(t, endpoints)
+		})
+	}
+}
+
+func hammer(t *testing.T, endpoints int) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		adapt := func(c *Config) { c.Room, c.Patience = 64, 30*time.Second }
 		workers := []*Limits{newLimits(t, rdb, adapt)}
@@ -73,7 +82,7 @@ func TestHammer(t *testing.T) {
 			all.Go(func() {
 				l := workers[g%len(workers)]
 				for i := range each {
-					p, err := l.Enter(t.Context(), endpoint, fmt.Sprintf("%d:%d", g, i))
+					p, err := l.Enter(t.Context(), site, fmt.Sprint(site, g%endpoints), fmt.Sprintf("%d:%d", g, i))
 					if err != nil {
 						t.Error(err)
 						return
@@ -100,7 +109,7 @@ func TestHammer(t *testing.T) {
 			t.Errorf("%d calls of %d", calls.Load(), goroutines*each)
 		}
 		for _, l := range workers {
-			if s := l.Stats(); s.Local || s.Origins != 1 || s.Open != 0 {
+			if s := l.Stats(); s.Local || s.Endpoints > endpoints || s.Open != 0 {
 				t.Errorf("%+v", s)
 			}
 		}
@@ -115,12 +124,12 @@ func TestCrashedHolder(t *testing.T) {
 	dead, alive := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	began := time.Now()
 	for _, token := range tokens("dead", 4) {
-		enter(t, dead, endpoint, token)
+		enter(t, dead, site, token)
 	}
-	refused(t, alive, endpoint, "a", Busy)
+	refused(t, alive, site, "a", Busy)
 	var got *Pass
 	await(t, "the places come back", func() bool {
-		got, _ = alive.Enter(t.Context(), endpoint, "a")
+		got, _ = alive.Enter(t.Context(), site, site, "a")
 		return got != nil
 	})
 	if took := time.Since(began); took < time.Second {
@@ -134,20 +143,20 @@ func TestLeave(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.MinCalls = 1, -1, 2 })
 		ctx, cancel := context.WithCancel(context.Background())
-		p, err := l.Enter(ctx, endpoint, "a")
+		p, err := l.Enter(ctx, site, site, "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, l, endpoint, "b", Busy)
+		refused(t, l, site, "b", Busy)
 		cancel()
 		q := p
 		p.Leave(ctx, Failed) // the caller's context is over: the place is given back all the same
 		p.Leave(ctx, Failed) // counted once: the breaker stays closed
-		p = enter(t, l, endpoint, "a")
+		p = enter(t, l, site, "a")
 		q.Leave(t.Context(), OK) // nor does it end another pass
-		refused(t, l, endpoint, "b", Busy)
+		refused(t, l, site, "b", Busy)
 		p.Leave(t.Context(), Failed)
-		refused(t, l, endpoint, "c", Open)
+		refused(t, l, site, "c", Open)
 		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
 			t.Errorf("%+v", s)
 		}
@@ -167,7 +176,7 @@ func TestOneProbe(t *testing.T) {
 		}
 		trip := func() {
 			for _, token := range tokens("fails", 10) {
-				enter(t, a, endpoint, token).Leave(t.Context(), Failed)
+				enter(t, a, site, token).Leave(t.Context(), Failed)
 			}
 		}
 		round := 0
@@ -180,7 +189,7 @@ func TestOneProbe(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 32 {
 					all.Go(func() {
-						p, err := []*Limits{a, b}[i%2].Enter(t.Context(), endpoint, fmt.Sprintf("rush %d %d", round, i))
+						p, err := []*Limits{a, b}[i%2].Enter(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
 						var r *RefusedError
 						// Busy: this process was asking for as many places as it may have.
 						if err != nil && (!errors.As(err, &r) || r.Reason == Throttled) {
@@ -208,7 +217,7 @@ func TestOneProbe(t *testing.T) {
 		}
 		trip()
 		began := time.Now()
-		refused(t, b, endpoint, "x", Open)
+		refused(t, b, site, "x", Open)
 		p := one("first")
 		if took := time.Since(began); took < 250*time.Millisecond {
 			t.Errorf("probed after %s", took)
@@ -216,7 +225,7 @@ func TestOneProbe(t *testing.T) {
 		// An answer from before may have been read last: so not at once.
 		await(t, "the gauge", func() bool { return p.limits.Stats().HalfOpen == 1 })
 		p.Leave(t.Context(), Failed)
-		refused(t, b, endpoint, "y", Open)
+		refused(t, b, site, "y", Open)
 		began = time.Now()
 		one("after a failed probe") // and this one's worker dies
 		dead := time.Now()
@@ -229,7 +238,7 @@ func TestOneProbe(t *testing.T) {
 		}
 		p.Leave(t.Context(), OK)
 		for _, token := range tokens("again", 3) {
-			enter(t, b, endpoint, token)
+			enter(t, b, site, token)
 		}
 		if s := b.Stats(); s.Open+s.HalfOpen != 0 {
 			t.Errorf("%+v", s)
@@ -244,16 +253,16 @@ func TestReservations(t *testing.T) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.Room, cfg.Now = -1, c.Now })
 		// 400 ms at 4 places: one each 100 ms.
-		p := enter(t, l, endpoint, "slow")
+		p := enter(t, l, site, "slow")
 		c.move(400 * time.Millisecond)
 		p.Leave(t.Context(), OK)
 		for _, token := range tokens("holds", 4) {
-			enter(t, l, endpoint, token)
+			enter(t, l, site, token)
 		}
 		began := time.Now()
 		waits := make([]time.Duration, 1000)
 		for i, token := range tokens("off", len(waits)) {
-			waits[i] = refused(t, l, endpoint, token, Busy).Wait
+			waits[i] = refused(t, l, site, token, Busy).Wait
 		}
 		asking := time.Since(began) // by the clock on the wall, which is Redis'
 		if !slices.IsSorted(waits) && rdb == nil {
@@ -280,7 +289,7 @@ func TestReservations(t *testing.T) {
 		// Beyond the longest wait they are spread.
 		distinct := map[time.Duration]int{}
 		for _, token := range tokens("more", 3000) {
-			w := refused(t, l, endpoint, token, Busy).Wait
+			w := refused(t, l, site, token, Busy).Wait
 			if w >= maxWait/2 {
 				distinct[w]++
 			}
@@ -304,20 +313,20 @@ func TestShare(t *testing.T) {
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	var held []*Pass
 	for _, token := range tokens("a", 4) {
-		held = append(held, enter(t, a, endpoint, token))
+		held = append(held, enter(t, a, site, token))
 	}
-	refused(t, b, endpoint, "b", Busy)
+	refused(t, b, site, "b", Busy)
 	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, a, endpoint, "fifth", Busy)
+	refused(t, a, site, "fifth", Busy)
 	for _, token := range tokens("b", 4) {
-		enter(t, b, endpoint, token)
+		enter(t, b, site, token)
 	}
 	for _, p := range held {
 		p.Leave(t.Context(), OK)
 	}
-	refused(t, a, endpoint, "fifth", Busy) // the other worker has them all
+	refused(t, a, site, "fifth", Busy) // the other worker has them all
 }
 
 // TestFlush: that Redis loses its data in the middle harms nothing.
@@ -332,7 +341,7 @@ func TestFlush(t *testing.T) {
 		all.Go(func() {
 			l, w := workers[g%2], g%2
 			for i := range 40 {
-				p, err := l.Enter(t.Context(), endpoint, fmt.Sprintf("%d:%d", g, i))
+				p, err := l.Enter(t.Context(), site, site, fmt.Sprintf("%d:%d", g, i))
 				if err != nil {
 					t.Error(err)
 					return
@@ -366,7 +375,7 @@ func TestFlush(t *testing.T) {
 	}
 	passes := make([]*Pass, 0, 4)
 	for _, token := range tokens("after", 4) {
-		passes = append(passes, enter(t, workers[0], endpoint, token))
+		passes = append(passes, enter(t, workers[0], site, token))
 	}
 	for _, p := range passes {
 		p.Leave(t.Context(), OK)
@@ -378,24 +387,24 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	l := newLimits(t, nil, func(cfg *Config) {
-		cfg.MaxOrigins, cfg.Now, cfg.Inflight, cfg.Room, cfg.Hold = 50, c.Now, 1, -1, time.Hour
+		cfg.MaxEndpoints, cfg.Now, cfg.Inflight, cfg.Room, cfg.Hold = 50, c.Now, 1, -1, time.Hour
 	})
-	held := enter(t, l, endpoint, "held")
+	held := enter(t, l, site, "held")
 	for _, token := range tokens("s", 5000) {
 		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
-		if n := l.Stats().Origins; n > 50 {
-			t.Fatalf("%d origins are kept", n)
+		if n := l.Stats().Endpoints; n > 50 {
+			t.Fatalf("%d endpoints are kept", n)
 		}
 	}
-	refused(t, l, endpoint, "other", Busy)
+	refused(t, l, site, "other", Busy)
 	held.Leave(t.Context(), OK)
-	enter(t, l, endpoint, "other").Leave(t.Context(), OK)
+	enter(t, l, site, "other").Leave(t.Context(), OK)
 	// What was not used for long goes by and by, without pressure.
 	c.move(time.Hour)
 	for _, token := range tokens("late", 40) {
 		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
 	}
-	if n := l.Stats().Origins; n != 40 {
-		t.Errorf("%d origins are kept, want the 40 new ones", n)
+	if n := l.Stats().Endpoints; n != 40 {
+		t.Errorf("%d endpoints are kept, want the 40 new ones", n)
 	}
 }

@@ -1,9 +1,9 @@
 package limits
 
-import "time"
-
-// buckets is how many parts the breaker's window has: it forgets a tenth at a time.
-const buckets = 10
+import (
+	"strings"
+	"time"
+)
 
 // rules are the numbers of the state machine; times in microseconds, as in Redis.
 type rules struct {
@@ -11,11 +11,14 @@ type rules struct {
 	gap              int64 // between two calls at the full rate
 	burst            int64
 	hold             int64
-	bucket           int64 // a tenth of the window
+	bucket           int64 // a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
 	openFor          int64
 	minWait, maxWait int64
+	presence         int64 // how long an endpoint that asked without reserving is taken to be asking still
+	slack            int64 // how long after its reservation a call is still expected
+	recent           int64 // how long an endpoint that was called counts as one that shares the origin
 }
 
 // question is what enter is asked.
@@ -37,15 +40,6 @@ const (
 
 func (c code) granted() bool { return c == granted || c == grantedProbe }
 
-// state is the breaker's, the same numbers as in the scripts.
-type state int64
-
-const (
-	closed state = iota
-	opened
-	halfOpen
-)
-
 // verdict is enter's answer. Times in microseconds.
 type verdict struct {
 	code  code
@@ -61,115 +55,94 @@ type ending struct {
 	left  int64
 }
 
-// machine is the state of one origin. It has no lock and no clock.
+// machine is the state of one origin: what its endpoints share. It has no lock and no clock.
 type machine struct {
-	places     map[string]int64 // token → when the place is free again whatever happens
-	tat        int64            // GCRA's theoretical arrival time
-	open       int64            // until when the breaker is open, half-open afterwards; 0: closed
-	probe      string           // who probes; "": nobody
-	probeUntil int64
-	line       int64 // the last reservation
-	mean       int64 // call time, each new one weighing a fifth; 0: not known
-	window     [buckets]bucket
+	places  map[string]int64 // token → when the place is free again whatever happens
+	tat     int64            // GCRA's theoretical arrival time
+	seen    [2]sighting      // the endpoint called last, and the last one besides it
+	waiters []waiting        // at most maxWaiters, in no order; those that are forgotten go when the list is written
 }
 
-type bucket struct{ n, calls, failed int64 }
+// tokenOf is what a place is held by: the endpoint's id, a space, and what the caller named the attempt.
+func tokenOf(id, name string) string { return id + " " + name }
 
 // enter is the rule; enter.lua is the same.
-func (m *machine) enter(r *rules, now int64, token string, q question) verdict {
-	arrival := max(sane(m.tat, now, r.burst*r.gap, 0), now) + r.gap
-	until := sane(m.open, now, r.openFor, now)
-	line := sane(m.line, now, r.maxWait, 0)
+func (m *machine) enter(r *rules, now int64, e *circuit, token string, q question) verdict {
+	tat := max(sane(m.tat, now, r.burst*r.gap, 0), now)
+	until := sane(e.open, now, r.openFor, now)
 	v := verdict{}
-	v.state, v.left = breaker(until, now)
+	v.state, v.left = breakerState(until, now)
 	m.purge(now)
 	if _, held := m.places[token]; held && q.attempt {
-		if token == m.probe {
+		if token == e.probe {
 			v.code = grantedProbe
 		}
 		return v
 	}
+	free := r.inflight - m.countHeld(r, now, "")
+	shared, elders := m.weighOthers(r, now, e, free)
+	turn := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
-	case v.state == opened || v.state == halfOpen && m.probe != "" && sane(m.probeUntil, now, r.hold, 0) > now:
+	case v.state == opened || v.state == halfOpen && e.probe != "" && sane(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
-	case m.full(r, now):
+		m.stopWaiting(r, now, e.id)
+	case free <= elders || shared && m.countHeld(r, now, e.id) >= free:
 		v.code = busy
-	case arrival-now > r.burst*r.gap:
-		v.code, v.wait = throttled, arrival-r.burst*r.gap-now
+	case turn > now:
+		v.code, v.wait = throttled, turn-now
 	case !q.attempt:
 		v.code = busy
 	default:
 		m.take(r, now, token)
 		if v.state == halfOpen {
 			v.code = grantedProbe
-			m.probe, m.probeUntil = token, now+r.hold
+			e.probe, e.probeUntil = token, now+r.hold
 		}
-		m.tat = arrival
+		m.tat = tat + r.gap
+		m.served(r, now, e)
 		return v
 	}
-	if q.reserve || v.code == open {
-		from := now + r.minWait
-		if v.code == open {
-			from = max(from, until)
-		}
-		m.line = min(max(line, from)+max(r.gap, m.mean/int64(r.inflight)), now+r.maxWait)
-		v.wait = m.line - now
-	}
+	m.refused(r, now, e, until, &v, q)
 	return v
 }
 
+// refused makes the reservation, and writes down that the endpoint waits.
+func (m *machine) refused(r *rules, now int64, e *circuit, until int64, v *verdict, q question) {
+	var w *waiting
+	from, waiters := now+r.minWait, int64(1)
+	if v.code == open {
+		from = max(from, until)
+	} else if q.attempt || q.reserve {
+		w = m.startWaiting(r, now, e.id)
+		waiters = int64(len(m.waiters))
+	}
+	if q.reserve || v.code == open {
+		line := sane(e.line, now, r.maxWait, 0)
+		places := int64(r.inflight)
+		e.line = min(max(line, from)+max(r.gap*waiters, e.mean/places*min(waiters, places)), now+r.maxWait)
+		v.wait = e.line - now
+	}
+	switch {
+	case w == nil:
+	case !q.reserve:
+		w.asked = now + min(v.wait, r.maxWait)
+	case w.due >= now:
+		w.asked, w.due = 0, min(w.due, e.line)
+	default:
+		w.asked, w.due = 0, e.line
+	}
+}
+
 // leave is the rule; leave.lua is the same.
-func (m *machine) leave(r *rules, now int64, token string, result Result, took int64) ending {
+func (m *machine) leave(r *rules, now int64, e *circuit, token string, result Result, took int64) ending {
 	_, known := m.places[token]
 	delete(m.places, token)
 	if known {
-		m.count(r, now, token, result, took)
+		e.count(r, now, token, result, took)
 	}
-	e := ending{known: known}
-	e.state, e.left = breaker(sane(m.open, now, r.openFor, now), now)
-	return e
-}
-
-// count takes in how a call went.
-func (m *machine) count(r *rules, now int64, token string, result Result, took int64) {
-	switch {
-	case took <= 0:
-	case m.mean == 0:
-		m.mean = took
-	default:
-		m.mean = (4*m.mean + took) / 5
-	}
-	switch {
-	case m.open > 0 && token == m.probe:
-		m.probe = ""
-		switch result {
-		case OK:
-			// The endpoint is well: what was learnt while it was not is forgotten.
-			*m = machine{places: m.places, mean: took}
-		case Failed:
-			m.open = now + r.openFor
-		}
-	case m.open == 0 && result != Neutral:
-		n := now / r.bucket
-		b := &m.window[n%buckets]
-		if b.n != n {
-			*b = bucket{n: n}
-		}
-		b.calls++
-		if result != Failed {
-			return
-		}
-		b.failed++
-		var calls, failed int64
-		for _, b := range m.window {
-			if b.n > n-buckets && b.n <= n {
-				calls, failed = calls+b.calls, failed+b.failed
-			}
-		}
-		if calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio {
-			m.open = now + r.openFor
-		}
-	}
+	end := ending{known: known}
+	end.state, end.left = breakerState(sane(e.open, now, r.openFor, now), now)
+	return end
 }
 
 // sane is x, unless it lies further ahead than twice what can be put there: then it is from before the clock was set back, and
@@ -181,21 +154,9 @@ func sane(x, now, most, instead int64) int64 {
 	return x
 }
 
-// breaker is its state at now, and how long it stays open.
-func breaker(open, now int64) (state, int64) {
-	switch {
-	case open == 0:
-		return closed, 0
-	case now < open:
-		return opened, open - now
-	default:
-		return halfOpen, 0
-	}
-}
-
 func (m *machine) take(r *rules, now int64, token string) {
 	if m.places == nil {
-		m.places = make(map[string]int64, r.inflight)
+		m.places = make(map[string]int64, min(r.inflight, 4))
 	}
 	m.places[token] = now + r.hold
 }
@@ -209,30 +170,20 @@ func (m *machine) purge(now int64) {
 	}
 }
 
-func (m *machine) full(r *rules, now int64) bool {
+func (m *machine) full(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
+
+// countHeld is how many places an endpoint holds; "": all of them.
+func (m *machine) countHeld(r *rules, now int64, id string) int {
 	n := 0
-	for _, until := range m.places {
-		if until <= now+2*r.hold { // beyond: from before the clock was set back
+	for token, until := range m.places {
+		if until > now+2*r.hold { // from before the clock was set back
+			continue
+		}
+		if id == "" || len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id) {
 			n++
 		}
 	}
-	return n >= r.inflight
-}
-
-// learn takes over what Redis said about the breaker.
-func (m *machine) learn(now int64, s state, left int64) {
-	switch s {
-	case closed:
-		if m.open > 0 {
-			m.open, m.probe, m.window = 0, "", [buckets]bucket{}
-		}
-	case opened:
-		m.open = now + left
-	case halfOpen:
-		if m.open == 0 || m.open > now {
-			m.open = now
-		}
-	}
+	return n
 }
 
 func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }

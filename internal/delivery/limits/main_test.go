@@ -133,7 +133,7 @@ func await(t testing.TB, what string, ok func() bool) {
 
 func enter(t testing.TB, l *Limits, origin, token string) *Pass {
 	t.Helper()
-	p, err := l.Enter(t.Context(), origin, token)
+	p, err := l.Enter(t.Context(), origin, origin, token)
 	if err != nil {
 		t.Fatalf("enter %s: %v", token, err)
 	}
@@ -143,7 +143,7 @@ func enter(t testing.TB, l *Limits, origin, token string) *Pass {
 // refused enters and must be refused.
 func refused(t testing.TB, l *Limits, origin, token string, why Reason) *RefusedError {
 	t.Helper()
-	p, err := l.Enter(t.Context(), origin, token)
+	p, err := l.Enter(t.Context(), origin, origin, token)
 	r, ok := err.(*RefusedError)
 	if !ok || p != nil {
 		t.Fatalf("enter %s: pass %v, error %v; want a refusal", token, p, err)

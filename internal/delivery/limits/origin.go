@@ -9,81 +9,139 @@ import (
 // otherwise, and who waits here for a place. Limits.mu guards it.
 type origin struct {
 	machine
-	key   string
-	used  int64     // µs, the last Enter
-	users int       // how many are in Enter
-	line  []*waiter // longest waiting first; only the first asks
+	key       string
+	endpoints int       // how many are remembered; without any it is forgotten
+	line      []*waiter // longest waiting first; of each endpoint only the first asks
+	missed    bool      // somebody found no place here because one was taken while Redis was asked
+}
+
+// endpoint is what this process knows of one.
+type endpoint struct {
+	circuit
+	origin *origin
+	used   int64 // µs, the last Enter
+	users  int   // how many are in Enter
 }
 
 // waiter is one delivery in the waiting room.
-type waiter struct{ wake chan struct{} } // buffered by one
-
-// find returns the origin, made when it is not known. The caller holds mu.
-func (l *Limits) find(key string) *origin {
-	now := l.now()
-	if e, ok := l.origins[key]; ok {
-		l.recent.MoveToFront(e)
-		o := e.Value.(*origin)
-		o.used = now
-		return o
-	}
-	l.forget(now)
-	o := &origin{key: key, used: now}
-	l.origins[key] = l.recent.PushFront(o)
-	return o
+type waiter struct {
+	endpoint *endpoint
+	wake     chan struct{} // buffered by one
 }
 
-// forget makes room for one more origin: the idle ones of the two used longest ago go, and when there are too many, the
+// keyOfEndpoint is where an endpoint is remembered, here and in Redis.
+func keyOfEndpoint(originKey, id string) string { return originKey + ":" + id }
+
+// find returns the endpoint, made when it is not known. The caller holds mu.
+func (l *Limits) find(originKey, id string) *endpoint {
+	now := l.now()
+	key := keyOfEndpoint(originKey, id)
+	if el, ok := l.endpoints[key]; ok {
+		l.recent.MoveToFront(el)
+		e := el.Value.(*endpoint)
+		e.used = now
+		return e
+	}
+	l.forget(now)
+	o := l.origins[originKey]
+	if o == nil {
+		o = &origin{key: originKey}
+		l.origins[originKey] = o
+	}
+	o.endpoints++
+	e := &endpoint{circuit: circuit{id: id}, origin: o, used: now}
+	l.endpoints[key] = l.recent.PushFront(e)
+	return e
+}
+
+// forget makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too many, the
 // idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in the end.
 func (l *Limits) forget(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
-	e := l.recent.Back()
+	el := l.recent.Back()
 	for range 2 {
-		if e == nil {
+		if el == nil {
 			return
 		}
-		previous := e.Prev()
-		if o := e.Value.(*origin); now-o.used > long && o.idle(now) {
-			l.drop(e)
+		previous := el.Prev()
+		if e := el.Value.(*endpoint); now-e.used > long && l.idle(e, now) {
+			l.drop(el)
 		}
-		e = previous
+		el = previous
 	}
 	// What is in use is bounded by the calls of this process, so this ends soon.
-	for e := l.recent.Back(); e != nil && len(l.origins) >= l.most; {
-		previous := e.Prev()
-		if e.Value.(*origin).idle(now) {
-			l.drop(e)
+	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.most; {
+		previous := el.Prev()
+		if l.idle(el.Value.(*endpoint), now) {
+			l.drop(el)
 		}
-		e = previous
+		el = previous
 	}
 }
 
-func (l *Limits) drop(e *list.Element) {
-	delete(l.origins, e.Value.(*origin).key)
-	l.recent.Remove(e)
+func (l *Limits) drop(el *list.Element) {
+	l.recent.Remove(el)
+	e := el.Value.(*endpoint)
+	delete(l.endpoints, keyOfEndpoint(e.origin.key, e.id))
+	if e.origin.endpoints--; e.origin.endpoints == 0 {
+		delete(l.origins, e.origin.key)
+	}
 }
 
-func (o *origin) idle(now int64) bool {
-	o.purge(now)
-	return len(o.places) == 0 && o.users == 0
+// idle: nobody asks for the endpoint, or holds a place at it.
+func (l *Limits) idle(e *endpoint, now int64) bool {
+	e.origin.purge(now)
+	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// next lets the first of the line look again.
-func (o *origin) next() {
-	if len(o.line) > 0 {
-		select {
-		case o.line[0].wake <- struct{}{}:
-		default: // it has been told
+// wakeFrom lets the first waiter from position i on look again that is the first of its endpoint.
+func (o *origin) wakeFrom(i int) {
+	for ; i < len(o.line); i++ {
+		if o.first(o.line[i]) {
+			select {
+			case o.line[i].wake <- struct{}{}:
+			default: // it has been told
+			}
+			return
 		}
+	}
+}
+
+// first says whether w is the longest waiting of its endpoint.
+func (o *origin) first(w *waiter) bool {
+	for _, other := range o.line {
+		if other.endpoint == w.endpoint {
+			return other == w
+		}
+	}
+	return false
+}
+
+// countWaiters is how many of the line wait for an endpoint.
+func (o *origin) countWaiters(e *endpoint) int {
+	n := 0
+	for _, w := range o.line {
+		if w.endpoint == e {
+			n++
+		}
+	}
+	return n
+}
+
+// passOn hands what w was told to the next in the line: w could not use it.
+func (o *origin) passOn(w *waiter) {
+	if i := slices.Index(o.line, w); i >= 0 {
+		o.wakeFrom(i + 1)
 	}
 }
 
 // quit takes w out of the line, and hands on what it may have been told.
 func (o *origin) quit(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
+		first := o.first(w)
 		o.line = slices.Delete(o.line, i, i+1)
-		if i == 0 {
-			o.next()
+		if first {
+			o.wakeFrom(i)
 		}
 	}
 }

@@ -31,9 +31,9 @@ type outage struct {
 
 // debt is a place that Redis counts as taken, or may, and how its call went.
 type debt struct {
-	key, token string
-	result     Result
-	took       int64 // µs, 0: not known
+	key, id, token string // of the origin, the endpoint and the attempt
+	result         Result
+	took           int64 // µs, 0: not known
 }
 
 // owe keeps what Redis is told when it is back. The caller holds mu.
@@ -102,13 +102,14 @@ func (l *Limits) look(pause time.Duration) {
 // answers takes a place at no origin and gives it back: that Redis answers a PING would not say that it can be written to. Asked
 // twice, because the first question may have to connect.
 func (l *Limits) answers() bool {
-	key := keyOf("")
+	key, id := keyOf(""), idOf("")
+	token := tokenOf(id, "look")
 	for _, timeout := range []time.Duration{max(lookTimeout, l.timeout), l.timeout} {
 		_, err := call(l.life, l, timeout, func(ctx context.Context) (ending, error) {
-			if _, err := l.remote.enter(ctx, key, "look", question{attempt: true}); err != nil {
+			if _, err := l.remote.enter(ctx, key, id, token, question{attempt: true}); err != nil {
 				return ending{}, err
 			}
-			return l.remote.leave(ctx, key, "look", Neutral, 0)
+			return l.remote.leave(ctx, key, id, token, Neutral, 0)
 		})
 		if err != nil {
 			return false
@@ -129,7 +130,7 @@ func (l *Limits) settle() error {
 		l.outage.debts = l.outage.debts[1:]
 		l.mu.Unlock()
 		_, err := call(l.life, l, l.timeout, func(ctx context.Context) (ending, error) {
-			return l.remote.leave(ctx, d.key, d.token, d.result, d.took)
+			return l.remote.leave(ctx, d.key, d.id, d.token, d.result, d.took)
 		})
 		if err != nil {
 			l.mu.Lock()

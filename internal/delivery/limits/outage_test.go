@@ -79,7 +79,7 @@ func TestFrozen(t *testing.T) {
 			l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.Room, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
 			var before []*Pass
 			for _, token := range tokens("before", 3) {
-				p := enter(t, l, endpoint, token)
+				p := enter(t, l, site, token)
 				if !p.shared {
 					t.Fatalf("Redis is not used: %s", log.String())
 				}
@@ -89,7 +89,7 @@ func TestFrozen(t *testing.T) {
 			freeze.signal(syscall.SIGSTOP)
 			began := time.Now()
 			// Three of four places were given by Redis; this process goes on counting them.
-			fourth := enter(t, l, endpoint, "fourth")
+			fourth := enter(t, l, site, "fourth")
 			first := time.Since(began)
 			if first < outageTimeout || first > 6*outageTimeout {
 				t.Errorf("the first Enter took %s", first)
@@ -97,7 +97,7 @@ func TestFrozen(t *testing.T) {
 			if fourth.shared || !l.Stats().Local {
 				t.Fatal("Redis is frozen and nobody noticed")
 			}
-			refused(t, l, endpoint, "fifth", Busy)
+			refused(t, l, site, "fifth", Busy)
 			began = time.Now()
 			for i := range 500 {
 				enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Leave(t.Context(), OK)
@@ -128,12 +128,12 @@ func TestFrozen(t *testing.T) {
 			// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
 			other := newLimits(t, client(t, url), func(c *Config) { c.Room = -1 })
 			for _, token := range tokens("other", 4) {
-				enter(t, other, endpoint, token)
+				enter(t, other, site, token)
 			}
-			refused(t, other, endpoint, "fifth", Busy)
-			refused(t, l, endpoint, "mine", Busy) // shared again
+			refused(t, other, site, "fifth", Busy)
+			refused(t, l, site, "mine", Busy) // shared again
 			fourth.Leave(t.Context(), OK)
-			refused(t, l, endpoint, "mine", Busy) // it was never Redis' to count
+			refused(t, l, site, "mine", Busy) // it was never Redis' to count
 		})
 	}
 }
@@ -145,7 +145,7 @@ func TestKilled(t *testing.T) {
 	rdb := client(t, "redis://"+first.address())
 	var log lines
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.logger(), time.Second }), 20*time.Millisecond)
-	p := enter(t, l, endpoint, "a")
+	p := enter(t, l, site, "a")
 	if !p.shared {
 		t.Fatal("Redis is not used")
 	}
@@ -153,7 +153,7 @@ func TestKilled(t *testing.T) {
 	p.Leave(t.Context(), OK)
 	began := time.Now()
 	for _, token := range tokens("b", 100) {
-		enter(t, l, endpoint, token).Leave(t.Context(), OK)
+		enter(t, l, site, token).Leave(t.Context(), OK)
 	}
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("100 calls took %s", took)
@@ -163,7 +163,7 @@ func TestKilled(t *testing.T) {
 	}
 	first.next(options(t, embeddedtest.RealRedis(t)))
 	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-	if p := enter(t, l, endpoint, "c"); !p.shared {
+	if p := enter(t, l, site, "c"); !p.shared {
 		t.Error("Redis is not used")
 	}
 	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
@@ -205,18 +205,18 @@ func TestDebts(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room = 1, -1 })
-	p := enter(t, l, endpoint, "a")
+	p := enter(t, l, site, "a")
 	l.mu.Lock()
-	l.owe(debt{key: p.origin.key, token: "a"})
+	l.owe(debt{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
 	l.mu.Unlock()
 	await(t, "the place is given back in Redis", func() bool {
-		n, err := rdb.Exists(t.Context(), p.origin.key+":places").Result()
+		n, err := rdb.Exists(t.Context(), keyOfPlaces(p.endpoint.origin.key)).Result()
 		return err == nil && n == 0
 	})
 	l.mu.Lock()
 	l.outage.local = true
 	for i := range 2 * maxDebts {
-		l.owe(debt{key: p.origin.key, token: fmt.Sprint(i)})
+		l.owe(debt{key: p.endpoint.origin.key, id: p.endpoint.id, token: fmt.Sprint(i)})
 	}
 	n := len(l.outage.debts)
 	l.outage.local, l.outage.debts = false, nil
@@ -235,7 +235,7 @@ func TestReadOnly(t *testing.T) {
 	}
 	var log lines
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.logger() }), 5*time.Millisecond)
-	if p := enter(t, l, endpoint, "a"); p.shared {
+	if p := enter(t, l, site, "a"); p.shared {
 		t.Error("a replica took a place")
 	}
 	await(t, "the log says why", func() bool { return log.count("READONLY") == 1 })
@@ -247,7 +247,7 @@ func TestReadOnly(t *testing.T) {
 	if n := log.count("\n"); n != 2 {
 		t.Errorf("log:\n%s", log.String())
 	}
-	if p := enter(t, l, endpoint, "b"); !p.shared {
+	if p := enter(t, l, site, "b"); !p.shared {
 		t.Error("Redis is not used")
 	}
 }
@@ -259,7 +259,7 @@ func TestCloseDuringOutage(t *testing.T) {
 	freeze := newFreezer(t, rdb)
 	l := newLimits(t, rdb, func(c *Config) { c.Timeout = outageTimeout })
 	freeze.signal(syscall.SIGSTOP)
-	enter(t, l, endpoint, "a")
+	enter(t, l, site, "a")
 	began := time.Now()
 	l.Close()
 	if took := time.Since(began); took > 10*time.Second {

@@ -20,7 +20,7 @@ type entered struct {
 func goEnter(ctx context.Context, l *Limits, token string) <-chan entered {
 	ch := make(chan entered, 1)
 	go func() {
-		p, err := l.Enter(ctx, endpoint, token)
+		p, err := l.Enter(ctx, site, site, token)
 		ch <- entered{p, err}
 	}()
 	return ch
@@ -37,12 +37,12 @@ func receive(t testing.TB, ch <-chan entered) entered {
 	}
 }
 
-// waiting is how many wait for the endpoint in this process.
-func waiting(l *Limits) int {
+// countWaiting is how many wait for the endpoint in this process.
+func countWaiting(l *Limits) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e, ok := l.origins[keyOf(endpoint)]; ok {
-		return len(e.Value.(*origin).line)
+	if o, ok := l.origins[keyOf(site)]; ok {
+		return len(o.line)
 	}
 	return 0
 }
@@ -58,14 +58,14 @@ func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
-		p := enter(t, l, endpoint, "holds")
+		p := enter(t, l, site, "holds")
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
 			line = append(line, goEnter(t.Context(), l, token))
-			await(t, "it waits", func() bool { return waiting(l) == i+1 })
+			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
-		refused(t, l, endpoint, "too many", Busy)
+		refused(t, l, site, "too many", Busy)
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("refused after %s", took)
 		}
@@ -75,7 +75,7 @@ func TestRoom(t *testing.T) {
 			if e.err != nil {
 				t.Fatalf("waiter %d: %v", i, e.err)
 			}
-			if n := waiting(l); n != len(line)-1-i {
+			if n := countWaiting(l); n != len(line)-1-i {
 				t.Fatalf("%d wait after waiter %d was let in", n, i)
 			}
 			p = e.pass
@@ -88,15 +88,15 @@ func TestRoom(t *testing.T) {
 func TestNoOvertaking(t *testing.T) {
 	t.Parallel()
 	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
-	p := enter(t, l, endpoint, "holds")
+	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
-	await(t, "it waits", func() bool { return waiting(l) == 1 })
+	await(t, "it waits", func() bool { return countWaiting(l) == 1 })
 	// The place is free, and the first in the line does not know yet.
 	l.mu.Lock()
-	delete(p.origin.places, "holds")
+	delete(p.endpoint.origin.places, p.token)
 	l.mu.Unlock()
 	second := goEnter(t.Context(), l, "second")
-	await(t, "it waits too", func() bool { return waiting(l) == 2 })
+	await(t, "it waits too", func() bool { return countWaiting(l) == 2 })
 	p.Leave(t.Context(), OK)
 	e := receive(t, first)
 	if e.err != nil {
@@ -114,9 +114,9 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	rdb := client(t, embeddedtest.RealRedis(t))
 	adapt := func(c *Config) { c.Inflight, c.Patience = 1, time.Minute }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
-	p := enter(t, a, endpoint, "holds")
+	p := enter(t, a, site, "holds")
 	ch := goEnter(t.Context(), b, "waits")
-	await(t, "it waits", func() bool { return waiting(b) == 1 })
+	await(t, "it waits", func() bool { return countWaiting(b) == 1 })
 	p.Leave(t.Context(), OK)
 	e := receive(t, ch)
 	if e.err != nil {
@@ -125,16 +125,65 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	e.pass.Leave(t.Context(), OK)
 }
 
+// TestNeighbour: those who wait for an endpoint that has its share are in nobody's way, neither in the room nor in Redis.
+func TestNeighbour(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Room, c.Patience = 2, time.Minute }))
+		const slow, other, third = site + "/slow", site + "/other", site + "/third"
+		at := func(endpoint, token string) <-chan entered {
+			ch := make(chan entered, 1)
+			go func() {
+				p, err := l.Enter(t.Context(), site, endpoint, token)
+				ch <- entered{p, err}
+			}()
+			return ch
+		}
+		pass := func(ch <-chan entered) *Pass {
+			t.Helper()
+			e := receive(t, ch)
+			if e.err != nil {
+				t.Fatal(e.err)
+			}
+			return e.pass
+		}
+		pass(at(other, "first")).Leave(t.Context(), OK)
+		held := []*Pass{pass(at(slow, "0")), pass(at(slow, "1"))}
+		var line []<-chan entered
+		for i, token := range tokens("waits", 2) {
+			line = append(line, at(slow, token))
+			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+		}
+		for range 3 {
+			p := pass(at(other, "b"))
+			p.Leave(t.Context(), OK)
+		}
+		// With one place taken by each of two more there is none, and who waits is woken past those who may not have it.
+		b, c := pass(at(other, "c")), pass(at(third, "d"))
+		next := at(other, "e")
+		await(t, "it waits", func() bool { return countWaiting(l) == 3 })
+		c.Leave(t.Context(), OK)
+		b.Leave(t.Context(), OK)
+		pass(next).Leave(t.Context(), OK)
+		for _, p := range held {
+			p.Leave(t.Context(), OK)
+		}
+		for _, ch := range line {
+			pass(ch).Leave(t.Context(), OK)
+		}
+	})
+}
+
 // TestPatience: who waits in vain is told when to come back; and whose context ends leaves, without taking anything along.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, 300*time.Millisecond })
-		p := enter(t, l, endpoint, "holds")
+		p := enter(t, l, site, "holds")
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		first := goEnter(ctx, l, "first")
-		await(t, "it waits", func() bool { return waiting(l) == 1 })
+		await(t, "it waits", func() bool { return countWaiting(l) == 1 })
 		second := goEnter(t.Context(), l, "second")
 		cancel()
 		if e := receive(t, first); !errors.Is(e.err, context.Canceled) {
@@ -147,11 +196,11 @@ func TestPatience(t *testing.T) {
 		if took := time.Since(began); took < 300*time.Millisecond {
 			t.Errorf("waited only %s", took)
 		}
-		if waiting(l) != 0 {
+		if countWaiting(l) != 0 {
 			t.Error("somebody still waits")
 		}
 		p.Leave(t.Context(), OK)
-		enter(t, l, endpoint, "third").Leave(t.Context(), OK)
+		enter(t, l, site, "third").Leave(t.Context(), OK)
 	})
 }
 
@@ -161,12 +210,12 @@ func TestNotWorthWaiting(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.Room, cfg.Patience, cfg.Now = 1, 3, 20*time.Second, c.Now })
-		p := enter(t, l, endpoint, "a")
+		p := enter(t, l, site, "a")
 		c.move(25 * time.Second)
 		p.Leave(t.Context(), OK)
-		enter(t, l, endpoint, "b")
+		enter(t, l, site, "b")
 		began := time.Now()
-		if r := refused(t, l, endpoint, "c", Busy); r.Wait < 20*time.Second {
+		if r := refused(t, l, site, "c", Busy); r.Wait < 20*time.Second {
 			t.Errorf("%+v", r)
 		}
 		if took := time.Since(began); took > 10*time.Second {
@@ -182,7 +231,7 @@ func TestThrottled(t *testing.T) {
 		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.Patience = 20, 1, 10*time.Second })
 		began := time.Now()
 		for _, token := range tokens("t", 5) {
-			enter(t, l, endpoint, token).Leave(t.Context(), OK)
+			enter(t, l, site, token).Leave(t.Context(), OK)
 		}
 		if took := time.Since(began); took < 195*time.Millisecond {
 			t.Errorf("5 calls at 20 a second took %s", took)
@@ -205,11 +254,11 @@ func TestWaitersBounce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.Patience, c.Room = 1, 1, time.Minute, 3 }))
-		p := enter(t, l, endpoint, "fails")
+		p := enter(t, l, site, "fails")
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
 			line = append(line, goEnter(t.Context(), l, token))
-			await(t, "it waits", func() bool { return waiting(l) == i+1 })
+			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
 		p.Leave(t.Context(), Failed)
@@ -237,13 +286,13 @@ func TestCancelledWhileAsking(t *testing.T) {
 			cancel()
 		}
 	}})
-	if p, err := l.Enter(ctx, endpoint, "a"); !errors.Is(err, context.Canceled) || p != nil {
+	if p, err := l.Enter(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
 		t.Fatalf("%v, %v", p, err)
 	}
 	if asked.Load() < 2 {
 		t.Fatal("Redis was not told")
 	}
-	enter(t, l, endpoint, "b").Leave(t.Context(), OK)
+	enter(t, l, site, "b").Leave(t.Context(), OK)
 }
 
 // hook does something before each command.

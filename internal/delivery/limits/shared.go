@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed" // the scripts
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -35,7 +36,8 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
 	s := &shared{client: client, direct: honoursContexts(client), enterScript: redis.NewScript(enterSource), leaveScript: redis.NewScript(leaveSource),
 		keep: time.Duration(keep)*time.Microsecond + time.Minute, places: time.Duration(r.hold)*time.Microsecond + time.Second}
-	s.enterRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait, s.keep.Milliseconds(), s.places.Milliseconds()}
+	s.enterRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
+		r.presence, r.slack, r.recent, maxWaiters, s.keep.Milliseconds(), s.places.Milliseconds()}
 	s.leaveRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.keep.Milliseconds()}
 	return s
 }
@@ -46,7 +48,13 @@ func keyOf(origin string) string {
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"
 }
 
-func keysOf(key string) []string { return []string{key, key + ":places"} }
+// idOf names an endpoint among those of its origin: hashed too, 12 characters without a space.
+func idOf(endpoint string) string {
+	sum := sha256.Sum256([]byte(endpoint))
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
+}
+
+func keyOfPlaces(key string) string { return key + ":places" }
 
 func (s *shared) clock() int64 {
 	if s.now == nil {
@@ -55,9 +63,9 @@ func (s *shared) clock() int64 {
 	return s.now()
 }
 
-func (s *shared) enter(ctx context.Context, key, token string, q question) (verdict, error) {
+func (s *shared) enter(ctx context.Context, key, id, token string, q question) (verdict, error) {
 	args := append([]any{s.clock(), token, flag(q.attempt), flag(q.reserve)}, s.enterRules...)
-	got, err := s.enterScript.Run(ctx, s.client, keysOf(key), args...).Int64Slice()
+	got, err := s.enterScript.Run(ctx, s.client, []string{key, keyOfPlaces(key), keyOfEndpoint(key, id)}, args...).Int64Slice()
 	if err != nil {
 		return verdict{}, fmt.Errorf("take a place: %w", err)
 	}
@@ -67,9 +75,9 @@ func (s *shared) enter(ctx context.Context, key, token string, q question) (verd
 	return verdict{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
-func (s *shared) leave(ctx context.Context, key, token string, result Result, took int64) (ending, error) {
+func (s *shared) leave(ctx context.Context, key, id, token string, result Result, took int64) (ending, error) {
 	args := append([]any{s.clock(), token, int(result), took}, s.leaveRules...)
-	got, err := s.leaveScript.Run(ctx, s.client, keysOf(key), args...).Int64Slice()
+	got, err := s.leaveScript.Run(ctx, s.client, []string{keyOfPlaces(key), keyOfEndpoint(key, id)}, args...).Int64Slice()
 	if err != nil {
 		return ending{}, fmt.Errorf("give a place back: %w", err)
 	}

@@ -1,11 +1,13 @@
--- Takes a place at one origin, or says why there is none and when to come back. The rules are those of machine.go (enter);
--- the conformance suite holds the two to the same answers.
+-- Takes a place at one origin for a call of one of its endpoints, or says why there is none and when to come back. The rules are
+-- those of machine.go (enter) and share.go; the conformance suite holds the two to the same answers.
 --
--- KEYS[1]  hash, the origin's state: tat open probe probe_until line mean b0..b9; times in µs
--- KEYS[2]  sorted set, its places: token, scored by the µs at which the place is free again whatever happens
---          (both keys carry the same hash tag; neither holds a byte that a stranger chose)
+-- KEYS[1]  hash, the origin: tat; seen (the endpoint called last and when, and the last one besides it); wait (of each endpoint
+--          that waits: id since asked due). Times in µs.
+-- KEYS[2]  sorted set, the origin's places: token, scored by the µs at which the place is free again whatever happens
+-- KEYS[3]  string, the endpoint: open probe_until line mean window probe. The window is n:calls:failed of each bucket, or -.
+--          (all keys carry the origin's hash tag; none holds a byte that a stranger chose)
 -- ARGV[1]  now in µs, 0: Redis' own TIME (tests give theirs)
--- ARGV[2]  token
+-- ARGV[2]  token: the endpoint's id, a space, the attempt
 -- ARGV[3]  1: take a place if there is one; 0: take none
 -- ARGV[4]  1: when there is none, reserve a time to come back; 0: only if the breaker is open
 -- ARGV[5]  places
@@ -14,12 +16,14 @@
 -- ARGV[8]  µs that a place is held at most
 -- ARGV[9]  µs that the breaker stays open at most
 -- ARGV[10] µs of the shortest wait, ARGV[11] of the longest
--- ARGV[12] TTL of KEYS[1] in ms, ARGV[13] of KEYS[2]
+-- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: µs, see machine.go (rules); ARGV[15] how many may be known to wait
+-- ARGV[16] TTL of KEYS[1] and KEYS[3] in ms, ARGV[17] of KEYS[2]
 -- Returns  {code, wait, state, left}: code 0 granted, 1 granted as the breaker's probe, 2 busy, 3 throttled, 4 open;
 --          wait in µs: the reservation, or without one until the rate allows the next call (3) or 0;
 --          state of the breaker 0 closed, 1 open, 2 half-open; left: µs that it stays open
 -- TTLs     every key written is given its TTL anew. A token that holds a place is granted again and costs nothing, so a
 --          call may be repeated.
+-- Workers of the version before know KEYS[1] (tat) and KEYS[2], with tokens that name no endpoint: both count for all.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -27,24 +31,38 @@ if now == 0 then
   now = tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 local token, attempt, reserve = ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
+local me = string.match(token, '^(%S+) ')
 local inflight, gap, burst = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local hold, open_for = tonumber(ARGV[8]), tonumber(ARGV[9])
 local min_wait, max_wait = tonumber(ARGV[10]), tonumber(ARGV[11])
+local presence, slack, recent = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local max_waiters, ttl = tonumber(ARGV[15]), ARGV[16]
 
 -- Lua prints large numbers with an exponent.
 local function int(x) return string.format('%.0f', x) end
 
-local s = redis.call('HMGET', KEYS[1], 'tat', 'open', 'probe', 'probe_until', 'line', 'mean')
 -- A time further ahead than twice what can be put there is from before the clock was set back: it must not close an origin
 -- for an hour.
 local function sane(x, most, instead)
-  x = tonumber(x or 0)
   if x > now + 2 * most then return instead end
   return x
 end
-local tat, open = sane(s[1], burst * gap, 0), sane(s[2], open_for, now)
-local probe, probe_until = s[3] or '', sane(s[4], hold, 0)
-local line, mean = sane(s[5], max_wait, 0), tonumber(s[6] or 0)
+
+local o = redis.call('HMGET', KEYS[1], 'tat', 'seen', 'wait')
+local tat = math.max(sane(tonumber(o[1] or 0), burst * gap, 0), now)
+
+local e_open, e_probe_until, e_line, mean, window, probe = 0, 0, 0, 0, '-', ''
+local e = redis.call('GET', KEYS[3])
+if e then
+  local a, b, c, d, w, p = string.match(e, '^(%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  if a then
+    e_open, e_probe_until, e_line, mean, window, probe = tonumber(a), tonumber(b), tonumber(c), tonumber(d), w, p
+  end
+end
+local function save_endpoint()
+  redis.call('SET', KEYS[3], table.concat({int(e_open), int(e_probe_until), int(e_line), int(mean), window, probe}, ' '), 'PX', ttl)
+end
+local open, line = sane(e_open, open_for, now), sane(e_line, max_wait, 0)
 
 local state, left = 0, 0
 if open > 0 then
@@ -61,36 +79,120 @@ if attempt and redis.call('ZSCORE', KEYS[2], token) then
   return {0, 0, state, left}
 end
 
+-- Who waits, and who else was called.
+local waiting, mine = {}, nil
+if o[3] then
+  for id, since, asked, due in string.gmatch(o[3], '(%S+) (%d+) (%d+) (%d+)') do
+    local w = {id = id, since = tonumber(since), asked = tonumber(asked), due = tonumber(due)}
+    local far = now + 2 * max_wait
+    if w.asked <= far and w.due <= far and
+        ((w.asked > 0 and now <= w.asked + presence) or (w.due > 0 and now <= w.due + slack)) then
+      waiting[#waiting + 1] = w
+      if id == me then mine = w end
+    end
+  end
+end
+local function waits()
+  local out = {}
+  for _, w in ipairs(waiting) do
+    if not w.gone then out[#out + 1] = table.concat({w.id, int(w.since), int(w.asked), int(w.due)}, ' ') end
+  end
+  return table.concat(out, ' ')
+end
+local id0, at0, id1, at1 = string.match(o[2] or '', '^(%S+) (%d+) ?(%S*) ?(%d*)$')
+local at = at0
+if id0 == me then at = at1 end
+at = tonumber(at or 0) or 0
+local shared = (at > 0 and at <= now + recent and now < at + recent) or #waiting > (mine and 1 or 0)
+
+-- What each holds, and for how many that have waited longer a place is kept.
+local free, held, elders = 0, {}, 0
+if shared then
+  local tokens = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(now + 2 * hold))
+  free = inflight - #tokens
+  for _, t in ipairs(tokens) do
+    local id = string.match(t, '^(%S+) ')
+    if id then held[id] = (held[id] or 0) + 1 end
+  end
+  local since, long = now, math.max(mean, gap)
+  if mine then since = mine.since end
+  for _, w in ipairs(waiting) do
+    if w.id ~= me and w.since < since and (held[w.id] or 0) < free and
+        ((w.asked > 0 and now <= w.asked + presence) or
+         (long > presence and w.due > 0 and now >= w.due - long and now <= w.due + math.min(long, slack))) then
+      elders = elders + 1
+    end
+  end
+else
+  free = inflight - redis.call('ZCOUNT', KEYS[2], '-inf', int(now + 2 * hold))
+end
+
 local code, wait = 0, 0
-if state == 1 or (state == 2 and probe ~= '' and probe_until > now) then
+local turn = tat + gap * (1 + elders) - burst * gap
+if state == 1 or (state == 2 and probe ~= '' and sane(e_probe_until, hold, 0) > now) then
   code = 4
-elseif redis.call('ZCOUNT', KEYS[2], '-inf', int(now + 2 * hold)) >= inflight then
+elseif free <= elders or (shared and (held[me] or 0) >= free) then
   code = 2
-elseif math.max(tat, now) + gap - now > burst * gap then
-  code, wait = 3, math.max(tat, now) + gap - burst * gap - now
+elseif turn > now then
+  code, wait = 3, turn - now
 elseif not attempt then
   code = 2
 end
 
 if code == 0 then
   redis.call('ZADD', KEYS[2], int(now + hold), token)
-  redis.call('PEXPIRE', KEYS[2], ARGV[13])
-  local fields = {'tat', int(math.max(tat, now) + gap)}
+  redis.call('PEXPIRE', KEYS[2], ARGV[17])
   if state == 2 then
     code = 1
-    fields = {fields[1], fields[2], 'probe', token, 'probe_until', int(now + hold)}
+    probe, e_probe_until = token, now + hold
+    save_endpoint()
+  end
+  local seen = me .. ' ' .. int(now)
+  if id0 == me then
+    if id1 ~= '' then seen = seen .. ' ' .. id1 .. ' ' .. at1 end
+  elseif id0 then
+    seen = seen .. ' ' .. id0 .. ' ' .. at0
+  end
+  local fields = {'tat', int(tat + gap), 'seen', seen}
+  if mine then
+    if line > now and #waiting < max_waiters then
+      mine.since, mine.asked, mine.due = now, 0, line
+    else
+      mine.gone = true
+    end
+    fields[5], fields[6] = 'wait', waits()
   end
   redis.call('HSET', KEYS[1], unpack(fields))
-  redis.call('PEXPIRE', KEYS[1], ARGV[12])
+  redis.call('PEXPIRE', KEYS[1], ttl)
   return {code, 0, state, left}
 end
 
+local from, waiters, changed = now + min_wait, 1, false
+if code == 4 then
+  from = math.max(from, open)
+  if mine then mine.gone, changed = true, true end
+elseif attempt or reserve then
+  changed = true
+  if not mine and #waiting < max_waiters then
+    mine = {id = me, since = now, asked = 0, due = 0}
+    waiting[#waiting + 1] = mine
+  end
+  waiters = #waiting
+end
 if reserve or code == 4 then
-  local from = now + min_wait
-  if code == 4 then from = math.max(from, open) end
-  line = math.min(math.max(line, from) + math.max(gap, math.floor(mean / inflight)), now + max_wait)
-  wait = line - now
-  redis.call('HSET', KEYS[1], 'line', int(line))
-  redis.call('PEXPIRE', KEYS[1], ARGV[12])
+  e_line = math.min(math.max(line, from) + math.max(gap * waiters, math.floor(mean / inflight) * math.min(waiters, inflight)),
+    now + max_wait)
+  wait = e_line - now
+  save_endpoint()
+end
+if changed then
+  if mine and not reserve then
+    mine.asked = now + math.min(wait, max_wait)
+  elseif mine then
+    mine.asked = 0
+    if mine.due >= now then mine.due = math.min(mine.due, e_line) else mine.due = e_line end
+  end
+  redis.call('HSET', KEYS[1], 'wait', waits())
+  redis.call('PEXPIRE', KEYS[1], ttl)
 end
 return {code, wait, state, left}

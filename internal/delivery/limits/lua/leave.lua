@@ -1,7 +1,7 @@
--- Gives a place back and tells how the call went. The rules are those of machine.go (leave).
+-- Gives a place back and tells how the call went. The rules are those of machine.go (leave) and breaker.go (count).
 --
--- KEYS[1]  hash, the origin's state (enter.lua)
--- KEYS[2]  sorted set, its places
+-- KEYS[1]  sorted set, the origin's places (enter.lua)
+-- KEYS[2]  string, the endpoint (enter.lua)
 -- ARGV[1]  now in µs, 0: Redis' own TIME
 -- ARGV[2]  token
 -- ARGV[3]  result: 0 neutral, 1 ok, 2 failed
@@ -9,10 +9,10 @@
 -- ARGV[5]  µs of one of the window's ten buckets
 -- ARGV[6]  least calls in the window, ARGV[7] least share of failed ones, for the breaker to open
 -- ARGV[8]  µs that the breaker stays open
--- ARGV[9]  TTL of KEYS[1] in ms
+-- ARGV[9]  TTL of KEYS[2] in ms
 -- Returns  {known, state, left}: known 0: the token holds no place, and nothing was done (so a call may be repeated);
 --          state of the breaker afterwards 0 closed, 1 open, 2 half-open; left: µs that it stays open
--- TTLs     KEYS[1] is given its TTL anew; KEYS[2] keeps its own.
+-- TTLs     KEYS[2] is given its TTL anew; KEYS[1] keeps its own.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -24,76 +24,53 @@ local size, min_calls, ratio, open_for = tonumber(ARGV[5]), tonumber(ARGV[6]), t
 
 local function int(x) return string.format('%.0f', x) end
 
--- The whole window is only looked at after a failure.
-local n = math.floor(now / size)
-local at = n % 10
-local s
-if result == '2' then
-  s = redis.call('HMGET', KEYS[1], 'open', 'probe', 'mean', 'b0', 'b1', 'b2', 'b3', 'b4', 'b5', 'b6', 'b7', 'b8', 'b9')
-else
-  s = redis.call('HMGET', KEYS[1], 'open', 'probe', 'mean', 'b' .. int(at))
-end
-local open, probe, mean = tonumber(s[1] or 0), s[2] or '', tonumber(s[3] or 0)
-if open > now + 2 * open_for then open = now end -- see enter.lua
-
-local known = redis.call('ZREM', KEYS[2], token)
-if known == 1 then
-  local fields = {}
-  local function set(name, value)
-    fields[#fields + 1] = name
-    fields[#fields + 1] = value
+local open, probe_until, line, mean, window, probe = 0, 0, 0, 0, '-', ''
+local e = redis.call('GET', KEYS[2])
+if e then
+  local a, b, c, d, w, p = string.match(e, '^(%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  if a then
+    open, probe_until, line, mean, window, probe = tonumber(a), tonumber(b), tonumber(c), tonumber(d), w, p
   end
+end
+
+local known = redis.call('ZREM', KEYS[1], token)
+if known == 1 and (took > 0 or result ~= '0' or token == probe) then
   if took > 0 then
     if mean == 0 then mean = took else mean = math.floor((4 * mean + took) / 5) end
   end
-  if open > 0 then
-    if token == probe then
-      set('probe', '')
-      if result == '1' then
-        -- The endpoint is well: what was learnt while it was not is forgotten.
-        redis.call('DEL', KEYS[1])
-        open, mean = 0, took
-      elseif result == '2' then
-        open = now + open_for
-        set('open', int(open))
+  if open > 0 and token == probe then
+    probe = ''
+    if result == '1' then
+      -- The endpoint is well: what was learnt while it was not is forgotten.
+      open, probe_until, line, mean, window = 0, 0, 0, took, '-'
+    elseif result == '2' then
+      open = now + open_for
+    end
+  elseif open == 0 and result ~= '0' then
+    local n = math.floor(now / size)
+    local bad = 0
+    if result == '2' then bad = 1 end
+    -- mine is this bucket; calls and failed are of the whole window, which ends with it.
+    local mine_calls, mine_failed, calls, failed, others = 1, bad, 1, bad, {}
+    for bn, bc, bf in string.gmatch(window, '(%d+):(%d+):(%d+)') do
+      local k, c, f = tonumber(bn), tonumber(bc), tonumber(bf)
+      if k == n then
+        mine_calls, mine_failed = mine_calls + c, mine_failed + f
+      elseif k > n - 10 and k % 10 ~= n % 10 then
+        others[#others + 1] = bn .. ':' .. bc .. ':' .. bf
+      end
+      if k <= n and k > n - 10 then
+        calls, failed = calls + c, failed + f
       end
     end
-  elseif result ~= '0' then
-    local calls, failed = 1, 0
-    if result == '2' then failed = 1 end
-    -- parse gives what bucket b counted, if its number is from..n.
-    local function parse(b, from)
-      if not b then return 0, 0 end
-      local bn, bc, bf = string.match(b, '^(%d+):(%d+):(%d+)$')
-      bn = tonumber(bn)
-      if bn < from or bn > n then return 0, 0 end
-      return tonumber(bc), tonumber(bf)
-    end
-    local mine = s[4]
-    if result == '2' then mine = s[4 + at] end
-    local c, f = parse(mine, n)
-    calls, failed = calls + c, failed + f
-    set('b' .. int(at), int(n) .. ':' .. int(calls) .. ':' .. int(failed))
-    if result == '2' then
-      for i = 0, 9 do
-        if i ~= at then
-          c, f = parse(s[4 + i], n - 9)
-          calls, failed = calls + c, failed + f
-        end
-      end
-      if calls >= min_calls and failed / calls >= ratio then
-        open = now + open_for
-        set('open', int(open))
-      end
-    end
+    others[#others + 1] = int(n) .. ':' .. int(mine_calls) .. ':' .. int(mine_failed)
+    window = table.concat(others, ',')
+    if result == '2' and calls >= min_calls and failed / calls >= ratio then open = now + open_for end
   end
-  if mean > 0 then set('mean', int(mean)) end
-  if #fields > 0 then
-    redis.call('HSET', KEYS[1], unpack(fields))
-    redis.call('PEXPIRE', KEYS[1], ARGV[9])
-  end
+  redis.call('SET', KEYS[2], table.concat({int(open), int(probe_until), int(line), int(mean), window, probe}, ' '), 'PX', ARGV[9])
 end
 
 if open == 0 then return {known, 0, 0} end
+if open > now + 2 * open_for then open = now end -- see enter.lua
 if now < open then return {known, 1, open - now} end
 return {known, 2, 0}

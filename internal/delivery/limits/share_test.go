@@ -1,0 +1,194 @@
+package limits
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// crowd plays the deliveries of many endpoints at one origin, in a time of its own: each asks, waits a little in a room, is put off,
+// comes back somewhat late, is called, and is followed by the next.
+type crowd struct {
+	t     *testing.T
+	rules rules
+	rnd   *rand.Rand
+	m     machine
+	now   int64
+	queue events
+	calls int
+
+	endpoints []*member
+}
+
+// member is an endpoint of the crowd.
+type member struct {
+	circuit
+	takes   int64 // how long its calls take
+	calls   int
+	hungry  int64 // since when it waits without a turn; 0: it does not
+	longest int64
+	most    int // places held at once while somebody else waited
+}
+
+type event struct {
+	at int64
+	n  int // ties are in order
+	do func()
+}
+
+type events []event
+
+func (q events) Len() int { return len(q) }
+func (q events) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].n < q[j].n
+}
+func (q events) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *events) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+func newCrowd(t *testing.T, r rules, seed uint64) *crowd {
+	return &crowd{t: t, rules: r, rnd: rand.New(rand.NewPCG(seed, 7)), now: epoch}
+}
+
+func (c *crowd) after(d int64, do func()) {
+	c.calls++
+	heap.Push(&c.queue, event{c.now + d, c.calls, do})
+}
+
+// join adds an endpoint whose calls take that long, with so many deliveries at a time, the first of which come within a second.
+func (c *crowd) join(takes int64, deliveries int) *member {
+	e := &member{circuit: circuit{id: fmt.Sprintf("e%d", len(c.endpoints))}, takes: takes}
+	c.endpoints = append(c.endpoints, e)
+	for i := range deliveries {
+		c.after(c.rnd.Int64N(second), func() { c.deliver(e, fmt.Sprint(i), 0) })
+	}
+	return e
+}
+
+// run plays for d.
+func (c *crowd) run(d int64) {
+	for end := c.now + d; len(c.queue) > 0 && c.queue[0].at <= end; {
+		next := heap.Pop(&c.queue).(event)
+		c.now = next.at
+		next.do()
+	}
+}
+
+const crowdPatience, crowdLook = 200_000, 50_000
+
+// deliver asks; waited is how long it has been in the room.
+func (c *crowd) deliver(e *member, name string, waited int64) {
+	token := tokenOf(e.id, name)
+	last := waited >= crowdPatience
+	v := c.m.enter(&c.rules, c.now, &e.circuit, token, question{attempt: true, reserve: last})
+	if v.code.granted() {
+		c.granted(e, name)
+		return
+	}
+	if e.hungry == 0 && v.code != open {
+		e.hungry = c.now
+	}
+	if last || v.code == open {
+		c.after(v.wait+c.rnd.Int64N(2*second), func() { c.deliver(e, name, 0) })
+		return
+	}
+	look := crowdLook + c.rnd.Int64N(crowdLook)
+	c.after(look, func() { c.deliver(e, name, waited+look) })
+}
+
+func (c *crowd) granted(e *member, name string) {
+	e.calls++
+	if e.hungry != 0 {
+		e.longest = max(e.longest, c.now-e.hungry)
+		e.hungry = 0
+	}
+	if n := c.m.countHeld(&c.rules, c.now, ""); n > c.rules.inflight {
+		c.t.Fatalf("%d places are held", n)
+	}
+	for _, w := range c.m.waiters {
+		if w.id != e.id && !w.forgotten(&c.rules, c.now) {
+			e.most = max(e.most, c.m.countHeld(&c.rules, c.now, e.id))
+		}
+	}
+	c.after(e.takes, func() {
+		c.m.leave(&c.rules, c.now, &e.circuit, tokenOf(e.id, name), Neutral, e.takes)
+		c.deliver(e, name, 0)
+	})
+}
+
+// TestCrowd: whatever its endpoints do to an origin, each has its turn within a bounded time, none holds more than half of the places
+// while another waits, and the origin is not idle for it.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	const ms = second / 1000
+	for name, c := range map[string]struct {
+		inflight   int
+		takes      []int64 // of the endpoints, each again and again
+		each       int     // deliveries
+		quick      int64   // that an endpoint whose calls are short waits for a turn
+		slow       int64   // that the others do
+		perMinute  int     // calls, at least
+		playedMins int64
+	}{
+		"alone":                 {4, []int64{second}, 8, 0, 2 * second, 238, 20},
+		"two, fast":             {4, []int64{10 * ms, 10 * ms}, 8, second, 0, 5900, 3},
+		"slow beside fast":      {4, []int64{30 * second, 50 * ms}, 8, second, 60 * second, 600, 20},
+		"twenty, fast":          {4, repeat(20, 50*ms), 8, 10 * second, 0, 3000, 3},
+		"twenty, one second":    {4, repeat(20, second), 8, 0, 20 * second, 170, 20},
+		"twenty, half hang":     {4, append(repeat(10, 30*second), repeat(10, 50*ms)...), 8, 120 * second, 300 * second, 200, 30},
+		"twenty hang":           {4, repeat(20, 30*second), 4, 0, 400 * second, 5, 60},
+		"one place, twenty":     {1, repeat(20, 100*ms), 4, 30 * second, 0, 300, 20},
+		"one place, slow, fast": {1, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 60 * second, 150 * second, 100, 60},
+		"two places":            {2, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 40 * second, 100 * second, 20, 60},
+		"a hundred":             {4, repeat(100, 100*ms), 2, 60 * second, 0, 1500, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(3) {
+				r := defaultRules()
+				r.inflight = c.inflight
+				w := newCrowd(t, r, seed)
+				for _, takes := range c.takes {
+					w.join(takes, c.each)
+				}
+				w.run(c.playedMins * 60 * second)
+				total, least, quick, slow := 0, 1<<62, int64(0), int64(0)
+				for _, e := range w.endpoints {
+					if e.hungry != 0 {
+						e.longest = max(e.longest, w.now-e.hungry)
+					}
+					if e.takes < second {
+						quick = max(quick, e.longest)
+					} else {
+						slow = max(slow, e.longest)
+					}
+					total, least = total+e.calls, min(least, e.calls)
+					if half := (c.inflight + 1) / 2; e.most > half {
+						t.Errorf("seed %d: %s held %d places while another waited", seed, e.id, e.most)
+					}
+				}
+				perMinute := total / int(c.playedMins)
+				t.Logf("seed %d: %d calls a minute, at least %d of each, the longest waits for a turn %d and %d ms", seed, perMinute, least, quick/ms, slow/ms)
+				if quick > c.quick || slow > c.slow {
+					t.Errorf("seed %d: endpoints waited %d and %d ms for a turn, want at most %d and %d", seed, quick/ms, slow/ms, c.quick/ms, c.slow/ms)
+				}
+				if perMinute < c.perMinute {
+					t.Errorf("seed %d: %d calls a minute, want at least %d", seed, perMinute, c.perMinute)
+				}
+			}
+		})
+	}
+}
+
+func repeat(n int, x int64) []int64 {
+	out := make([]int64, n)
+	for i := range out {
+		out[i] = x
+	}
+	return out
+}
