@@ -305,6 +305,9 @@ func TestUnboundAgentsShare(t *testing.T) {
 				t.Errorf("%d: %q, %v", n, note, err)
 			}
 		}
+		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			t.Errorf("another endpoint of the origin: %q, %v", note, err)
+		}
 		if s := all.Stats(); s.Open != 0 || s.HalfOpen != 0 {
 			t.Errorf("the breaker of bound agents: %+v", s)
 		}

@@ -180,6 +180,7 @@ func (l *Limits) ask(ctx context.Context, e *endpoint, token string, q question)
 	e.learn(now, v.state, v.left)
 	if v.code.granted() {
 		o.tat = max(o.tat, now) + l.rules.gap
+		o.served(&l.rules, now, &e.circuit)
 		return v, l.pass(e, token, true)
 	}
 	if asked.attempt {

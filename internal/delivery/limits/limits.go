@@ -270,8 +270,8 @@ func refuse(v verdict, r *rules, spread float64) *RefusedError {
 	switch v.code {
 	case open:
 		e.Reason = Open
-		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %s; then one probe call decides "+
-			"whether it closes. This one comes back in %s", time.Duration(r.openFor)*time.Microsecond, back)
+		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %.3g s; then one probe call decides "+
+			"whether it closes. This one comes back in %s", float64(r.openFor)/1e6, back)
 	case throttled:
 		e.Reason = Throttled
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; this one comes back in %s",
