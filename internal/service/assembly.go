@@ -133,9 +133,10 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 const (
 	// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
 	limitTimeout = 50 * time.Millisecond
-	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do (of one origin twice as many), and
-	// not for long.
+	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do, of all the endpoints of one
+	// origin at most a part of the slots, and not for long.
 	limitRoom     = 2
+	limitRoomPart = 4
 	limitPatience = 200 * time.Millisecond
 	// unboundPart is the part of an origin's rate that agents which nothing binds to it have together, at least one call a second.
 	unboundPart = 10
@@ -146,7 +147,7 @@ func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 		return err
 	}
 	a.limits, err = limits.New(limits.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
-		Hold: cfg.Lease, Room: limitRoom, Patience: limitPatience, Logger: o.Logger})
+		Hold: cfg.Lease, Room: limitRoom, OriginRoom: cfg.Concurrency / limitRoomPart, Patience: limitPatience, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}

@@ -56,11 +56,15 @@ func (l *Limits) Enter(ctx context.Context, origin, endpoint, token string) (*Pa
 	return pass, nil
 }
 
-// worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known. The endpoints of an
-// origin have twice the room of one between them.
+// worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known: from the mean, and from
+// the calls that are under way, since of an endpoint that hangs none ends from which a mean could be learnt.
 func (l *Limits) worthWaiting(e *endpoint) bool {
-	n := e.origin.countWaiters(e)
-	return n < l.room && len(e.origin.line) < 2*l.room && e.mean/int64(l.rules.inflight)*int64(n+1) <= micros(l.patience)
+	o := e.origin
+	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
+		return false
+	}
+	turn := e.mean / int64(l.rules.inflight) * int64(len(o.line)+1)
+	return max(turn, o.youngestCall(&l.rules, l.now(), e.id)) <= micros(l.patience)
 }
 
 // wait is the waiting room. What it returns without a pass is a reservation.

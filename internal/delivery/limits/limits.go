@@ -40,8 +40,10 @@ type Config struct {
 	Hold time.Duration
 
 	// Room is how many deliveries of one endpoint may wait in this process for a place, instead of being put off for at least a
-	// second; of one origin twice as many. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
+	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
 	Room int
+	// OriginRoom is how many of one origin may. Default twice Room, which is also the least.
+	OriginRoom int
 	// Patience is how long they wait. Default 1 s.
 	Patience time.Duration
 	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about 700 bytes
@@ -65,15 +67,15 @@ const (
 
 // Limits are safe for concurrent use.
 type Limits struct {
-	rules    rules
-	remote   *shared // nil: none
-	timeout  time.Duration
-	room     int
-	patience time.Duration
-	most     int // endpoints
-	log      *slog.Logger
-	clock    func() time.Time
-	start    time.Time
+	rules            rules
+	remote           *shared // nil: none
+	timeout          time.Duration
+	room, originRoom int
+	patience         time.Duration
+	most             int // endpoints
+	log              *slog.Logger
+	clock            func() time.Time
+	start            time.Time
 
 	firstLook time.Duration // the constant, but in tests
 
@@ -143,7 +145,8 @@ func New(cfg Config) (*Limits, error) {
 	case float64(cfg.Burst)/cfg.Rate > 24*3600:
 		return nil, errors.New("limits: Burst must be at most a day of Rate")
 	}
-	l := &Limits{timeout: cfg.Timeout, room: max(cfg.Room, 0), patience: cfg.Patience, most: cfg.MaxEndpoints, log: cfg.Logger,
+	room := max(cfg.Room, 0)
+	l := &Limits{timeout: cfg.Timeout, room: room, originRoom: max(cfg.OriginRoom, 2*room), patience: cfg.Patience, most: cfg.MaxEndpoints, log: cfg.Logger,
 		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{}, endpoints: map[string]*list.Element{},
 		recent: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.Hold),

@@ -176,14 +176,16 @@ func (m *machine) full(r *rules, now int64) bool { return m.countHeld(r, now, ""
 func (m *machine) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.places {
-		if until > now+2*r.hold { // from before the clock was set back
-			continue
-		}
-		if id == "" || len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id) {
+		if until <= now+2*r.hold && (id == "" || heldBy(token, id)) { // beyond: from before the clock was set back
 			n++
 		}
 	}
 	return n
+}
+
+// heldBy undoes tokenOf.
+func heldBy(token, id string) bool {
+	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }
 
 func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }

@@ -128,6 +128,17 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
+// youngestCall is how long the latest of an endpoint's calls that are under way here has been; 0: there is none.
+func (o *origin) youngestCall(r *rules, now int64, id string) int64 {
+	age := int64(0)
+	for token, until := range o.places {
+		if began := until - r.hold; heldBy(token, id) && (age == 0 || now-began < age) {
+			age = max(1, now-began)
+		}
+	}
+	return age
+}
+
 // passOn hands what w was told to the next in the line: w could not use it.
 func (o *origin) passOn(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {

@@ -224,6 +224,24 @@ func TestNotWorthWaiting(t *testing.T) {
 	})
 }
 
+// TestHangingIsNotWaitedFor: of an endpoint that hangs none waits in the room, also when none of its calls has ended yet.
+func TestHangingIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newClock()
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.Room, cfg.Patience, cfg.Now = 3, 20*time.Second, c.Now })
+		for _, token := range tokens("hangs", 4) {
+			enter(t, l, site, token)
+		}
+		c.move(21 * time.Second)
+		began := time.Now()
+		refused(t, l, site, "next", Busy)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+	})
+}
+
 // TestThrottled: a wait for the rate that is short is waited for here, one that is long is not.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
