@@ -193,7 +193,7 @@ const loadedAgents = 200
 
 // apart is a load of agents that have nothing in common.
 func apart(rate float64, bad ...Behaviour) load {
-	return load{agents: loadedAgents, start: StartAgents, perSecond: rate, bad: bad}
+	return load{agents: loadedAgents, start: StartAgents, producers: 4, perSecond: rate, bad: bad}
 }
 
 func hanging(Call) Act { return Act{How: Hang} }
@@ -202,6 +202,7 @@ func hanging(Call) Act { return Act{How: Hang} }
 type load struct {
 	agents    int
 	start     func(n int) (*Agents, error)
+	producers int
 	perSecond float64     // events for each agent
 	bad       []Behaviour // of the first agents; the others take 10 ms
 	workers   []string    // environment of theirs
@@ -218,9 +219,8 @@ type measuredLoad struct {
 // measureLoad has every agent get events for a while, in a Herald of its own.
 func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	const (
-		producers = 4
-		warm      = 5 * time.Second
-		measured  = 20 * time.Second
+		warm     = 5 * time.Second
+		measured = 20 * time.Second
 	)
 	r := newRowWith(t, "load", func() (*Agents, error) { return l.start(l.agents) })
 	r.agents.BehaveAll(Taking(10 * time.Millisecond))
@@ -244,8 +244,8 @@ func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	var mu sync.Mutex
 	var ids []uuid.UUID
 	var enqueueing sync.WaitGroup
-	for p := range producers {
-		mine := span(p*l.agents/producers, (p+1)*l.agents/producers)
+	for p := range l.producers {
+		mine := span(p*l.agents/l.producers, (p+1)*l.agents/l.producers)
 		enqueueing.Go(func() {
 			accepted, _, err := r.Enqueue(ctx, r.paced(ctx, mine, l.perSecond*float64(len(mine)), warm+measured))
 			mu.Lock()
