@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// FailureError is a failed exchange in words of ours. The cause is for errors.Is and errors.As: its text is Go's, which says little to
-// whoever runs Herald, and may hold a whole URL.
+// FailureError is a failed exchange in words of ours. The cause is for errors.Is and errors.As: its text is Go's, which
+// says little to whoever runs Herald, and may hold a whole URL.
 type FailureError struct {
 	Text  string
 	Cause error
@@ -32,8 +32,9 @@ func (e *FailureError) Unwrap() error { return e.Cause }
 // Timeout is what *url.Error asks the error in it for.
 func (e *FailureError) Timeout() bool { return isTimeout(e.Cause) }
 
-// Explain puts what went wrong between this process and peer ("the agent", "the node", "it") into a sentence: "the agent did not answer
-// within 30 s". within is the time that the peer had; 0: not known. An error that says nothing of a connection keeps its own words.
+// Explain puts what went wrong between this process and peer ("the agent", "the node", "it") into a sentence: "the agent did
+// not answer within 30 s". within is the time that the peer had; 0: not known. An error that says nothing of a connection
+// keeps its own words.
 func Explain(peer string, within time.Duration, err error) error {
 	if _, done := err.(*FailureError); done || err == nil {
 		return err
@@ -68,7 +69,8 @@ func describeFailure(peer string, within time.Duration, err error) string {
 	case errors.As(err, &redirect):
 		return redirect.Error()
 	}
-	for _, describe := range []func(string, time.Duration, error) string{describeDial, describeTLS, describeEnd, describeAnswer} {
+	type describer = func(peer string, within time.Duration, err error) string
+	for _, describe := range []describer{describeDial, describeTLS, describeEnd, describeAnswer} {
 		if text := describe(peer, within, err); text != "" {
 			return text
 		}
@@ -139,8 +141,8 @@ func describeTLS(peer string, _ time.Duration, err error) string {
 	case errors.As(err, &signer):
 		return certificate + " is not signed by an authority that this machine trusts"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
-		return fmt.Sprintf("%s is valid from %s to %s only", certificate, invalid.Cert.NotBefore.UTC().Format(time.DateOnly),
-			invalid.Cert.NotAfter.UTC().Format(time.DateOnly))
+		from, until := invalid.Cert.NotBefore.UTC(), invalid.Cert.NotAfter.UTC()
+		return fmt.Sprintf("%s is valid from %s to %s only", certificate, from.Format(time.DateOnly), until.Format(time.DateOnly))
 	case errors.As(err, &invalid), errors.As(err, &verify):
 		return certificate + " is not valid"
 	case errors.As(err, &roots):
@@ -193,7 +195,8 @@ func describeAnswer(peer string, _ time.Duration, err error) string {
 		return answer + " is JSON of another form than was asked for"
 	case has("response headers exceeded"):
 		return answer + " has headers that are too long"
-	case has("malformed HTTP", "malformed MIME", "malformed chunked", "invalid byte in chunk length", "transport connection broken"):
+	case has("malformed HTTP", "malformed MIME", "malformed chunked", "invalid byte in chunk length",
+		"transport connection broken"):
 		return answer + " is not valid HTTP"
 	case has("http2: ", "stream error: ", "websocket: "):
 		return "the connection to " + peer + " broke off"
@@ -211,7 +214,8 @@ func possessive(peer, what string) string {
 
 func isTimeout(err error) bool {
 	var network net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &network) && network.Timeout()
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &network) && network.Timeout()
 }
 
 func inTime(within time.Duration) string {

@@ -12,7 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Subject is the delivery that a next step is for, as far as it is known. Nothing in it is trusted: agents choose their addresses.
+// Subject is the delivery that a next step is for, as far as it is known. Nothing in it is trusted: agents choose their
+// addresses.
 type Subject struct {
 	Delivery string // id; empty: there is none yet, as when an operator probes an agent
 	ChainID  uint64
@@ -24,8 +25,8 @@ type Subject struct {
 	Over     bool   // it is not tried again by itself
 }
 
-// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a command that can be
-// copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words have none.
+// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a command that
+// can be copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words have none.
 //
 // It is derived when it is shown, and stored nowhere: what helps may be another thing tomorrow.
 func (r Reason) NextStep(s Subject) string {
@@ -49,11 +50,13 @@ func skippedStep(r Reason, s Subject) string {
 	case AgentInactive:
 		return `the agent's owner has to end "active": false in its registration document` + s.thenReplay(r)
 	case AgentNotFound:
-		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: this one has no such agent", s.ChainID)
+		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: this one has no such agent",
+			s.ChainID)
 	case Revoked:
 		return "nothing to do: the client took its feedback back before it was delivered"
 	case ToolNotOffered:
-		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " + cmp.Or(s.Tool, "of its name")
+		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
+			cmp.Or(s.Tool, "of its name")
 	case NeverDelivered:
 		return "nothing to do: the agent never got the feedback that this takes back"
 	}
@@ -66,22 +69,25 @@ func rejectedStep(r Reason, s Subject) string {
 	case InvalidJob:
 		return "whoever sent the job has to correct it as the error says, and to enqueue it again"
 	case EventNotFound:
-		return fmt.Sprintf("compare the job with chain %d and enqueue it corrected; if it was the node of RPC_URL_%d that was wrong, mend that",
-			s.ChainID, s.ChainID) + s.thenReplay(r)
+		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; if the node of RPC_URL_%[1]d was wrong, mend that",
+			s.ChainID) + s.thenReplay(r)
 	case ToolNotFound:
 		return fmt.Sprintf("the agent has to offer the tool %s; one of another name counts when HERALD_TOOL_ALIASES says so",
 			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
 	case SchemaMismatch:
 		return "the agent has to accept these arguments, see " + s.probe() + s.thenReplay(r)
 	case HashMismatch:
-		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such files labelled" + s.thenReplay(r)
-	case EndpointUnverified:
-		return "the agent's owner has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" + s.thenReplay(r)
-	case AddressBlocked:
-		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, and restart the worker" +
+		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such files labelled" +
 			s.thenReplay(r)
+	case EndpointUnverified:
+		return "the agent's owner has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" +
+			s.thenReplay(r)
+	case AddressBlocked:
+		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
+			"and restart the worker" + s.thenReplay(r)
 	case TransportRefused:
-		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists exactly it" + s.thenReplay(r)
+		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists exactly it" +
+			s.thenReplay(r)
 	case AuthFailed:
 		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" + s.replayAfter(r)
 	case ToolError:
@@ -110,7 +116,8 @@ func heldStep(r Reason, s Subject) string {
 			s.agent(), s.origin(), s.agent(), s.origin())
 	case AgentDisabled:
 		if s.Listed {
-			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` + s.agent()
+			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` +
+				s.agent()
 		}
 		return "enable the agent: worker agent enable " + s.agent()
 	case HeldUnknown:

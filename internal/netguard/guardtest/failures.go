@@ -23,8 +23,8 @@ type Failing struct {
 // NoSuchName is the host of the failure that DNS makes: a Resolver without names knows none.
 const NoSuchName = "agent.nowhere.zz"
 
-// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is how the sentence about a server
-// that never answers ends: the test says how long its client waits.
+// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is what the sentence
+// about a server that never answers says: the test knows how long its client waits.
 func Failures(t testing.TB, silence string) []Failing {
 	t.Helper()
 	return []Failing{
