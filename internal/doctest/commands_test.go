@@ -33,7 +33,8 @@ type world struct {
 	dir  string // holds bin/ and is where pages are run
 	env  []string
 
-	rpc, free       string // addresses: the demo's chain, a port that nobody has
+	rpc, gateway    string // addresses: the demo's chain and IPFS
+	free            string // a port that nobody has
 	database, redis string // services of one's own
 	document        string // ipfs://… --hash 0x…
 	jobs            int    // enqueued so far to have something to look at
@@ -181,11 +182,12 @@ func (w *world) lookAround(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = s.close() }()
-	rpc, err := s.must(`printf %s "$RPC_URL_31337"`)
-	if err != nil {
+	if w.rpc, err = s.must(`printf %s "$RPC_URL_31337"`); err != nil {
 		return err
 	}
-	w.rpc = rpc
+	if w.gateway, err = s.must(`printf %s "$IPFS_GATEWAYS"`); err != nil {
+		return err
+	}
 	var id string
 	err = poll(ctx, "the stories to end", func(context.Context) bool {
 		// The third one takes longest; what waits could be delivered between two commands of a page.
@@ -220,7 +222,8 @@ func (w *world) lookAround(ctx context.Context) error {
 func (w *world) openShell(with string) (*shell, error) {
 	env := slices.Clone(w.env)
 	if with == ownServices {
-		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"))
+		// The doctor asks the gateways, and nothing here may ask the world's.
+		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"), "IPFS_GATEWAYS="+w.gateway)
 		return startShell(w.dir, w.root, w.free, env)
 	}
 	s, err := startShell(w.dir, w.root, "", env)
