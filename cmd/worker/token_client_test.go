@@ -237,7 +237,7 @@ func TestTokenSetClientMisuse(t *testing.T) {
 		{"--scope is no list of scopes", canary, []string{"--client-id", "x", "--scope", "a  b"}},
 		{"--issuer is no https URL", canary, []string{"--client-id", "x", "--issuer", "https://u:hunter2@as.example"}},
 		{"--origin: it holds a user or password", canary, []string{"--client-id", "x", "--origin", "https://u:hunter2@as.example"}},
-		{"its chain has no RPC URL; set RPC_URL_8453, or say --origin (with --origin, --issuer and --resource nobody has to ask the agent)", canary, []string{"--client-id", "x"}},
+		{"its chain has no RPC URL; set RPC_URL_8453 (with --origin, --issuer and --resource nobody has to ask the agent)", canary, []string{"--client-id", "x"}},
 		{"wants a private key in PEM", canary, append([]string{"--client-id", "x", "--auth-method", "private_key_jwt"}, away...)},
 		{"there is a private key on stdin", key, append([]string{"--client-id", "x", "--auth-method", "client_secret_post"}, away...)},
 		{"cannot be used", "", append([]string{"--client-id", "x"}, away...)},
