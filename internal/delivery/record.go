@@ -114,7 +114,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 		a.out.Status = store.Held
 	case retry.Wait:
 		if v.Free && v.Pause == 0 {
-			v.Pause = retry.BackOff(a.claim.N)
+			v.Pause = retry.BackOff(p.Now().Sub(a.claim.CreatedAt))
 		}
 		delay, more := p.Schedule.Next(a.claim.Budget, v, p.Random())
 		a.out.Status, a.out.Delay, a.out.Task = store.Waiting, delay, delay <= redisWait

@@ -53,10 +53,10 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 // maxBackOff is the longest free wait that nobody gave a length.
 const maxBackOff = 5 * time.Minute
 
-// BackOff is how long to wait, at no cost, for something that is away, after a delivery was handed out n times (1-based): a second, doubled
-// each time. It has no end but the delivery's expiry.
-func BackOff(n int) time.Duration {
-	return min(time.Second<<min(max(n-1, 0), 10), maxBackOff)
+// BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so that a short outage
+// costs a fresh delivery seconds. It has no end but the delivery's expiry.
+func BackOff(age time.Duration) time.Duration {
+	return min(max(age/4, time.Second), maxBackOff)
 }
 
 func spread(d time.Duration, rnd float64) time.Duration {

@@ -104,10 +104,10 @@ func TestNewScheduleRefuses(t *testing.T) {
 
 func TestBackOff(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int]time.Duration{-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second,
-		9: 256 * time.Second, 10: 5 * time.Minute, 1 << 30: 5 * time.Minute} {
-		if got := BackOff(n); got != want {
-			t.Errorf("task %d: %s, want %s", n, got, want)
+	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Second, 0: time.Second, 4 * time.Second: time.Second,
+		time.Minute: 15 * time.Second, 20 * time.Minute: 5 * time.Minute, 720 * time.Hour: 5 * time.Minute} {
+		if got := BackOff(age); got != want {
+			t.Errorf("aged %s: %s, want %s", age, got, want)
 		}
 	}
 }
