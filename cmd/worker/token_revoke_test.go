@@ -65,7 +65,9 @@ func TestTokenRemoveRevokes(t *testing.T) {
 		"one has ended": {oauthtest.Options{}, time.Now().Add(-time.Hour), nil, " revoked the login's refresh token", "refresh_token", "", 1},
 		"not offered":   {oauthtest.Options{NoRevocation: true}, soon, nil, " revoked nothing (it offers no revocation of tokens (RFC 7009)); still good there: the login's refresh token and the last access token until " + soon.UTC().Format(time.RFC3339) + ". " + endIt, "", "refresh_token access_token", 0},
 		"it refuses":    {oauthtest.Options{}, soon, func(s *oauthtest.Server) { s.Unregister("herald") }, " revoked nothing (the authorization server refuses: invalid_client", "", "refresh_token access_token", 2},
-		"it redirects":  {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }), " revoked nothing (the authorization server refuses (\"it redirects elsewhere, which is not followed\") [HTTP 307])", "", "refresh_token access_token", 2},
+		"it redirects": {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}), " revoked nothing (the authorization server refuses (\"it redirects elsewhere, which is not followed\") [HTTP 307])", "", "refresh_token access_token", 2},
 		"it echoes": {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) {
 			_ = r.ParseForm()
 			http.Error(w, r.Form.Get("token"), 500)
