@@ -52,7 +52,7 @@ var apart = map[string]string{
 	"doctor":              "says what is away, line by line: TestDoctorNamesWhatIsAway",
 	"config":              "reads the environment alone",
 	"keys init":           "makes a keyset of nothing",
-	"keys rotate add":     "works on the keyset alone",
+	"keys rotate add":     "looks at the rows at hand only to warn, and does without them: TestRotateAddUnderFaults",
 	"keys rotate promote": "works on the keyset alone",
 	"token login":         "asks the authorization server first: TestLoginWithoutStore",
 	"agent resolve":       "asks the chain and the web alone",
@@ -145,6 +145,48 @@ func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
 		if code != want || want != 0 && !strings.Contains(errs, "DATABASE_URL") {
 			t.Errorf("worker %s: exit code %d, want %d\n%s", args, code, want, errs)
 		}
+	}
+}
+
+// TestRotateAddUnderFaults: the look at the rows is a courtesy. A configuration with a fault leads to no connection, since its database may be
+// another than was meant, and a server that says nothing holds the new keyset up for --timeout at most.
+func TestRotateAddUnderFaults(t *testing.T) {
+	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan net.Conn, 100)
+	go func() {
+		defer close(asked)
+		for {
+			conn, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			asked <- conn
+		}
+	}()
+	env := []string{"DATABASE_URL=postgres://herald@" + silent.Addr().String() + "/herald", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
+	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=300ms"}
+	code, out, errs := worker(t, append(env, "HERALD_CONCURRENCY=nonsense"), add...)
+	if code != 0 || out == "" || len(asked) > 0 {
+		t.Errorf("with a fault: %d, %d connections\n%s", code, len(asked), errs)
+	}
+	code, out, errs = worker(t, env, add...)
+	if code != 0 || out == "" {
+		t.Errorf("with a silent server: %d\n%s", code, errs)
+	}
+	if err := silent.Close(); err != nil {
+		t.Error(err)
+	}
+	connections := 0
+	for conn := range asked {
+		connections++
+		_ = conn.Close()
+	}
+	if connections == 0 {
+		t.Error("without a fault nothing was looked at, so that the first case shows nothing")
 	}
 }
 

@@ -99,7 +99,7 @@ type keysAddCmd struct{ clearFlag }
 func (c *keysAddCmd) Run(a *app) error {
 	return c.step(a, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
-		if err == nil {
+		if err == nil && !a.faulty {
 			warnOfMissingKeys(a, k)
 		}
 		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker and enqueuer, then `worker keys rotate promote`", id), err
@@ -162,14 +162,19 @@ func (f clearFlag) step(a *app, change func(*secret.Keyset) (next *secret.Keyset
 }
 
 // warnOfMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated goes on from it.
+// It looks for storePatience at most: the new keyset does not depend on what it finds.
 func warnOfMissingKeys(a *app, k *secret.Keyset) {
-	st, err := a.storeAtHand()
+	ctx, cancel := context.WithTimeout(a.ctx, min(a.timeout, storePatience))
+	defer cancel()
+	brief := *a
+	brief.ctx = ctx
+	st, err := brief.storeAtHand()
 	if err != nil {
 		return
 	}
 	defer st.close()
 	uses := map[uint32]int{}
-	if err := eachSealed(a, st, func(s sealedSecret) error {
+	if err := eachSealed(&brief, st, func(s sealedSecret) error {
 		if id, ok := secret.KeyID(s.ciphertext); ok && !k.Has(id) {
 			uses[id]++
 		}

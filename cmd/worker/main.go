@@ -54,6 +54,7 @@ type app struct {
 	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
 
 	timeout time.Duration // --timeout
+	faulty  bool          // cfg has faults; only what makes keys runs then
 }
 
 func main() {
@@ -101,6 +102,7 @@ func execute(a app, args, environ []string) (code int) {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
+	a.faulty = err != nil
 	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(a.log)
 	if err := k.Run(&a); err != nil {
@@ -118,7 +120,7 @@ func execute(a app, args, environ []string) (code int) {
 	return 0
 }
 
-// makesKeys tells whether a command prints a keyset and connects to nothing: keys have to be made before a configuration that needs them
+// makesKeys tells whether a command prints a keyset and needs no connection: keys have to be made before a configuration that needs them
 // can be whole.
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
