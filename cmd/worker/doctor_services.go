@@ -112,7 +112,7 @@ func (d *doctor) stuck(st *store.Store) {
 			continue
 		}
 		why := strings.TrimSpace(string(s.Status) + " " + s.Reason)
-		d.warn("deliveries", fmt.Sprintf("%d overdue for more than a minute, %s: no worker takes them; see its log, and `%s`", s.Count, why, line))
+		d.warn("deliveries", fmt.Sprintf("%d overdue for more than a minute, %s: no worker takes them; see the worker's log, and `%s`", s.Count, why, line))
 	}
 	if len(found) == 0 {
 		d.add("deliveries", nil, "none is held or overdue")

@@ -214,10 +214,10 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
 	d.says("port", markOK, addr+" is held by the running worker (process ")
 	d.says("worker", markWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
-		"RPC_URL_8453 is set there, not set here. Start it again")
+		"RPC_URL_8453 is set there, not set here. Restart the worker with the settings of this shell, or set here what the worker has; of secrets only whether they are set")
 	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", markWarn, "another HERALD_API_TOKEN")
 	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
-	d.says("worker", markOK, "the running worker has the settings of this shell")
+	d.says("worker", markOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
 	// Without its data folder it is found at its address.
 	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_QUEUE="})
 	d = diagnose(t, 1, elsewhere...)

@@ -67,17 +67,17 @@ func (d *doctor) compare(listen string) {
 	case code != http.StatusOK:
 		d.warn("worker", fmt.Sprintf("the running worker does not tell its settings (HTTP %d): it may be of an older version", code))
 	default:
-		if differ := differences(there, d.cfg.Public()); len(differ) > 0 {
+		if differ := describeDifferences(there, d.cfg.Public()); len(differ) > 0 {
 			d.warn("worker", "the running worker has other settings than this shell, and goes by its own: "+strings.Join(differ, "; ")+
-				". Start it again with the ones that are meant")
+				". Restart the worker with the settings of this shell, or set here what the worker has; of secrets only whether they are set is compared")
 			return
 		}
-		d.add("worker", nil, "the running worker has the settings of this shell")
+		d.add("worker", nil, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
 	}
 }
 
-// differences are in words. The data folder is known to be the same, and how much is logged is each process's own.
-func differences(there, here map[string]string) (said []string) {
+// describeDifferences puts them in words. The data folder is known to be the same, and how much is logged is each process's own.
+func describeDifferences(there, here map[string]string) (said []string) {
 	names := map[string]bool{}
 	for _, settings := range []map[string]string{there, here} {
 		for name := range settings {
@@ -92,13 +92,13 @@ func differences(there, here map[string]string) (said []string) {
 		if a == b {
 			continue
 		}
-		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, short(cmp.Or(masked(a), "not set")), short(cmp.Or(masked(b), "not set"))))
+		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, short(cmp.Or(maskValue(a), "not set")), short(cmp.Or(maskValue(b), "not set"))))
 	}
 	return said
 }
 
-// masked tells of a secret that it is set.
-func masked(value string) string {
+// maskValue tells of a secret that it is set.
+func maskValue(value string) string {
 	if value != "" && strings.Trim(value, "*") == "" {
 		return "set"
 	}
