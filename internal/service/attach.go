@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
@@ -190,7 +191,7 @@ func (b *Backend) reach(ctx context.Context, st *store.Store, wait time.Duration
 		if err != nil && (last == nil || !errors.Is(err, context.DeadlineExceeded)) {
 			last = err // that the time is over says less than why it went by
 		}
-		if refused(err) {
+		if isRefusal(err) {
 			cancel()
 		}
 		return err
@@ -201,10 +202,10 @@ func (b *Backend) reach(ctx context.Context, st *store.Store, wait time.Duration
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
-	case refused(last):
+	case isRefusal(last):
 		return &AwayError{DataDir: b.owner(), Err: last}
 	}
-	return &AwayError{Within: wait, DataDir: b.owner(), Err: silence(last)}
+	return &AwayError{Within: wait, DataDir: b.owner(), Err: explainSilence(last)}
 }
 
 // owner is the data folder of the worker whose database it is; empty: it is somebody's own.
@@ -215,22 +216,23 @@ func (b *Backend) owner() string {
 	return ""
 }
 
-// silence puts a server that says nothing in words.
-func silence(err error) error {
+// explainSilence puts a server that says nothing in words.
+func explainSilence(err error) error {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("nothing came back")
 	}
 	return err
 }
 
-// refused tells whether a server answered with a refusal that waiting does not mend: not one that starts, stops or is full.
-func refused(err error) bool {
+// isRefusal tells whether a server answered with a refusal that waiting does not mend: a wrong user or password, a database that is not
+// there, a right that is missing. Every other answer (it starts, stops, is full, crashed, a pooler's) may be another one soon.
+func isRefusal(err error) bool {
 	var answer *pgconn.PgError
 	if !errors.As(err, &answer) {
 		return false
 	}
-	const full, starting, stopping = "53300", "57P03", "57P01"
-	return answer.Code != full && answer.Code != starting && answer.Code != stopping
+	const authorization, noDatabase, noRight = "28", "3D", "42501"
+	return strings.HasPrefix(answer.Code, authorization) || strings.HasPrefix(answer.Code, noDatabase) || answer.Code == noRight
 }
 
 // OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own is not. For
@@ -244,7 +246,7 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 		look, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		if err = migrateOwn(ctx, look, b, log); err != nil && look.Err() != nil && ctx.Err() == nil {
-			err = &AwayError{Within: wait, DataDir: b.owner(), Err: silence(err)}
+			err = &AwayError{Within: wait, DataDir: b.owner(), Err: explainSilence(err)}
 		}
 	}
 	if err != nil {

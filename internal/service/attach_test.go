@@ -1,6 +1,8 @@
 package service
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // run.json holds no password of an operator's own services, and commands still find what is embedded by it.
@@ -70,5 +73,21 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 				t.Errorf("%s, %s, embedded Redis: %t", b.DatabaseURL.Reveal(), b.RedisURL.Reveal(), b.EmbeddedRedis)
 			}
 		})
+	}
+}
+
+// Only what waiting does not mend is final.
+func TestIsRefusal(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]bool{
+		"28000": true, "28P01": true, "3D000": true, "42501": true,
+		"53200": false, "53300": false, "57P01": false, "57P02": false, "57P03": false, "08P01": false, "XX000": false, "42P01": false, "": false,
+	} {
+		if got := isRefusal(fmt.Errorf("ping: %w", &pgconn.PgError{Code: code})); got != want {
+			t.Errorf("%q: %t", code, got)
+		}
+	}
+	if isRefusal(nil) || isRefusal(errors.New("28P01")) {
+		t.Error("what no server said is a refusal")
 	}
 }
