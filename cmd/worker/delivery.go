@@ -151,7 +151,7 @@ func show(a *app, d shownDelivery) error {
 		row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
 	row("accepted", d.CreatedAt.UTC().Format(time.RFC3339))
-	row("tried", triedWords(d.Delivery))
+	row("attempts", attemptWords(d.Delivery))
 	if d.NextAttemptAt != nil {
 		row("next attempt", d.NextAttemptAt.UTC().Format(time.RFC3339))
 	}
@@ -168,14 +168,14 @@ func show(a *app, d shownDelivery) error {
 	return w.Flush()
 }
 
-// triedWords tell when a delivery that did not end was tried last, and what of that counts. A hold or a free wait takes back its attempt
-// unless the agent's tool was called, so that the list of attempts does not show it.
-func triedWords(d store.Delivery) string {
-	counted := fmt.Sprintf("attempts that count: %d", d.Attempts)
+// attemptWords tell how many attempts count, and since when a delivery waits or is held. A hold or a free wait takes back its attempt
+// unless the agent's tool was called, so that the list of attempts does not show it; what is held as it comes never had one.
+func attemptWords(d store.Delivery) string {
+	counted := fmt.Sprintf("%d that count", d.Attempts)
 	if d.Status != store.Held && d.Status != store.Waiting {
 		return counted
 	}
-	return fmt.Sprintf("last at %s, %s for %s; %s", d.UpdatedAt.UTC().Format(time.RFC3339), d.Status, d.Reason, counted)
+	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, d.UpdatedAt.UTC().Format(time.RFC3339))
 }
 
 func attemptLine(t store.Attempt) string {

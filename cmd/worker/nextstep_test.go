@@ -73,7 +73,7 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.says(0, "tried last at "+row.UpdatedAt.UTC().Format("2006-01-02T15:04:05Z")+", held for auth_required; attempts that count: 0",
+	d.says(0, "attempts 0 that count; held for auth_required since "+row.UpdatedAt.UTC().Format("2006-01-02T15:04:05Z"),
 		"delivery", "show", held.String())
 	out, _ := d.worker(0, "delivery", "show", held.String(), "--json")
 	shown := decode[struct{ ID, Status, NextStep string }](t, out)
