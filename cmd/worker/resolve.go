@@ -29,6 +29,7 @@ type agentResolveCmd struct {
 // Ends of commands that look at an agent; what was found is printed by then.
 var (
 	errNotNow        = errors.New("could not be fetched (see above): try again later")
+	errNotBefore     = errors.New("could not be fetched, and will not be before what is said above is mended")
 	errUnregistered  = errors.New("not found: the registry has no such agent (see above)")
 	errUndeliverable = errors.New("--check: a delivery would not be delivered (see above)")
 	errUnusable      = errors.New("--check: the document cannot be used (see above)")

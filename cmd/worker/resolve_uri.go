@@ -106,6 +106,9 @@ func (c *agentResolveCmd) uri(a *app) error {
 		if v.Ending == retry.Wait || v.Ending == retry.Hold {
 			r.Verdict, again = "the document was not fetched ("+string(v.Reason)+"): "+v.Text, errNotNow
 		}
+		if v.Ending == retry.Hold {
+			again = errNotBefore
+		}
 	} else {
 		r = describeDocument(doc)
 		if c.Hash != "" {
