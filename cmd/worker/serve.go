@@ -19,9 +19,6 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(a *app) error {
-	for _, m := range a.cfg.Misspelt() {
-		a.log.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Words())
-	}
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Logger: a.log})
 }
 

@@ -48,6 +48,9 @@ var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindRes
 // Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	o.Logger.Info("starting", "version", buildinfo.Version())
+	for _, m := range cfg.Misspelt() {
+		o.Logger.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Words())
+	}
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
