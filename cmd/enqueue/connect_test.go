@@ -47,6 +47,30 @@ func TestPanicIsASentence(t *testing.T) {
 	}
 }
 
+// brokenReader gives one line, then has a fault.
+type brokenReader struct{ line io.Reader }
+
+func (r brokenReader) Read(p []byte) (int, error) {
+	if n, err := r.line.Read(p); err == nil {
+		return n, nil
+	}
+	panic("the reader is broken")
+}
+
+// The goroutine that reads is no exception: what was read before its fault is answered.
+func TestPanicOfReadingIsASentence(t *testing.T) {
+	t.Parallel()
+	intake := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
+		return &ledger{}, func() {}, nil
+	}
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), process{nil, nil, brokenReader{strings.NewReader(feedback(1) + "\n")}, &stdout, &stderr}, intake)
+	if code != exitFailed || !strings.Contains(stderr.String(), "enqueue: the reading stopped by a fault in Herald: the reader is broken. ") ||
+		!strings.Contains(stderr.String(), "connect_test.go:") {
+		t.Errorf("code %d, %s", code, stderr.String())
+	}
+}
+
 func TestFlagsOfTheProgram(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"strings"
 	"time"
 	"unicode"
@@ -65,19 +66,19 @@ type source struct {
 
 // line is what the reader gives: a job's bytes, or why the line is none.
 type line struct {
-	at      place
+	at      position
 	body    []byte
 	refused *delivery.Answer
 	end     error // the input's end or fault; no line
 }
 
-// place is where a line stands in the input.
-type place struct {
+// position is where a line stands in the input.
+type position struct {
 	file   string // empty: there is one input only
 	number int    // from 1; empty lines count
 }
 
-func (p place) String() string {
+func (p position) String() string {
 	if p.file != "" {
 		return fmt.Sprintf("%s line %d", p.file, p.number)
 	}
@@ -132,6 +133,12 @@ func read(ctx context.Context, in []source, bar *progress) <-chan line {
 	}
 	go func() {
 		defer close(ch)
+		defer func() {
+			if fault := recover(); fault != nil { // no other goroutine's recover sees it
+				give(line{end: fmt.Errorf("the reading stopped by a fault in Herald: %.500s. What was answered until here is done; try again, and report "+
+					"this with the lines below.\n%s", fmt.Sprint(fault), debug.Stack())})
+			}
+		}()
 		before := int64(0)
 		for _, src := range in {
 			n, ok := readSource(src, give, func(offset int64) { bar.read(before + offset) })
@@ -151,7 +158,7 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 	for number := 1; ; number++ {
 		body, err := r.Next()
 		progress(r.Offset())
-		l := line{at: place{src.name, number}, body: body}
+		l := line{at: position{src.name, number}, body: body}
 		var long *job.Refusal
 		switch {
 		case errors.As(err, &long):
@@ -248,7 +255,7 @@ func (p *printer) flush() error {
 	return err
 }
 
-func (p *printer) add(at place, a delivery.Answer) {
+func (p *printer) add(at position, a delivery.Answer) {
 	if p.json {
 		p.addJSON(at, a)
 		return
@@ -269,7 +276,7 @@ func (p *printer) add(at place, a delivery.Answer) {
 	}
 }
 
-func (p *printer) addJSON(at place, a delivery.Answer) {
+func (p *printer) addJSON(at position, a delivery.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
 		File    string        `json:"file,omitempty"` // when several are read
