@@ -28,8 +28,8 @@ func (c *Config) Misspelt() []Misspelt { return c.misread }
 // maxTypos is how many letters a name may be away from the one that was meant.
 const maxTypos = 2
 
-// fromOrchestrator are names that Kubernetes and Docker set for a service called herald: nobody typed them.
-var fromOrchestrator = regexp.MustCompile(`^HERALD_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
+// fromOrchestrator are names that Kubernetes and Docker set for services called herald, herald-redis, …: nobody typed them.
+var fromOrchestrator = regexp.MustCompile(`^HERALD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // forTests are names that the project's own tests and tools read, not the worker.
 var forTests = []string{"HERALD_REQUIRE_SERVICES", "HERALD_HISTORY_SEED"}
@@ -50,9 +50,9 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 	}
 	for _, name := range unread {
 		if !fromOrchestrator.MatchString(name) && !slices.Contains(forTests, name) {
-			near := nearest(name, ours)
+			near := findNearestName(name, ours)
 			if rest := strings.TrimPrefix(name, "HERALD_"); near == "" {
-				near = cmp.Or(nearest(rest, others), nearestOfChain(rest)) // the prefix is too much
+				near = cmp.Or(findNearestName(rest, others), findNearestOfChain(rest)) // the prefix is too much
 			}
 			found = append(found, Misspelt{name, near})
 		}
@@ -61,7 +61,7 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 		if env[name] == "" || strings.HasPrefix(name, "HERALD_") || slices.Contains(others, name) {
 			continue
 		}
-		near := cmp.Or(nearest(name, others), nearestOfChain(name))
+		near := cmp.Or(findNearestName(name, others), findNearestOfChain(name))
 		if near != "" && env[near] == "" { // where both are set, the other one is somebody else's
 			found = append(found, Misspelt{name, near})
 		}
@@ -69,8 +69,8 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 	return found
 }
 
-// nearest is the right name that is the fewest letters away, at most maxTypos; empty: none is.
-func nearest(name string, right []string) (best string) {
+// findNearestName gives the right name that is the fewest letters away, at most maxTypos; empty: none is.
+func findNearestName(name string, right []string) (best string) {
 	least := maxTypos + 1
 	for _, r := range right {
 		if d := editDistance(name, r, least); d < least {
@@ -80,14 +80,14 @@ func nearest(name string, right []string) (best string) {
 	return best
 }
 
-// nearestOfChain is the same for names that end in a chain's number: RPCURL_8453 for RPC_URL_8453.
-func nearestOfChain(name string) string {
+// findNearestOfChain does the same for names that end in a chain's number: RPCURL_8453 for RPC_URL_8453.
+func findNearestOfChain(name string) string {
 	stem := strings.TrimRight(name, "0123456789")
 	id := name[len(stem):]
 	if id == "" {
 		return ""
 	}
-	if best := nearest(stem, chainPrefixes); best != "" {
+	if best := findNearestName(stem, chainPrefixes); best != "" {
 		return best + id
 	}
 	return ""

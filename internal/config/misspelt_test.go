@@ -23,6 +23,7 @@ func TestMisspelt(t *testing.T) {
 		{"HERALD_LISTEN=127.0.0.1:0", ""}, {"HERALD_BINDNIG=", ""}, {"PATH=/bin", ""}, {"LISTEN=1", ""}, {"MY_DATABASE_URL=x", ""},
 		{"REDIS_URL=redis://a REDIS_URI=redis://a", ""},
 		{"HERALD_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_SERVICE_PORT_HTTP=1", ""}, {"HERALD_PORT=tcp://10.0.0.1:80", ""}, {"HERALD_PORT_8080_TCP_ADDR=10.0.0.1", ""},
+		{"HERALD_REDIS_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_REDIS_PORT_6379_TCP=tcp://10.0.0.1:6379", ""}, {"HERALD_REDIS_PORT_6379_TCP_ADDR=10.0.0.1", ""},
 		{"HERALD_REQUIRE_SERVICES=1", ""},
 	} {
 		cfg, err := Load(strings.Fields(c.environ))
