@@ -59,7 +59,7 @@ dist: ## Build dist/: worker and enqueue as static binaries for linux/amd64 and 
 		out=dist/$(DIST)-linux-$$arch; \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath $(LINK) -o $$out/ ./cmd/worker ./cmd/enqueue; \
 		cp LICENSE CHANGELOG.md $$out/; \
-		tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mode=go-w --mtime=@$(DIST_TIME) -c $$(basename $$out) | gzip -n9 >$$out.tar.gz; \
+		tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime=@$(DIST_TIME) -c $$(basename $$out) | gzip -n9 >$$out.tar.gz; \
 		rm -r $$out; \
 	done
 	cd dist && sha256sum *.tar.gz | tee SHA256SUMS
