@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// welcome opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of its environment.
-func (w *world) welcome(envFile, listen string) error {
+// openControl opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of its environment.
+func (w *world) openControl(envFile, listen string, tl *timeline) error {
 	path := socketPath(w.data)
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -35,7 +35,10 @@ func (w *world) welcome(envFile, listen string) error {
 			env[i] = listenPrefix + listen // a free port may have been taken
 		}
 	}
-	return w.writeEnvFile(envFile, env)
+	if err := w.writeEnvFile(envFile, env); err != nil {
+		tl.say(fmt.Sprintf("%v; the demo goes on, and other terminals cannot reach it", err))
+	}
+	return nil
 }
 
 const listenPrefix = "HERALD_LISTEN="
@@ -94,7 +97,8 @@ func (a *acceptances) await(tx common.Hash) chan uuid.UUID {
 	return a.by[tx]
 }
 
-func (a *acceptances) tell(tx common.Hash, id uuid.UUID) {
+// reportAcceptance never blocks.
+func (a *acceptances) reportAcceptance(tx common.Hash, id uuid.UUID) {
 	select {
 	case a.await(tx) <- id:
 	default: // the follower read the block again

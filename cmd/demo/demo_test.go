@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"math/big"
 	"os"
 	"os/exec"
@@ -28,8 +31,8 @@ func TestEnvFile(t *testing.T) {
 	if got, ok := readEnvFile(file, "DATABASE_URL"); ok {
 		t.Errorf("read %q, which was not written", got)
 	}
-	sh := exec.Command("sh", "-c", `. "$0"; printf '%s,%s,%s' "$HERALD_DATA" "$HERALD_STDIO_COMMANDS" "$DATABASE_URL"`, path)
-	sh.Env = append(os.Environ(), "DATABASE_URL=postgres://elsewhere")
+	sh := exec.Command("sh", "-c", `. "$0"; printf '%s,%s,%s' "$HERALD_DATA" "$HERALD_STDIO_COMMANDS" "$DATABASE_URL$HERALD_MASTER_KEY$HERALD_MASTER_KEY_FILE"`, path)
+	sh.Env = append(os.Environ(), "DATABASE_URL=postgres://elsewhere", "HERALD_MASTER_KEY=x", "HERALD_MASTER_KEY_FILE=x")
 	if out, err := sh.CombinedOutput(); err != nil || string(out) != "/tmp/x,"+commands+"," {
 		t.Errorf("the shell has %q, %v", out, err)
 	}
@@ -56,6 +59,53 @@ func TestEnvFile(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("another demo's file is gone: %v", err)
+	}
+}
+
+// A folder that cannot be written takes the way in from other terminals, and not the demo.
+func TestDemoWithoutEnvFile(t *testing.T) {
+	t.Parallel()
+	w := &world{data: t.TempDir()}
+	var out bytes.Buffer
+	tl := newTimeline(&out)
+	path := filepath.Join(t.TempDir(), "none", "demo.env")
+	err := w.openControl(path, "127.0.0.1:1", tl)
+	(&runCmd{envFile: path}).sayHowToLook(w, tl)
+	tl.close()
+	if err = errors.Join(err, w.close()); err != nil {
+		t.Error(err)
+	}
+	said := out.String()
+	if !strings.Contains(said, "--env-file names another place") || !strings.Contains(said, "the demo goes on") || strings.Contains(said, ". "+path) {
+		t.Errorf("said: %s", said)
+	}
+}
+
+func TestQuotePath(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{"/opt/herald-1.0/bin/demo.env": "/opt/herald-1.0/bin/demo.env", "/a b": "'/a b'", "/it's": `'/it'\''s'`, "/$x": "'/$x'"} {
+		if got := quotePath(path); got != want {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+}
+
+func TestFaultIsASentence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   func() error
+		code int
+		says string
+	}{
+		"panic":   {func() error { panic("broken") }, 1, "demo: stopped by a fault in Herald: broken."},
+		"error":   {func() error { return errors.New("no chain") }, 1, "demo: no chain"},
+		"stopped": {func() error { return context.Canceled }, 0, ""},
+		"well":    {func() error { return nil }, 0, ""},
+	} {
+		var said bytes.Buffer
+		if code := execute(&said, c.do); code != c.code || !strings.HasPrefix(said.String(), c.says) || c.says == "" && said.Len() > 0 {
+			t.Errorf("%s: %d, %s", name, code, said.String())
+		}
 	}
 }
 

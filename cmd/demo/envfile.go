@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
 )
 
 // unset are variables of the reader's shell that would lead commands elsewhere than to the demo.
 var unset = []string{"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "HERALD_QUEUE", "HERALD_KEYSET",
-	"HERALD_KEYSET_FILE", "HERALD_API_TOKEN", "HERALD_API_TOKEN_FILE"}
+	"HERALD_KEYSET_FILE", "HERALD_MASTER_KEY", "HERALD_MASTER_KEY_FILE", "HERALD_API_TOKEN", "HERALD_API_TOKEN_FILE"}
 
 // formatEnvFile writes the variables as a shell reads them.
 func formatEnvFile(env []string) []byte {
@@ -20,10 +21,23 @@ func formatEnvFile(env []string) []byte {
 	fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
-		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
+		fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
 	}
 	return b.Bytes()
 }
+
+// quote writes a word so that a shell reads it as it is.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// quotePath quotes a path where a shell would read another.
+func quotePath(path string) string {
+	if plainPath.MatchString(path) {
+		return path
+	}
+	return quote(path)
+}
+
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./+:@%,-]+$`)
 
 // readEnvFile finds one variable in what formatEnvFile wrote.
 func readEnvFile(file []byte, name string) (string, bool) {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/alecthomas/kong"
@@ -44,6 +45,21 @@ type runCmd struct {
 }
 
 func main() {
+	os.Exit(execute(os.Stderr, obey))
+}
+
+// execute gives the exit status of what is done. A panic is told like other failures.
+func execute(stderr io.Writer, do func() error) (code int) {
+	defer logging.RecoverFault("demo", stderr, &code, 1)
+	if err := do(); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "demo:", err)
+		return 1
+	}
+	return 0
+}
+
+// obey does what the command line says.
+func obey() error {
 	var c command
 	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
 	if c.EnvFile == "" {
@@ -52,18 +68,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second signal ends it at once
-	var err error
-	switch k.Command() {
-	case "feedback":
-		err = c.Feedback.give(ctx, c.EnvFile, os.Stdout)
-	default:
-		c.Run.envFile = c.EnvFile
-		err = c.Run.run(ctx, os.Stdout)
+	if k.Command() == "feedback" {
+		return c.Feedback.give(ctx, c.EnvFile, os.Stdout)
 	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
+	c.Run.envFile = c.EnvFile
+	return c.Run.run(ctx, os.Stdout)
 }
 
 func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
@@ -85,11 +94,11 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	return c.tell(ctx, cfg, w, tl)
+	return c.runStories(ctx, cfg, w, tl)
 }
 
-// tell runs the worker and the stories beside it; whichever ends first ends the other.
-func (c *runCmd) tell(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
+// runStories runs the worker and the stories beside it; whichever ends first ends the other.
+func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	running := make(chan *service.Worker, 1)
@@ -107,10 +116,7 @@ func (c *runCmd) tell(ctx context.Context, cfg *config.Config, w *world, tl *tim
 		return err
 	}
 	if told == nil && !c.Once {
-		tl.say("\nStays up until Ctrl-C. In another terminal:")
-		tl.say("  . " + c.envFile + "    # its environment, for commands")
-		tl.say("  " + beside("worker") + " delivery list")
-		tl.say("  " + beside("demo") + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
+		c.sayHowToLook(w, tl)
 		<-ctx.Done()
 	}
 	w.unfollow()
@@ -118,10 +124,22 @@ func (c *runCmd) tell(ctx context.Context, cfg *config.Config, w *world, tl *tim
 	return errors.Join(told, <-served)
 }
 
+// sayHowToLook tells what can be done while the demo stays up.
+func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
+	if w.envFile == "" { // why was said
+		tl.say("\nStays up until Ctrl-C.")
+		return
+	}
+	tl.say("\nStays up until Ctrl-C. In another terminal:")
+	tl.say("  . " + quotePath(c.envFile) + "    # its environment, for commands")
+	tl.say("  " + quotePath(beside("worker")) + " delivery list")
+	tl.say("  " + quotePath(beside("demo")) + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
+}
+
 func (c *runCmd) stories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
 	tl.follow(worker)
 	tl.fact("web UI", "http://"+worker.Addr+"/monitor/")
-	tl.fact("look inside", fmt.Sprintf(". %s; %s delivery list", c.envFile, beside("worker")))
+	tl.fact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile), quotePath(beside("worker"))))
 	if err := w.followChain(ctx, worker, tl); err != nil {
 		return err
 	}
@@ -131,7 +149,7 @@ func (c *runCmd) stories(ctx context.Context, worker *service.Worker, w *world, 
 	if err != nil {
 		return err
 	}
-	if err := w.welcome(c.envFile, worker.Addr); err != nil {
+	if err := w.openControl(c.envFile, worker.Addr, tl); err != nil {
 		return err
 	}
 	return tl.await(ctx, stories, "http://"+worker.Addr+"/monitor/")

@@ -154,7 +154,7 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})
 			if err == nil {
 				tl.accepted(j, got[0])
-				w.acceptances.tell(j.TransactionHash, got[0].ID)
+				w.acceptances.reportAcceptance(j.TransactionHash, got[0].ID)
 			}
 			return err
 		}})
