@@ -201,6 +201,9 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	if !strings.Contains(said.String(), "did you mean HERALD_BINDING?") {
 		t.Errorf("the worker does not warn of a misspelt name:\n%s", said)
 	}
+	if first, _, _ := strings.Cut(said.String(), "\n"); !strings.Contains(first, "starting") || !strings.Contains(first, "version") {
+		t.Errorf("the log begins with %q", first)
+	}
 	// A program of another user's, or a stranger's page, gets nothing.
 	resp, err := http.Get("http://" + addr + "/settings")
 	if err != nil {
