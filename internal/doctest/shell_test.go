@@ -23,7 +23,7 @@ const commandTime = time.Minute
 // driver is what the shell runs: commands come on descriptor 3, each ended by a NUL, and their statuses go to 4. What a command
 // exports, sources and starts stays, as in a terminal.
 const driver = `
-trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 make() { command make -n -C "$DOCTEST_ROOT" "$@"; }
 while IFS= read -r -d '' -u 3 command; do
 	eval "$command" </dev/null >"$DOCTEST_OUTPUT" 2>&1 3<&- 4>&-
@@ -66,9 +66,10 @@ func startShell(dir, root, listen string, env []string) (_ *shell, err error) {
 
 // close ends the shell and what it left in the background.
 func (s *shell) close() error {
-	err := s.commands.Close() // the shell ends with it, and its trap ends its jobs
-	s.cmd.WaitDelay = 10 * time.Second
+	err := s.commands.Close() // the shell ends with it, and its trap ends its jobs and waits for them
+	late := time.AfterFunc(commandTime, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	_ = s.cmd.Wait() // its status is the last command's
+	late.Stop()
 	return errors.Join(err, s.statuses.Close())
 }
 
