@@ -48,6 +48,7 @@ type Client struct {
 	transport     *http.Transport
 
 	dialing chan struct{} // holds one token: who has it may dial
+	silence silence
 
 	mu         sync.Mutex
 	node       *rpc.Client // nil until the node's chain id was seen
@@ -86,6 +87,7 @@ func New(cfg Config) (*Client, error) {
 			ForceAttemptHTTP2:     true,
 		},
 		dialing:    make(chan struct{}, 1),
+		silence:    silence{quiet: quietTime},
 		identities: make(map[common.Address]common.Address),
 	}, nil
 }
@@ -98,10 +100,11 @@ func (c *Client) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	node, err := c.connect(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.identify(ctx, node)
 	}
-	return c.identify(ctx, node)
+	c.silence.note(ctx, err)
+	return err
 }
 
 // Close ends the connections. Later calls fail.
@@ -177,30 +180,22 @@ func (c *Client) unavailable(op string, err error) error {
 
 // batch asks several things in one request. Errors of single elements stay in them.
 func (c *Client) batch(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	node, err := c.connect(ctx)
-	if err != nil {
-		return err
+	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error { return node.BatchCallContext(ctx, elems) })
+	if err == nil && failure != nil {
+		err = c.unavailable(op, failure)
 	}
-	if err := node.BatchCallContext(ctx, elems); err != nil {
-		return c.unavailable(op, err)
-	}
-	return nil
+	return err
 }
 
 // call asks one thing.
 func (c *Client) call(ctx context.Context, op string, result any, method string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	node, err := c.connect(ctx)
-	if err != nil {
-		return err
+	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error {
+		return node.CallContext(ctx, result, method, args...)
+	})
+	if err == nil && failure != nil {
+		err = c.unavailable(op, failure)
 	}
-	if err := node.CallContext(ctx, result, method, args...); err != nil {
-		return c.unavailable(op, err)
-	}
-	return nil
+	return err
 }
 
 // callArgs are the parameters of eth_call. `data` is the name that every node knows.
@@ -217,15 +212,14 @@ func (r *revert) Error() string {
 
 // view calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
 func (c *Client) view(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	node, err := c.connect(ctx)
+	var ret hexutil.Bytes
+	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error {
+		return node.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
+	})
 	if err != nil {
 		return nil, err
 	}
-	var ret hexutil.Bytes
-	err = node.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
-	return c.viewed(op, to, ret, err)
+	return c.viewed(op, to, ret, failure)
 }
 
 // viewed interprets the outcome of an eth_call.

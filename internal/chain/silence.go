@@ -1,0 +1,89 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+const (
+	// maxTimeouts is after how many requests in a row that ran out of time a node is taken to be silent.
+	maxTimeouts = 3
+	// quietTime is how long nothing is asked of a silent node; then one request tries.
+	quietTime = 5 * time.Second
+)
+
+// errSilent is the answer of a node that is not asked.
+var errSilent = errors.New("it did not answer the last requests in time and is asked again in a few seconds")
+
+// silence keeps a node that answers nothing from holding a worker's slots: each request to it would wait for the whole timeout.
+type silence struct {
+	quiet time.Duration // quietTime; tests change it
+
+	mu       sync.Mutex
+	timeouts int       // in a row
+	until    time.Time // from maxTimeouts on: nothing is asked before
+	probing  bool      // one request tries
+}
+
+// begin tells whether a request may be made; probe is for end.
+func (s *silence) begin(now time.Time) (probe bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.timeouts < maxTimeouts:
+		return false, nil
+	case s.probing || now.Before(s.until):
+		return false, errSilent
+	}
+	s.probing = true
+	return true, nil
+}
+
+// end lets another request be the probe.
+func (s *silence) end(probe bool) {
+	if !probe {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probing = false
+}
+
+// note takes the outcome of a request. One that the caller gave up says nothing about the node.
+func (s *silence) note(ctx context.Context, err error) {
+	var network interface{ Timeout() bool }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil, errors.As(err, &network) && network.Timeout():
+		s.timeouts++
+		s.until = time.Now().Add(s.quiet)
+	default:
+		s.timeouts = 0
+	}
+}
+
+// ask makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do was not run.
+func (c *Client) ask(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
+	probe, err := c.silence.begin(time.Now())
+	if err != nil {
+		return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
+	}
+	defer c.silence.end(probe)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	node, err := c.connect(ctx)
+	if err != nil {
+		c.silence.note(ctx, err)
+		return nil, err
+	}
+	failure = do(ctx, node)
+	c.silence.note(ctx, failure)
+	return failure, nil
+}

@@ -1,0 +1,103 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// TestSilentNode: a node that answers nothing is asked by one request now and then, so that its chain holds no slots of the others; once
+// it answers, all are asked again.
+func TestSilentNode(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	var well atomic.Bool
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if well.Load() {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":1,"result":"0x7a69"}`))
+			return
+		}
+		asked.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client leaves
+		<-r.Context().Done()
+	}))
+	t.Cleanup(node.Close)
+	c, err := New(Config{ChainID: 31337, URL: secret.New(node.URL), Timeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.silence.quiet = time.Hour
+	ask := func() error {
+		var id string
+		return c.call(t.Context(), "asking", &id, "eth_chainId")
+	}
+	for range maxTimeouts {
+		if err := ask(); errors.Is(err, errSilent) {
+			t.Errorf("it was not asked: %v", err)
+		}
+	}
+	had := asked.Load()
+	if had == 0 {
+		t.Fatal("the node was never asked")
+	}
+	var away *UnavailableError
+	for range 20 {
+		if err := ask(); !errors.Is(err, errSilent) || !errors.As(err, &away) || !strings.Contains(err.Error(), "RPC_URL_31337") {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := asked.Load(); n != had {
+		t.Errorf("the silent node was asked %d times more", n-had)
+	}
+
+	c.silence.mu.Lock()
+	c.silence.until = time.Time{}
+	c.silence.mu.Unlock()
+	var tried sync.WaitGroup
+	var probes atomic.Int64
+	for range 8 {
+		tried.Go(func() {
+			if err := ask(); !errors.Is(err, errSilent) {
+				probes.Add(1)
+			}
+		})
+	}
+	tried.Wait()
+	if n := probes.Load(); n != 1 {
+		t.Errorf("%d requests tried, want 1", n)
+	}
+
+	well.Store(true)
+	if err := c.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := ask(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGivingUpIsNoSilence: a caller that leaves says nothing about the node, and neither does a node that fails at once.
+func TestGivingUpIsNoSilence(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := silence{quiet: time.Hour}
+	for range 2 * maxTimeouts {
+		s.note(gone, errors.New("canceled"))
+		s.note(t.Context(), errors.New("connection refused"))
+	}
+	if _, err := s.begin(time.Now()); err != nil {
+		t.Error(err)
+	}
+}
