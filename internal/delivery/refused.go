@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not know the key yet that
@@ -20,8 +21,9 @@ const (
 // freshRefusals are the fresh access tokens that an agent refused in a row. One is fresh while it takes the place of a refused one and the
 // agent has taken none since: there is an entry as long.
 type freshRefusals struct {
-	stored time.Time // when the credential was stored that they were had with
-	count  int       // 0: the fresh one is not refused yet
+	stored   time.Time     // when the credential was stored that they were had with
+	count    int           // 0: the fresh one is not refused yet
+	replaced secret.Secret // the header that was refused first: others were sent it too, and it is not fresh
 }
 
 // replaceRefused has the access token that the agent refused replaced: the next one is fresh.
@@ -29,7 +31,7 @@ func (r *renewer) replaceRefused(e errand) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.spend(e) {
-		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e)})
+		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e), e.refused})
 	}
 }
 
@@ -39,7 +41,8 @@ func (r *renewer) refusesFresh(e errand) bool {
 	defer r.mu.Unlock()
 	a, ok := r.known.Get(e.audience())
 	had, fresh := r.refusals.Get(e.audience())
-	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal())
+	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal()) &&
+		!had.replaced.Compare(e.refused.Reveal())
 }
 
 // countFresh needs the lock.
@@ -70,7 +73,8 @@ func (r *renewer) rejectFresh(e errand) error {
 		return r.awaitFresh(e, r.RefusedPause)
 	}
 	count := r.countFresh(e) + 1
-	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count})
+	had, _ := r.refusals.Get(e.audience())
+	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count, had.replaced})
 	if count >= maxFreshRefusals {
 		text := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",

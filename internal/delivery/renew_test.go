@@ -532,6 +532,9 @@ func TestWhatIsFresh(t *testing.T) {
 		t.Error("one that was not refused before")
 	}
 	r.replaceRefused(first)
+	if r.refusesFresh(first) {
+		t.Error("one that another delivery was refused, too, before there is a fresh one")
+	}
 	w.sends(t, r, first, "access-2", 2)
 	second := w.errand()
 	second.refused = secret.New("Bearer access-2")
