@@ -80,6 +80,12 @@ func refuseRetraction(j job.Job, field string) string {
 	return fmt.Sprintf("the chain differs from the retraction in %s", field)
 }
 
+// runningPause is how long a retraction waits for the outcome of its feedback, of which the row tells only then whether the agent was called.
+const runningPause = 5 * time.Second
+
+// mayHaveCalled: an attempt without an outcome is one whose worker died, perhaps in the call.
+func mayHaveCalled(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
+
 // confirmTold decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain does
 // not say that it ever was. What Herald took to the agent was there once.
 func (p *Pipeline) confirmTold(ctx context.Context, j job.Job) (string, error) {
@@ -90,7 +96,9 @@ func (p *Pipeline) confirmTold(ctx context.Context, j job.Job) (string, error) {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
-	case d.Status == store.Delivered || slices.ContainsFunc(d.History, func(t store.Attempt) bool { return t.Stage == "call" }):
+	case d.Status == store.Running:
+		return "", retry.Pause(retry.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
+	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveCalled):
 		return "the feedback that the agent was sent is on the chain no more", nil
 	}
 	return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+

@@ -1,14 +1,19 @@
 package delivery
 
 import (
+	"context"
 	"maps"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 )
 
 // retraction is the job that an indexer makes of a feedback whose block vanished. The test's agents have one tool for all.
@@ -75,5 +80,38 @@ func TestRetractions(t *testing.T) {
 	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // the node has forgotten it; Herald sent it
 	if n := len(a.received()) - before; n != 2 {
 		t.Errorf("%d retractions arrived, want 2", n)
+	}
+}
+
+// rowLedger knows one delivery.
+type rowLedger struct {
+	Ledger
+	row store.Delivery
+}
+
+func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, nil }
+
+// TestConfirmTold: a retraction follows whatever may have reached the agent, and waits while that is being found out.
+func TestConfirmTold(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		row  store.Delivery
+		want retry.Reason
+	}{
+		"delivered":          {store.Delivery{Status: store.Delivered}, ""},
+		"being delivered":    {store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, retry.BehindEarlier},
+		"called":             {store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}, ""},
+		"its worker died":    {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}, ""},
+		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, retry.EventNotFound},
+	} {
+		p := &Pipeline{Config: Config{Ledger: rowLedger{row: c.row}}}
+		_, err := p.confirmTold(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
+		got := retry.Reason("")
+		if err != nil {
+			got = retry.Classify(err).Reason
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }
