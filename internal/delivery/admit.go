@@ -40,7 +40,11 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	if p.Limits == nil {
 		return nil
 	}
-	pass, err := p.Limits.Enter(ctx, a.where(), a.endpoint(), token)
+	endpoint := a.endpoint()
+	if a.share != nil {
+		endpoint = unboundEndpoint
+	}
+	pass, err := p.Limits.Enter(ctx, a.where(), endpoint, token)
 	if err != nil {
 		p.leaveShare(ctx, a, limits.Neutral)
 		return notAdmitted(err, "")
@@ -51,6 +55,10 @@ func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 
 // unboundPrefix keeps the keys of the small bucket apart from origins, in the Redis that both lie in: no origin begins with it.
 const unboundPrefix = "unbound:"
+
+// unboundEndpoint is all unbound agents of an origin together: anyone can mint them, with a path each, and each endpoint has a turn of
+// its own. Their breakers are in the small bucket.
+const unboundEndpoint = "unbound"
 
 // notAdmitted makes a refused place a free wait.
 func notAdmitted(err error, why string) error {

@@ -357,7 +357,8 @@ func TestEndpoint(t *testing.T) {
 	command := func(args ...string) string {
 		return of(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "npx", Args: args})
 	}
-	if command("a") == command("b") || command("a", "b") == command("ab") || command("a") != command("a") {
+	a, again := command("a"), command("a")
+	if a == command("b") || command("a", "b") == command("ab") || a != again {
 		t.Error("commands are not told apart by their arguments")
 	}
 }
@@ -386,4 +387,36 @@ type strictly struct{}
 func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
 	return resolver.Target{}, &resolver.UnboundError{Endpoint: "https://a.example", Asked: "https://a.example/.well-known/agent-registration.json", Why: "not found",
 		Entry: "{}"}
+}
+
+// recordedLimits notes who asks, and refuses nobody.
+type recordedLimits struct {
+	*limits.Limits
+	asked []string
+}
+
+func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error) {
+	l.asked = append(l.asked, origin+" "+endpoint)
+	return l.Limits.Enter(ctx, origin, endpoint, token)
+}
+
+// TestUnboundAgentsHaveOneTurn: whoever mints agents with a path each has no more turns at the origin for it.
+func TestUnboundAgentsHaveOneTurn(t *testing.T) {
+	t.Parallel()
+	own, small := must(limits.New(limits.Config{Hold: time.Minute})), must(limits.New(limits.Config{Hold: time.Minute}))
+	t.Cleanup(own.Close)
+	t.Cleanup(small.Close)
+	origin := &recordedLimits{Limits: own}
+	p := &Pipeline{Config: Config{Limits: origin, Unbound: small}}
+	for i, unbound := range []bool{true, true, false} {
+		a := &attempt{claim: &store.Claim{ID: uuid.New(), No: int64(i)}, unbound: unbound,
+			target: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}}
+		if err := p.admit(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		p.depart(t.Context(), a, nil)
+	}
+	if a := origin.asked; len(a) != 3 || a[0] != a[1] || a[0] == a[2] {
+		t.Errorf("%q", a)
+	}
 }
