@@ -78,7 +78,7 @@ func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, e
 		return nil, explain(mine.Token, err)
 	}
 	token.Scope = to.scope
-	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() {
+	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() || token.Refresh.Compare(cred.RefreshToken.Reveal()) {
 		return r.save(ctx, mine.Renewal, token, nil)
 	}
 	replaced := cred.RefreshToken
