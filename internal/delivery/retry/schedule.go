@@ -50,8 +50,8 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	return d, true
 }
 
-// maxBackOff is the longest free wait that nobody gave a length: the return of what was away for long is noticed within a minute or so.
-const maxBackOff = time.Minute
+// maxBackOff is the longest free wait that nobody gave a length: a chain may be away for days, with many deliveries.
+const maxBackOff = 5 * time.Minute
 
 // BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so that a short outage
 // costs a fresh delivery seconds. It has no end but the delivery's expiry.

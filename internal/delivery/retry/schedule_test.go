@@ -105,7 +105,7 @@ func TestNewScheduleRefuses(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	t.Parallel()
 	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Second, 0: time.Second, 4 * time.Second: time.Second,
-		time.Minute: 15 * time.Second, 4 * time.Minute: time.Minute, 720 * time.Hour: time.Minute} {
+		time.Minute: 15 * time.Second, 20 * time.Minute: 5 * time.Minute, 720 * time.Hour: 5 * time.Minute} {
 		if got := BackOff(age); got != want {
 			t.Errorf("aged %s: %s, want %s", age, got, want)
 		}
