@@ -132,6 +132,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 		{"cancel", `"was": { "waiting timeout": 1, "held auth_required": 1 }`, ""},
 		{"cancel", `"force": true`, ""},
 		{"replay", `"force": true`, "1 left: there is no such delivery"},
+		{"replay", `"was": { "delivered": 1, "dead timeout": 1 }`, "1 left: there is no such delivery"},
 		{"replay", `"was": { "cancelled operator": 2 }`, ""},
 	} {
 		n := slices.IndexFunc(rows, func(a store.Audit) bool {

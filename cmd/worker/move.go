@@ -48,6 +48,7 @@ type verb struct {
 type ledger interface {
 	auditor
 	Deliveries(ctx context.Context, f store.Filter) ([]store.Delivery, error)
+	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	Count(ctx context.Context, f store.Filter) (map[store.Status]int64, error)
 }
 
@@ -120,7 +121,12 @@ func (c moveFlags) run(a *app, st ledger, v verb, rate int, ids []uuid.UUID, f s
 	}
 	var what map[string]any
 	if len(ids) > 0 {
-		what, rate = map[string]any{"ids": ids[:min(len(ids), maxAuditIDs)]}, 0
+		named := ids[:min(len(ids), maxAuditIDs)]
+		was, err := countNamed(a.ctx, st, named)
+		if err != nil {
+			return err
+		}
+		what, rate = map[string]any{"ids": named, "was": was}, 0
 	} else {
 		what = recorded(f)
 		var was map[string]int
@@ -170,6 +176,27 @@ func (r *moveReport) leftWords() string {
 	return strings.Join(said, "; ")
 }
 
+// countNamed counts named deliveries by status and reason, for the audit. One that is not there is told of when it is to be moved.
+func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int, error) {
+	was := map[string]int{}
+	for _, id := range ids {
+		d, err := st.Delivery(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		was[describeState(d)]++
+	}
+	return was, nil
+}
+
+// describeState is a delivery's status and reason, as the audit counts them.
+func describeState(d store.Delivery) string {
+	return strings.TrimSpace(string(d.Status) + " " + d.Reason)
+}
+
 // choose lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them in order. was counts
 // them by status and reason.
 func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (ids []uuid.UUID, was map[string]int, err error) {
@@ -187,7 +214,7 @@ func choose(ctx context.Context, st ledger, f store.Filter, statuses []store.Sta
 				return nil, nil, err
 			}
 			for _, d := range page {
-				rows = append(rows, row{d.Seq, d.ID, strings.TrimSpace(string(d.Status) + " " + d.Reason)})
+				rows = append(rows, row{d.Seq, d.ID, describeState(d)})
 				f.Before = d.Seq
 			}
 			if len(page) < pageRows {

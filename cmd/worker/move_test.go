@@ -61,6 +61,15 @@ func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery,
 	return out, nil
 }
 
+func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
+	for _, d := range s.rows {
+		if d.ID == id {
+			return d, nil
+		}
+	}
+	return store.Delivery{}, store.ErrNotFound
+}
+
 func (s *shelf) Count(context.Context, store.Filter) (map[store.Status]int64, error) {
 	n := map[store.Status]int64{store.Queued: 0}
 	for _, d := range s.rows {

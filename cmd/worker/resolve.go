@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -120,10 +121,27 @@ func (c *agentResolveCmd) agent(a *app) error {
 	} else {
 		err = r.print(a, g)
 	}
-	if disabled := listed != nil && !listed.Enabled; c.Check && again == nil && (!r.Resolved || disabled) {
-		again = errUndeliverable
+	if c.Check {
+		again = checkResolved(r, listed, again)
 	}
 	return cmp.Or(err, again)
+}
+
+// checkResolved is how --check ends: by the servers file where that says how the agent is called, else by the chain.
+func checkResolved(r agentResolution, listed *servers.Server, again error) error {
+	byFile := false
+	if listed != nil {
+		_, byFile = listed.Endpoint()
+	}
+	switch {
+	case listed != nil && !listed.Enabled:
+		return errUndeliverable
+	case byFile:
+		return nil
+	case again == nil && !r.Resolved:
+		return errUndeliverable
+	}
+	return again
 }
 
 // conclude says what it comes to; errNotNow when a delivery would try again, errUnregistered when there is no such agent.
