@@ -70,7 +70,7 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case id := <-w.acceptances.await(mined.TxHash):
+	case id := <-w.acceptances.awaitTransaction(mined.TxHash):
 		_ = json.NewEncoder(rw).Encode(receipt{mined.BlockNumber.Uint64(), mined.TxHash.Hex(), id.String()})
 	case <-ctx.Done():
 		http.Error(rw, "the feedback is in block "+mined.BlockNumber.String()+", but the worker did not accept it yet: look at `delivery list`",
@@ -84,8 +84,8 @@ type acceptances struct {
 	by map[common.Hash]chan uuid.UUID // transaction → one id
 }
 
-// await is the channel on which the id of a transaction's delivery comes.
-func (a *acceptances) await(tx common.Hash) chan uuid.UUID {
+// awaitTransaction is the channel on which the id of a transaction's delivery comes.
+func (a *acceptances) awaitTransaction(tx common.Hash) chan uuid.UUID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.by == nil {
@@ -100,7 +100,7 @@ func (a *acceptances) await(tx common.Hash) chan uuid.UUID {
 // reportAcceptance never blocks.
 func (a *acceptances) reportAcceptance(tx common.Hash, id uuid.UUID) {
 	select {
-	case a.await(tx) <- id:
+	case a.awaitTransaction(tx) <- id:
 	default: // the follower read the block again
 	}
 }

@@ -103,7 +103,7 @@ func TestFaultIsASentence(t *testing.T) {
 		"well":    {func() error { return nil }, 0, ""},
 	} {
 		var said bytes.Buffer
-		if code := execute(&said, c.do); code != c.code || !strings.HasPrefix(said.String(), c.says) || c.says == "" && said.Len() > 0 {
+		if code := runGuarded(&said, c.do); code != c.code || !strings.HasPrefix(said.String(), c.says) || c.says == "" && said.Len() > 0 {
 			t.Errorf("%s: %d, %s", name, code, said.String())
 		}
 	}

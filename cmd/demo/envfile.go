@@ -21,20 +21,20 @@ func formatEnvFile(env []string) []byte {
 	fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
-		fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
+		fmt.Fprintf(&b, "export %s=%s\n", name, quoteForShell(value))
 	}
 	return b.Bytes()
 }
 
 // quote writes a word so that a shell reads it as it is.
-func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+func quoteForShell(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // quotePath quotes a path where a shell would read another.
 func quotePath(path string) string {
 	if plainPath.MatchString(path) {
 		return path
 	}
-	return quote(path)
+	return quoteForShell(path)
 }
 
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./+:@%,-]+$`)

@@ -45,11 +45,11 @@ type runCmd struct {
 }
 
 func main() {
-	os.Exit(execute(os.Stderr, obey))
+	os.Exit(runGuarded(os.Stderr, runCommandLine))
 }
 
-// execute gives the exit status of what is done. A panic is told like other failures.
-func execute(stderr io.Writer, do func() error) (code int) {
+// runGuarded gives the exit status of what is done. A panic is told like other failures.
+func runGuarded(stderr io.Writer, do func() error) (code int) {
 	defer logging.RecoverFault("demo", stderr, &code, 1)
 	if err := do(); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(stderr, "demo:", err)
@@ -58,8 +58,8 @@ func execute(stderr io.Writer, do func() error) (code int) {
 	return 0
 }
 
-// obey does what the command line says.
-func obey() error {
+// runCommandLine does what the command line says.
+func runCommandLine() error {
 	var c command
 	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
 	if c.EnvFile == "" {

@@ -103,7 +103,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	if err == nil {
 		err = c.identify(ctx, node)
 	}
-	c.silence.note(ctx, err)
+	c.silence.noteOutcome(ctx, err)
 	return err
 }
 

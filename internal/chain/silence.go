@@ -30,8 +30,8 @@ type silence struct {
 	probing  bool      // one request tries
 }
 
-// begin tells whether a request may be made; probe is for end.
-func (s *silence) begin(now time.Time) (probe bool, err error) {
+// beginRequest tells whether a request may be made; probe is for endProbe.
+func (s *silence) beginRequest(now time.Time) (probe bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -44,8 +44,8 @@ func (s *silence) begin(now time.Time) (probe bool, err error) {
 	return true, nil
 }
 
-// end lets another request be the probe.
-func (s *silence) end(probe bool) {
+// endProbe lets another request be the probe.
+func (s *silence) endProbe(probe bool) {
 	if !probe {
 		return
 	}
@@ -54,8 +54,8 @@ func (s *silence) end(probe bool) {
 	s.probing = false
 }
 
-// note takes the outcome of a request. One that the caller gave up says nothing about the node.
-func (s *silence) note(ctx context.Context, err error) {
+// noteOutcome takes the outcome of a request. One that the caller gave up says nothing about the node.
+func (s *silence) noteOutcome(ctx context.Context, err error) {
 	var network interface{ Timeout() bool }
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,19 +71,19 @@ func (s *silence) note(ctx context.Context, err error) {
 
 // ask makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do was not run.
 func (c *Client) ask(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
-	probe, err := c.silence.begin(time.Now())
+	probe, err := c.silence.beginRequest(time.Now())
 	if err != nil {
 		return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
 	}
-	defer c.silence.end(probe)
+	defer c.silence.endProbe(probe)
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	node, err := c.connect(ctx)
 	if err != nil {
-		c.silence.note(ctx, err)
+		c.silence.noteOutcome(ctx, err)
 		return nil, err
 	}
 	failure = do(ctx, node)
-	c.silence.note(ctx, failure)
+	c.silence.noteOutcome(ctx, failure)
 	return failure, nil
 }

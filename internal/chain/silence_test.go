@@ -94,10 +94,10 @@ func TestGivingUpIsNoSilence(t *testing.T) {
 	cancel()
 	s := silence{quiet: time.Hour}
 	for range 2 * maxTimeouts {
-		s.note(gone, errors.New("canceled"))
-		s.note(t.Context(), errors.New("connection refused"))
+		s.noteOutcome(gone, errors.New("canceled"))
+		s.noteOutcome(t.Context(), errors.New("connection refused"))
 	}
-	if _, err := s.begin(time.Now()); err != nil {
+	if _, err := s.beginRequest(time.Now()); err != nil {
 		t.Error(err)
 	}
 }
