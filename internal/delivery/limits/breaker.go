@@ -69,14 +69,28 @@ func (e *circuit) countCall(n int64, result Result) bool {
 	return result == Failed
 }
 
-func (e *circuit) failing(r *rules, n int64) bool {
-	var calls, failed int64
+// sumWindow adds up the buckets of the window that ends with bucket n.
+func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	for _, b := range e.window {
-		if b.n <= n {
+		if b.n <= n && b.n > n-buckets {
 			calls, failed = calls+b.calls, failed+b.failed
 		}
 	}
+	return calls, failed
+}
+
+func (e *circuit) failing(r *rules, n int64) bool {
+	calls, failed := e.sumWindow(n)
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
+}
+
+// share is below how many places an endpoint must hold to take one more while others share its origin: as many as are free. One all of
+// whose calls failed has one.
+func (e *circuit) share(r *rules, now int64, free int) int {
+	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
+		return min(free, 1)
+	}
+	return free
 }
 
 // breakerState is the breaker's state at now, and how long it stays open.

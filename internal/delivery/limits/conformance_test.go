@@ -145,7 +145,11 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			newBench := backend.make(t)
 			for _, c := range conformance {
-				t.Run(c.name, func(t *testing.T) { c.test(newBench(t, defaultRules())) })
+				t.Run(c.name, func(t *testing.T) {
+					r := defaultRules()
+					r.keptAfter = c.keptAfter
+					c.test(newBench(t, r))
+				})
 			}
 			t.Run("random", func(t *testing.T) { sameAsLocal(t, newBench) })
 		})
@@ -153,10 +157,11 @@ func TestConformance(t *testing.T) {
 }
 
 var conformance = []struct {
-	name string
-	test func(*bench)
+	name      string
+	keptAfter int64
+	test      func(*bench)
 }{
-	{"places", func(b *bench) {
+	{"places", 0, func(b *bench) {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -168,7 +173,7 @@ var conformance = []struct {
 		b.give("nobody", OK, false)
 		b.take("sixth", busy)
 	}},
-	{"the same token enters again for nothing", func(b *bench) {
+	{"the same token enters again for nothing", 0, func(b *bench) {
 		for range 300 { // three bursts
 			b.take("a", granted)
 		}
@@ -180,7 +185,7 @@ var conformance = []struct {
 		b.give("a", OK, true)
 		b.give("a", OK, false)
 	}},
-	{"a place comes back after Hold", func(b *bench) {
+	{"a place comes back after Hold", 0, func(b *bench) {
 		for _, token := range tokens("dead", 4) {
 			b.take(token, granted)
 		}
@@ -194,7 +199,7 @@ var conformance = []struct {
 		}
 		b.take("b", busy)
 	}},
-	{"rate", func(b *bench) {
+	{"rate", 0, func(b *bench) {
 		for range 100 {
 			b.take("a", granted)
 			b.give("a", OK, true)
@@ -217,7 +222,7 @@ var conformance = []struct {
 		}
 		b.take("a", throttled)
 	}},
-	{"a refusal costs no rate", func(b *bench) {
+	{"a refusal costs no rate", 0, func(b *bench) {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -231,7 +236,7 @@ var conformance = []struct {
 		}
 		b.take("a", throttled)
 	}},
-	{"looking takes nothing", func(b *bench) {
+	{"looking takes nothing", 0, func(b *bench) {
 		for range 10 {
 			if v := b.ask("a", question{}); v.code != busy || v.wait != 0 {
 				b.t.Fatalf("%+v", v)
@@ -240,13 +245,13 @@ var conformance = []struct {
 		b.give("a", OK, false)
 		b.take("b", granted)
 	}},
-	{"breaker: calls and share", func(b *bench) {
+	{"breaker: calls and share", 0, func(b *bench) {
 		b.state(b.calls(9, Failed), closed)
 		b.state(b.calls(1, OK), closed) // 9 of 10, but a success does not open it
 		b.state(b.calls(1, Failed), opened)
 		b.take("a", open)
 	}},
-	{"breaker: below the share", func(b *bench) {
+	{"breaker: below the share", 0, func(b *bench) {
 		for range 12 {
 			b.state(b.calls(1, OK), closed)
 			b.state(b.calls(2, Failed), closed) // at most two thirds
@@ -254,24 +259,24 @@ var conformance = []struct {
 		b.state(b.calls(3, Neutral), closed)
 		b.state(b.calls(1, Failed), closed) // 25 of 37
 	}},
-	{"breaker: neutral calls are not counted", func(b *bench) {
+	{"breaker: neutral calls are not counted", 0, func(b *bench) {
 		b.calls(9, Failed)
 		b.state(b.calls(20, Neutral), closed)
 		b.state(b.calls(1, Failed), opened)
 	}},
-	{"breaker: the window forgets", func(b *bench) {
+	{"breaker: the window forgets", 0, func(b *bench) {
 		b.calls(9, Failed)
 		b.move(10 * b.rules.bucket)
 		b.state(b.calls(9, Failed), closed)
 		b.move(5 * b.rules.bucket)
 		b.state(b.calls(1, Failed), opened)
 	}},
-	{"breaker: old successes do not hide an endpoint that fails now", func(b *bench) {
+	{"breaker: old successes do not hide an endpoint that fails now", 0, func(b *bench) {
 		b.calls(50, OK)
 		b.move(10 * b.rules.bucket)
 		b.state(b.calls(10, Failed), opened)
 	}},
-	{"open, one probe, closed and cleared", func(b *bench) {
+	{"open, one probe, closed and cleared", 0, func(b *bench) {
 		b.trip()
 		b.move(b.rules.openFor - 1)
 		if v := b.take("a", open); v.state != opened || v.left != 1 {
@@ -288,7 +293,7 @@ var conformance = []struct {
 		b.state(b.calls(9, Failed), closed) // the window is new
 		b.state(b.calls(1, Failed), opened)
 	}},
-	{"a probe that fails opens again", func(b *bench) {
+	{"a probe that fails opens again", 0, func(b *bench) {
 		b.trip()
 		for range 3 {
 			b.move(b.rules.openFor)
@@ -297,7 +302,7 @@ var conformance = []struct {
 			b.take("a", open)
 		}
 	}},
-	{"a neutral probe lets another one probe", func(b *bench) {
+	{"a neutral probe lets another one probe", 0, func(b *bench) {
 		b.trip()
 		b.move(b.rules.openFor)
 		b.take("probe", grantedProbe)
@@ -305,7 +310,7 @@ var conformance = []struct {
 		b.take("other", grantedProbe)
 		b.take("probe", open)
 	}},
-	{"a probe that dies lets another one probe", func(b *bench) {
+	{"a probe that dies lets another one probe", 0, func(b *bench) {
 		b.trip()
 		b.move(b.rules.openFor)
 		b.take("dead", grantedProbe)
@@ -317,7 +322,7 @@ var conformance = []struct {
 		b.take("third", open)
 		b.state(b.give("other", OK, true), closed)
 	}},
-	{"calls in flight when it opened change nothing", func(b *bench) {
+	{"calls in flight when it opened change nothing", 0, func(b *bench) {
 		for _, token := range tokens("old", 3) {
 			b.take(token, granted)
 		}
@@ -334,7 +339,7 @@ var conformance = []struct {
 		b.state(b.give("old-2", OK, true), halfOpen)
 		b.take("a", open)
 	}},
-	{"reservations at the service rate", func(b *bench) {
+	{"reservations at the service rate", 0, func(b *bench) {
 		b.take("a", granted)
 		b.end("a", OK, 4*second) // 4 places, 4 s each: one a second
 		for _, token := range tokens("p", 4) {
@@ -355,7 +360,7 @@ var conformance = []struct {
 			b.t.Fatalf("%+v", v)
 		}
 	}},
-	{"the mean follows", func(b *bench) {
+	{"the mean follows", 0, func(b *bench) {
 		for i, took := range []int64{second, 6 * second, 6 * second, 0} { // 1 s, 2 s, 2.8 s, not known
 			b.take("a", granted)
 			b.end("a", OK, took)
@@ -366,14 +371,14 @@ var conformance = []struct {
 			}
 		}
 	}},
-	{"reservations without a mean are at the rate", func(b *bench) {
+	{"reservations without a mean are at the rate", 0, func(b *bench) {
 		for i := range int64(5) {
 			if v := b.ask("b", question{reserve: true}); v.wait != second+(i+1)*b.rules.gap {
 				b.t.Fatalf("%+v", v)
 			}
 		}
 	}},
-	{"reservations wait for the probe", func(b *bench) {
+	{"reservations wait for the probe", 0, func(b *bench) {
 		b.trip()
 		for i := range int64(5) {
 			// An open breaker reserves whether asked to or not.
@@ -387,7 +392,7 @@ var conformance = []struct {
 			b.t.Fatalf("%+v", v)
 		}
 	}},
-	{"the probe's success forgets the slow time", func(b *bench) {
+	{"the probe's success forgets the slow time", 0, func(b *bench) {
 		for range 10 {
 			b.take("a", granted)
 			b.end("a", Failed, 30*second)
@@ -401,7 +406,7 @@ var conformance = []struct {
 			b.t.Fatalf("%+v", v)
 		}
 	}},
-	{"breaker: one for each endpoint", func(b *bench) {
+	{"breaker: one for each endpoint", 0, func(b *bench) {
 		other := b.on("other")
 		other.calls(1, OK)
 		b.trip()
@@ -414,7 +419,7 @@ var conformance = []struct {
 		b.state(b.give("probe", Failed, true), opened)
 		other.take("a", granted)
 	}},
-	{"places and rate: one for all endpoints", func(b *bench) {
+	{"places and rate: one for all endpoints", 0, func(b *bench) {
 		for i, token := range tokens("p", 100) {
 			e := b.on(fmt.Sprint("e", i%7))
 			e.take(token, granted)
@@ -427,7 +432,7 @@ var conformance = []struct {
 		}
 		b.on("another").take("a", busy)
 	}},
-	{"share: an endpoint alone has all places, also after others have gone", func(b *bench) {
+	{"share: an endpoint alone has all places, also after others have gone", 0, func(b *bench) {
 		other := b.on("other")
 		other.take("a", granted)
 		other.give("a", OK, true)
@@ -442,7 +447,7 @@ var conformance = []struct {
 		b.take("fourth", granted)
 		b.take("fifth", busy)
 	}},
-	{"share: at most half while another waits", func(b *bench) {
+	{"share: at most half while another waits", 0, func(b *bench) {
 		other := b.on("other")
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
@@ -467,7 +472,7 @@ var conformance = []struct {
 		other.give("b", OK, true)
 		b.take("more", granted)
 	}},
-	{"share: one that waits is forgotten", func(b *bench) {
+	{"share: one that waits is forgotten", 0, func(b *bench) {
 		other := b.on("other")
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
@@ -487,7 +492,7 @@ var conformance = []struct {
 		b.move(1)
 		b.take("fourth", granted)
 	}},
-	{"share: who waits longest is first", func(b *bench) {
+	{"share: who waits longest is first", 0, func(b *bench) {
 		first, second, third := b.on("first"), b.on("second"), b.on("third")
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
@@ -511,7 +516,51 @@ var conformance = []struct {
 		first.take("b", busy) // it holds one, and one is free
 		b.take("a", granted)  // and so it is in nobody's way
 	}},
-	{"share: one that may not take the free place is in nobody's way", func(b *bench) {
+	{"share: a place is kept only for one that has waited a little", second / 10, func(b *bench) {
+		other := b.on("other")
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		other.take("a", busy)
+		b.move(b.rules.keptAfter - 1)
+		for i := range 3 {
+			b.give(fmt.Sprint("p-", i), OK, true)
+		}
+		b.take("a", granted) // a call that is over before the other looks again is not in its way
+		b.on("third").take("a", granted)
+		b.move(1)
+		b.on("third").take("b", busy)
+		other.take("a", granted)
+	}},
+	{"share: who fails has one place", 0, func(b *bench) {
+		other := b.on("other")
+		b.take("a", granted)
+		b.give("a", Failed, true)
+		for _, token := range tokens("p", 2) { // alone it has what it wants
+			b.take(token, granted)
+		}
+		b.give("p-1", Neutral, true)
+		other.take("a", granted)
+		b.take("b", busy)
+		b.give("p-0", Neutral, true)
+		b.take("b", granted)
+		b.take("c", busy)
+		b.give("b", OK, true) // one success, and it is as good as others
+		b.take("c", granted)
+		b.give("c", Failed, true)
+		b.take("d", granted)
+		b.take("e", granted)
+		b.take("f", busy) // by the rule for all: it holds half
+	}},
+	{"share: what failed before the window does not count", 0, func(b *bench) {
+		b.take("a", granted)
+		b.give("a", Failed, true)
+		b.move(buckets * b.rules.bucket)
+		b.on("other").take("a", granted)
+		b.take("b", granted)
+		b.take("c", granted)
+	}},
+	{"share: one that may not take the free place is in nobody's way", 0, func(b *bench) {
 		hog, other := b.on("hog"), b.on("other")
 		hog.take("a", granted)
 		other.take("a", granted)
@@ -521,7 +570,7 @@ var conformance = []struct {
 		b.take("a", granted)
 		b.take("b", busy)
 	}},
-	{"share: a slow call makes way for one that comes back", func(b *bench) {
+	{"share: a slow call makes way for one that comes back", 0, func(b *bench) {
 		r := &b.rules
 		slow, quick, waits := b.on("slow"), b.on("quick"), b.on("waits")
 		slow.take("a", granted)
@@ -539,7 +588,7 @@ var conformance = []struct {
 		b.move(v.wait - r.presence)
 		waits.take("a", granted)
 	}},
-	{"share: a flood leaves the rate to others in turn", func(b *bench) {
+	{"share: a flood leaves the rate to others in turn", 0, func(b *bench) {
 		other, third := b.on("other"), b.on("third")
 		for range 100 {
 			b.take("a", granted)
@@ -565,7 +614,7 @@ var conformance = []struct {
 		b.take("a", throttled)
 		third.take("a", granted)
 	}},
-	{"share: an open breaker waits for no place", func(b *bench) {
+	{"share: an open breaker waits for no place", 0, func(b *bench) {
 		b.trip()
 		for i := range 4 {
 			b.on(fmt.Sprint("e", i)).take("a", granted)
@@ -579,7 +628,7 @@ var conformance = []struct {
 			b.on("e3").take(token, granted)
 		}
 	}},
-	{"share: more that wait than are known", func(b *bench) {
+	{"share: more that wait than are known", 0, func(b *bench) {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -595,7 +644,7 @@ var conformance = []struct {
 			b.on(fmt.Sprint("e", i+1)).take("a", granted)
 		}
 	}},
-	{"a clock that is set back closes nothing for long", func(b *bench) {
+	{"a clock that is set back closes nothing for long", 0, func(b *bench) {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -627,7 +676,7 @@ var conformance = []struct {
 		}
 		b.take("a", throttled)
 	}},
-	{"a clock that is set back a little changes little", func(b *bench) {
+	{"a clock that is set back a little changes little", 0, func(b *bench) {
 		b.trip()
 		b.move(-second)
 		if v := b.take("a", open); v.left != b.rules.openFor+second {
@@ -647,7 +696,8 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		r := rules{inflight: 1 + rnd.IntN(5), gap: 1 + rnd.Int64N(second), burst: 1 + rnd.Int64N(20), hold: second + rnd.Int64N(60*second),
 			bucket: 1 + rnd.Int64N(3*second), minCalls: 1 + rnd.Int64N(5), ratio: 0.1 + 0.9*rnd.Float64(), openFor: 1000 + rnd.Int64N(5*second),
-			minWait: second, maxWait: 20 * second, presence: 1 + rnd.Int64N(second), slack: 1 + rnd.Int64N(5*second), recent: 1 + rnd.Int64N(20*second)}
+			minWait: second, maxWait: 20 * second, presence: 1 + rnd.Int64N(second), slack: 1 + rnd.Int64N(5*second),
+			keptAfter: rnd.Int64N(second) * int64(rnd.IntN(2)), recent: 1 + rnd.Int64N(20*second)}
 		a, b := localBench(t, r), newBench(t, r)
 		names, ids := tokens("t", 8), tokens("e", 1+rnd.IntN(6))
 		for i := range 1200 {

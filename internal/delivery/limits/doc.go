@@ -30,9 +30,10 @@
 // An endpoint waits from when it is refused a place, or the rate, until it is granted one. It is forgotten when nobody asks for it any
 // more: 250 ms after a call in a worker's room asked last, and 5 s after the reservation of a call that was put off. An endpoint whose
 // breaker is open does not wait. An endpoint shares the origin while another one waits, or was granted a call in the last minute. Then:
+//   - One all of whose calls in the breaker's window failed holds one place: four calls that hang must not slow the others down.
 //   - Each takes one more place only if more are free than it holds. So one holds at most half of them, rounded up; two that take all they
 //     can leave one for a third; and a place at an origin with one is for whoever comes. Alone, an endpoint has them all.
-//   - Those that wait have turns, longest waiting first: a place, and a call of the rate, is kept for each that has waited longer than
+//   - Those that wait have turns, longest waiting first: a place, and a call of the rate, is kept for each that has waited 100 ms and longer than
 //     who asks, may take it by the rule above, and is expected: it asks now, from a room; or it was put off, and the call of who
 //     asks, by the mean of its endpoint, would be under way when it comes back. (A call that is over sooner than anybody leaves a room
 //     is in nobody's way. So short calls do not stand idle for those who are away, and long ones do not push ahead of them.)

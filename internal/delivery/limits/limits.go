@@ -63,6 +63,9 @@ const (
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
+	// keptAfter is how long an endpoint waits before places are kept for it. A kept place stands idle until its waiter looks again, which costs
+	// more than the order of those who wait for moments is worth.
+	keptAfter = 100 * time.Millisecond
 )
 
 // Limits are safe for concurrent use.
@@ -151,7 +154,7 @@ func New(cfg Config) (*Limits, error) {
 		recent: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.Hold),
 		bucket: micros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: micros(cfg.OpenFor),
-		minWait: micros(minWait), maxWait: micros(maxWait), presence: micros(presence), slack: micros(slack), recent: micros(recent)}
+		minWait: micros(minWait), maxWait: micros(maxWait), presence: micros(presence), slack: micros(slack), recent: micros(recent), keptAfter: micros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.outage.pause = lookAgain
 	if cfg.Redis != nil {

@@ -18,6 +18,7 @@ type rules struct {
 	minWait, maxWait int64
 	presence         int64 // how long an endpoint that asked without reserving is taken to be asking still
 	slack            int64 // how long after its reservation a call is still expected
+	keptAfter        int64 // how long an endpoint waits before places are kept for it
 	recent           int64 // how long an endpoint that was called counts as one that shares the origin
 }
 
@@ -86,7 +87,7 @@ func (m *machine) enter(r *rules, now int64, e *circuit, token string, q questio
 	case v.state == opened || v.state == halfOpen && e.probe != "" && sane(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
-	case free <= elders || shared && m.countHeld(r, now, e.id) >= free:
+	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.share(r, now, free):
 		v.code = busy
 	case turn > now:
 		v.code, v.wait = throttled, turn-now

@@ -57,7 +57,7 @@ func (m *machine) weighOthers(r *rules, now int64, e *circuit, free int) (shared
 			continue
 		}
 		shared = true
-		if w.since < since && w.expected(r, now, max(e.mean, r.gap)) && m.countHeld(r, now, w.id) < free {
+		if w.since < since && now >= w.since+r.keptAfter && w.expected(r, now, max(e.mean, r.gap)) && m.countHeld(r, now, w.id) < free {
 			elders++
 		}
 	}

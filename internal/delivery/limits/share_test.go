@@ -151,7 +151,7 @@ func TestCrowd(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(3) {
 				r := defaultRules()
-				r.inflight = c.inflight
+				r.inflight, r.keptAfter = c.inflight, micros(keptAfter)
 				w := newCrowd(t, r, seed)
 				for _, takes := range c.takes {
 					w.join(takes, c.each)

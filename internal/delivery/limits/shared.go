@@ -37,7 +37,7 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	s := &shared{client: client, direct: honoursContexts(client), enterScript: redis.NewScript(enterSource), leaveScript: redis.NewScript(leaveSource),
 		keep: time.Duration(keep)*time.Microsecond + time.Minute, places: time.Duration(r.hold)*time.Microsecond + time.Second}
 	s.enterRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaiters, s.keep.Milliseconds(), s.places.Milliseconds()}
+		r.presence, r.slack, r.recent, maxWaiters, s.keep.Milliseconds(), s.places.Milliseconds(), r.keptAfter, r.bucket}
 	s.leaveRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.keep.Milliseconds()}
 	return s
 }

@@ -18,6 +18,7 @@
 -- ARGV[10] µs of the shortest wait, ARGV[11] of the longest
 -- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: µs, see machine.go (rules); ARGV[15] how many may be known to wait
 -- ARGV[16] TTL of KEYS[1] and KEYS[3] in ms, ARGV[17] of KEYS[2]
+-- ARGV[18] keptAfter, ARGV[19] µs of a bucket of the window: see machine.go (rules)
 -- Returns  {code, wait, state, left}: code 0 granted, 1 granted as the breaker's probe, 2 busy, 3 throttled, 4 open;
 --          wait in µs: the reservation, or without one until the rate allows the next call (3) or 0;
 --          state of the breaker 0 closed, 1 open, 2 half-open; left: µs that it stays open
@@ -36,7 +37,7 @@ local inflight, gap, burst = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV
 local hold, open_for = tonumber(ARGV[8]), tonumber(ARGV[9])
 local min_wait, max_wait = tonumber(ARGV[10]), tonumber(ARGV[11])
 local presence, slack, recent = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
-local max_waiters, ttl = tonumber(ARGV[15]), ARGV[16]
+local max_waiters, ttl, kept_after = tonumber(ARGV[15]), ARGV[16], tonumber(ARGV[18])
 
 -- Lua prints large numbers with an exponent.
 local function int(x) return string.format('%.0f', x) end
@@ -117,7 +118,7 @@ if shared then
   local since, long = now, math.max(mean, gap)
   if mine then since = mine.since end
   for _, w in ipairs(waiting) do
-    if w.id ~= me and w.since < since and (held[w.id] or 0) < free and
+    if w.id ~= me and w.since < since and now >= w.since + kept_after and (held[w.id] or 0) < free and
         ((w.asked > 0 and now <= w.asked + presence) or
          (long > presence and w.due > 0 and now >= w.due - long and now <= w.due + math.min(long, slack))) then
       elders = elders + 1
@@ -127,11 +128,22 @@ else
   free = inflight - redis.call('ZCOUNT', KEYS[2], '-inf', int(now + 2 * hold))
 end
 
+-- An endpoint all of whose calls in the window failed has one place beside others.
+local function share()
+  local bucket, calls, failed = math.floor(now / tonumber(ARGV[19])), 0, 0
+  for n, c, f in string.gmatch(window, '(%d+):(%d+):(%d+)') do
+    local k = tonumber(n)
+    if k <= bucket and k > bucket - 10 then calls, failed = calls + tonumber(c), failed + tonumber(f) end
+  end
+  if calls > 0 and calls == failed then return math.min(free, 1) end
+  return free
+end
+
 local code, wait = 0, 0
 local turn = tat + gap * (1 + elders) - burst * gap
 if state == 1 or (state == 2 and probe ~= '' and sane(e_probe_until, hold, 0) > now) then
   code = 4
-elseif free <= elders or (shared and (held[me] or 0) >= free) then
+elseif free <= elders or (shared and (held[me] or 0) >= share()) then
   code = 2
 elseif turn > now then
   code, wait = 3, turn - now
