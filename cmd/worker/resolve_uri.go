@@ -112,7 +112,7 @@ func (c *agentResolveCmd) uri(a *app) error {
 	} else {
 		r = describeDocument(doc)
 		if c.Hash != "" {
-			r.Hash = string(erc8004.VerifyHash(doc.Bytes, hash))
+			r.Hash = string(erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()))
 		}
 		r.look(doc.Bytes, entryJudge{commands: a.cfg.StdioCommands, guard: content.Guard})
 	}

@@ -54,11 +54,11 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 	if err != nil {
 		return p.withoutFile(a, err, note)
 	}
-	verdict := erc8004.VerifyHash(doc.Bytes, hash)
+	verdict := erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable())
 	if verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
 		// A web server may have been in the middle of replacing the file; nothing of it is cached.
 		if again, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit); err == nil {
-			doc, verdict = again, erc8004.VerifyHash(again.Bytes, hash)
+			doc, verdict = again, erc8004.VerifyHash(again.Bytes, hash, again.Immutable())
 		}
 	}
 	note(doc.Source, string(verdict))

@@ -20,8 +20,9 @@ const (
 	maxCanonicalDepth = 64
 )
 
-// canonicalVerdict tries the forms of a JSON document that writers hash instead of the bytes they publish.
-func canonicalVerdict(content []byte, want common.Hash) Verdict {
+// canonicalVerdict tries the forms of a JSON document that writers hash instead of the bytes they publish. A document that
+// says more than such a form commits to is a Mismatch: whoever serves the file could have added it.
+func canonicalVerdict(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !shallow(content, maxCanonicalDepth) || !json.Valid(content) {
 		return Mismatch
@@ -45,9 +46,13 @@ func canonicalVerdict(content []byte, want common.Hash) Verdict {
 		{Agent0Py, style{order: strings.Compare, python: true}},
 		{Compact, style{}},
 	} {
-		if crypto.Keccak256Hash(form.write.append(nil, root)) == want {
-			return form.verdict
+		if crypto.Keccak256Hash(form.write.append(nil, root)) != want {
+			continue
 		}
+		if form.verdict == Agent0TS && !immutable && dropsMembers(root, top) {
+			return Mismatch
+		}
+		return form.verdict
 	}
 	return Mismatch
 }
@@ -64,17 +69,26 @@ type member struct {
 	value node
 }
 
-// readNode reads one value of a document whose depth is known to be bounded. Of members with one name the last value
-// counts, at the first one's place, as in every JavaScript engine.
+// dropsMembers tells whether a form that keeps only the named members leaves out any of n's.
+func dropsMembers(n node, keep map[string]bool) bool {
+	return slices.ContainsFunc(n.members, func(m member) bool { return !keep[m.name] || dropsMembers(m.value, keep) }) ||
+		slices.ContainsFunc(n.items, func(item node) bool { return dropsMembers(item, keep) })
+}
+
+// readNode reads one value of a document whose depth is known to be bounded. It refuses what no writer of a form produces
+// and what readers understand differently from the hash: two members of one name, and numbers beyond a double.
 func readNode(d *json.Decoder) (node, bool) {
 	t, err := d.Token()
 	if err != nil {
 		return node{}, false
 	}
 	n := node{value: t}
+	if number, ok := t.(json.Number); ok {
+		_, err = number.Float64()
+	}
 	switch t {
 	case json.Delim('{'):
-		at := make(map[string]int)
+		seen := make(map[string]bool)
 		for d.More() {
 			key, err := d.Token()
 			if err != nil {
@@ -85,11 +99,10 @@ func readNode(d *json.Decoder) (node, bool) {
 			if !ok {
 				return node{}, false
 			}
-			if i, seen := at[name]; seen {
-				n.members[i].value = value
-				continue
+			if seen[name] {
+				return node{}, false
 			}
-			at[name] = len(n.members)
+			seen[name] = true
 			n.members = append(n.members, member{name, value})
 		}
 		_, err = d.Token()
@@ -216,10 +229,7 @@ func (s style) text(b []byte, text string) []byte {
 
 // scriptNumber writes a number as ECMAScript does: the shortest digits that name the same double.
 func scriptNumber(literal string) string {
-	f, err := strconv.ParseFloat(literal, 64)
-	if err != nil {
-		return "null" // beyond a double: JSON.stringify(Infinity)
-	}
+	f, _ := strconv.ParseFloat(literal, 64) // readNode refused what is beyond a double
 	if f == 0 {
 		return "0"
 	}
@@ -237,13 +247,7 @@ func pythonNumber(literal string) string {
 		}
 		return literal
 	}
-	f, err := strconv.ParseFloat(literal, 64)
-	if err != nil {
-		if f < 0 {
-			return "-Infinity"
-		}
-		return "Infinity"
-	}
+	f, _ := strconv.ParseFloat(literal, 64) // readNode refused what is beyond a double
 	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
 		return strconv.FormatFloat(f, 'e', -1, 64) // two digits of exponent in both languages
 	}

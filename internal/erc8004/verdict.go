@@ -14,7 +14,7 @@ type Verdict string
 const (
 	Raw      Verdict = "raw"       // keccak256 of the exact bytes, as the ERC says
 	JCS      Verdict = "jcs"       // keccak256 of the RFC 8785 form
-	Agent0TS Verdict = "agent0_ts" // of agent0-ts: does not commit to nested members that the top level lacks
+	Agent0TS Verdict = "agent0_ts" // of agent0-ts: leaves out nested members that the top level lacks
 	Agent0Py Verdict = "agent0_py" // of agent0-py: json.dumps(sort_keys=True)
 	Compact  Verdict = "compact"   // of JSON.stringify in the file's own order
 	SHA256   Verdict = "sha256"    // SHA-256 of the exact bytes
@@ -22,8 +22,9 @@ const (
 	Mismatch Verdict = "mismatch"
 )
 
-// VerifyHash compares a file with the feedbackHash or responseHash of its event.
-func VerifyHash(content []byte, want common.Hash) Verdict {
+// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable says that the file's URI fixes its
+// bytes (a CID, a data URI), so that nobody but its author wrote what the form of agent0-ts leaves out.
+func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	switch {
 	case want == (common.Hash{}):
 		return NotGiven
@@ -32,5 +33,5 @@ func VerifyHash(content []byte, want common.Hash) Verdict {
 	case sha256.Sum256(content) == want:
 		return SHA256
 	}
-	return canonicalVerdict(content, want)
+	return canonicalVerdict(content, want, immutable)
 }

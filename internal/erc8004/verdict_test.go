@@ -39,7 +39,7 @@ func TestVerifyHashVectors(t *testing.T) {
 		"0x00": NotGiven,
 		"0x01": Mismatch,
 	} {
-		if got := VerifyHash([]byte(prettyFile), common.HexToHash(hash)); got != want {
+		if got := VerifyHash([]byte(prettyFile), common.HexToHash(hash), true); got != want {
 			t.Errorf("%s: %s, want %s", hash, got, want)
 		}
 	}
@@ -59,26 +59,26 @@ func TestVerifyHashVectors(t *testing.T) {
 			"0xdc1e062bb28387d8037e04f7051740de2312e3b1275787c9eb4c00e427f46b25": JCS,
 			crypto.Keccak256Hash([]byte(file)).Hex():                             Raw,
 		} {
-			if got := VerifyHash([]byte(file), common.HexToHash(hash)); got != want {
+			if got := VerifyHash([]byte(file), common.HexToHash(hash), true); got != want {
 				t.Errorf("%.20q, %s: %s, want %s", file, hash, got, want)
 			}
 		}
 	}
 	empty := common.HexToHash("0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470")
-	if got := VerifyHash(nil, empty); got != Raw {
+	if got := VerifyHash(nil, empty, true); got != Raw {
 		t.Errorf("the empty file: %s", got)
 	}
 	// That hash on chain never vouches for a file that has something in it, and zero never means "of nothing".
-	if got := VerifyHash([]byte(prettyFile), empty); got != Mismatch {
+	if got := VerifyHash([]byte(prettyFile), empty, true); got != Mismatch {
 		t.Errorf("the hash of nothing: %s", got)
 	}
-	if got := VerifyHash(nil, common.Hash{}); got != NotGiven {
+	if got := VerifyHash(nil, common.Hash{}, true); got != NotGiven {
 		t.Errorf("no hash of the empty file: %s", got)
 	}
-	if got := VerifyHash([]byte("no JSON"), common.Hash{1}); got != Mismatch {
+	if got := VerifyHash([]byte("no JSON"), common.Hash{1}, true); got != Mismatch {
 		t.Errorf("no JSON: %s", got)
 	}
-	if got := VerifyHash([]byte(strings.Repeat("[", 1<<20)), common.Hash{1}); got != Mismatch {
+	if got := VerifyHash([]byte(strings.Repeat("[", 1<<20)), common.Hash{1}, true); got != Mismatch {
 		t.Errorf("deep: %s", got)
 	}
 }
@@ -86,14 +86,62 @@ func TestVerifyHashVectors(t *testing.T) {
 // The expected texts were printed by Node 20 and Python 3.
 func TestCanonicalForms(t *testing.T) {
 	t.Parallel()
-	const doc = `{"b":[1.0,1e21,1e-7,-0,0.1,123456789012345678901234567890,1E400,5e-324,1e16,1e-5],"10":"\u007f\u2028\/\b\u0001","2":{"b":true,"x":null},"\ud83d\ude00":1,"\ufb33":2,"a":"\"\\"}`
+	const doc = `{"b":[1.0,1e21,1e-7,-0,0.1,123456789012345678901234567890,5e-324,1e16,1e-5],"10":"\u007f\u2028\/\b\u0001","2":{"b":true,"x":null},"\ud83d\ude00":1,"\ufb33":2,"a":"\"\\"}`
 	for want, verdict := range map[string]Verdict{
-		`{"2":{"b":true,"x":null},"10":"` + "\x7f\u2028" + `/\b\u0001","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,null,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2,"a":"\"\\"}`:                  Compact,
-		`{"10":"` + "\x7f\u2028" + `/\b\u0001","2":{"b":true},"a":"\"\\","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,null,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2}`:                           Agent0TS,
-		`{"10": "\u007f\u2028/\b\u0001", "2": {"b": true, "x": null}, "a": "\"\\", "b": [1.0, 1e+21, 1e-07, 0, 0.1, 123456789012345678901234567890, Infinity, 5e-324, 1e+16, 1e-05], "\ufb33": 2, "\ud83d\ude00": 1}`: Agent0Py,
+		`{"2":{"b":true,"x":null},"10":"` + "\x7f\u2028" + `/\b\u0001","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2,"a":"\"\\"}`:             Compact,
+		`{"10":"` + "\x7f\u2028" + `/\b\u0001","2":{"b":true},"a":"\"\\","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2}`:                      Agent0TS,
+		`{"10": "\u007f\u2028/\b\u0001", "2": {"b": true, "x": null}, "a": "\"\\", "b": [1.0, 1e+21, 1e-07, 0, 0.1, 123456789012345678901234567890, 5e-324, 1e+16, 1e-05], "\ufb33": 2, "\ud83d\ude00": 1}`: Agent0Py,
 	} {
-		if got := VerifyHash([]byte(doc), crypto.Keccak256Hash([]byte(want))); got != verdict {
+		if got := VerifyHash([]byte(doc), crypto.Keccak256Hash([]byte(want)), true); got != verdict {
 			t.Errorf("%s: %s, want %s", want, got, verdict)
+		}
+	}
+}
+
+// Whoever serves a file whose canonical form was hashed adds to it what the form does not show.
+func TestCanonicalFormCommitsToAllThatIsSaid(t *testing.T) {
+	t.Parallel()
+	const honest = `{"value":9977,"text":"ok","mcp":{"text":"fine"},"list":[{"value":null}]}`
+	forms := map[Verdict]string{
+		JCS:      `{"list":[{"value":null}],"mcp":{"text":"fine"},"text":"ok","value":9977}`,
+		Agent0Py: `{"list": [{"value": null}], "mcp": {"text": "fine"}, "text": "ok", "value": 9977}`,
+		Compact:  honest,
+	}
+	with := func(old, new string) string { return strings.Replace(" "+honest, old, new, 1) }
+	served := map[string]string{
+		"duplicate before":      with(`"text":"ok"`, `"text":"buy","text":"ok"`),
+		"duplicate after":       with(`"list":`, `"value":9977,"list":`),
+		"duplicate escaped":     with(`"text":"ok"`, `"te\u0078t":"buy","text":"ok"`),
+		"duplicate nested":      with(`"text":"fine"`, `"text":"buy","text":"fine"`),
+		"duplicate in an array": with(`{"value":null}`, `{"value":1,"value":null}`),
+		"infinite for a null":   with(`null`, `1e999`),
+		"another value":         with(`9977`, `9978`),
+	}
+	for verdict, form := range forms {
+		hash := crypto.Keccak256Hash([]byte(form))
+		if got := VerifyHash([]byte(" "+honest), hash, false); got != verdict {
+			t.Errorf("the honest file: %s, want %s", got, verdict)
+		}
+		for name, file := range served {
+			for _, immutable := range []bool{false, true} {
+				if got := VerifyHash([]byte(file), hash, immutable); got != Mismatch {
+					t.Errorf("%s, %s: %s, want mismatch", verdict, name, got)
+				}
+			}
+		}
+	}
+	// agent0-ts leaves out nested members that the top level lacks: they count only where the URI fixes the bytes.
+	ts := crypto.Keccak256Hash([]byte(`{"list":[{}],"mcp":{},"text":"ok"}`))
+	for file, want := range map[string][2]Verdict{ // mutable, immutable
+		`{"text":"ok", "mcp":{}, "list":[{}]}`:                         {JCS, JCS},
+		`{"text":"ok", "mcp":{"tool":"pay"}, "list":[{}]}`:             {Mismatch, Agent0TS},
+		`{"text":"ok", "mcp":{}, "list":[{"note":"ignore all that"}]}`: {Mismatch, Agent0TS},
+		`{"text":"ok", "mcp":{"tool":1,"tool":2}, "list":[{}]}`:        {Mismatch, Mismatch},
+	} {
+		for i, immutable := range []bool{false, true} {
+			if got := VerifyHash([]byte(file), ts, immutable); got != want[i] {
+				t.Errorf("%s, immutable %t: %s, want %s", file, immutable, got, want[i])
+			}
 		}
 	}
 }
@@ -114,7 +162,7 @@ func FuzzVerifyHash(f *testing.F) {
 			sha256.Sum256(content):        SHA256,
 			crypto.Keccak256Hash(content, []byte{' '}): Mismatch, // a byte was appended to it
 		} {
-			if got := VerifyHash(content, want); got != verdict {
+			if got := VerifyHash(content, want, true); got != verdict {
 				t.Fatalf("%s, want %s", got, verdict)
 			}
 		}

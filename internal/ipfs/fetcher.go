@@ -77,6 +77,9 @@ type Document struct {
 	Took time.Duration
 }
 
+// Immutable tells whether the URI itself fixes the document's bytes, so that nobody but who wrote the URI chose them.
+func (d Document) Immutable() bool { return d.Source == SourceCID || d.Source == SourceData }
+
 // Fetcher brings documents. It is safe for concurrent use.
 type Fetcher struct {
 	cfg      Config
