@@ -61,7 +61,7 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64
 
 // walk goes from the root through the segments and reads the file there.
 func (s *session) walk(ref *reference) ([]byte, error) {
-	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true))
+	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true), blockservice.WithAllowlist(bindingHashes()))
 	dag := merkledag.NewDAGService(service)
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
 		b, err := service.GetBlock(s.ctx, ref.cid)

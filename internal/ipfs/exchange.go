@@ -422,7 +422,7 @@ func (e *toldError) Unwrap() error { return e.kind }
 // decodable tells whether a block may be named by a link of ours: a hash
 // function that binds, and not an identity, whose bytes are in the link.
 func decodable(c cid.Cid) bool {
-	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(verifcid.DefaultAllowlist, c) == nil
+	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(bindingHashes(), c) == nil
 }
 
 // sessionStore is the session as boxo's blockstore. Get is where the walk is

@@ -17,6 +17,7 @@ import (
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
+	format "github.com/ipfs/go-ipld-format"
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/multiformats/go-multihash"
 
@@ -351,5 +352,56 @@ func TestTokensStay(t *testing.T) {
 	defer mu.Unlock()
 	if len(seen) == 0 || strings.Contains(strings.Join(seen, ""), "hunter2") {
 		t.Errorf("the gateway was asked for %s", seen)
+	}
+}
+
+// TestHashesThatDoNotBind: blocks of two contents may have one SHA-1, MD5 or shortened hash, so a CID or a link of such a kind proves
+// nothing, wherever it stands; a gateway's URL with one is any web server's.
+func TestHashesThatDoNotBind(t *testing.T) {
+	t.Parallel()
+	content := []byte(`{"n":1}`)
+	const sha1 = 0x11
+	for name, prefix := range map[string]cid.Prefix{
+		"SHA-1": {MhType: sha1, MhLength: -1}, "MD5": {MhType: 0xd5, MhLength: -1}, "murmur3": {MhType: 0x22, MhLength: -1},
+		"SHA-256 of 19 bytes": {MhType: multihash.SHA2_256, MhLength: 19},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix.Version, prefix.Codec = 1, cid.Raw
+			g := ipfstest.New()
+			leaf := must[cid.Cid](t)(ipfstest.New().AddBlock(content, cid.Raw, multihash.SHA2_256))
+			if c, err := prefix.Sum(content); err == nil {
+				leaf = c
+			} else { // a function that this build lacks: any digest of its length will do
+				leaf = cid.NewCidV1(cid.Raw, must[multihash.Multihash](t)(multihash.Encode(leaf.Hash()[2:18], prefix.MhType)))
+			}
+			if prefix.MhType == sha1 { // the only one that boxo's store takes
+				must[cid.Cid](t)(g.AddBlock(content, cid.Raw, sha1))
+			}
+			fs := unixfs.NewFSNode(unixfs.TFile)
+			fs.AddBlockSize(uint64(len(content)))
+			file := merkledag.NodeWithData(must[[]byte](t)(fs.GetBytes()))
+			if err := file.AddRawLink("", &format.Link{Size: uint64(len(content)), Cid: leaf}); err != nil {
+				t.Fatal(err)
+			}
+			root := must[cid.Cid](t)(g.AddBlock(file.RawData(), cid.DagProtobuf, multihash.SHA2_256))
+			dir := unixfs.EmptyDirNode()
+			if err := dir.AddRawLink("f.json", &format.Link{Size: uint64(len(content)), Cid: leaf}); err != nil {
+				t.Fatal(err)
+			}
+			folder := must[cid.Cid](t)(g.AddBlock(dir.RawData(), cid.DagProtobuf, multihash.SHA2_256))
+			k := newKey(t, crypto.Ed25519)
+			g.AddRecord(k.name.String(), k.record(t, "/ipfs/"+leaf.String(), 1, time.Hour, time.Minute))
+
+			f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+			for _, uri := range []string{"ipfs://" + leaf.String(), "ipfs://" + root.String(), "ipfs://" + folder.String() + "/f.json",
+				"ipns://" + k.name.String()} {
+				if doc, err := f.Fetch(t.Context(), uri, mib); err == nil {
+					t.Errorf("%s: taken as %s", uri, doc.Source)
+				} else if kind(err) != "invalid" {
+					t.Errorf("%s: %v", uri, err)
+				}
+			}
+		})
 	}
 }

@@ -305,6 +305,12 @@ func throughGateway(u *url.URL, shown string) *reference {
 	return nil
 }
 
+// bindingHashes returns the hash functions whose CIDs prove content: those of boxo but SHA-1, for which anybody can make two
+// blocks of one hash. Digests under 20 bytes, MD5 and the like are refused there already.
+func bindingHashes() verifcid.Allowlist {
+	return verifcid.NewOverridingAllowlist(verifcid.DefaultAllowlist, map[uint64]bool{multihash.SHA1: false})
+}
+
 // decodeCID reads a CID in any base and refuses insecure hash functions. An
 // identity CID may be as long as the URI: its bytes are already here.
 func decodeCID(s string) (cid.Cid, error) {
@@ -315,7 +321,7 @@ func decodeCID(s string) (cid.Cid, error) {
 	if c.Prefix().MhType == multihash.IDENTITY {
 		return c, nil
 	}
-	return c, verifcid.ValidateCid(verifcid.DefaultAllowlist, c)
+	return c, verifcid.ValidateCid(bindingHashes(), c)
 }
 
 // looksLikeCID keeps words that happen to decode in some base from being taken
