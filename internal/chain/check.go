@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -149,6 +150,8 @@ func (c *Client) checkLog(ctx context.Context, j job.Job, v Verify) (Standing, e
 	switch {
 	case head == nil:
 		return Standing{}, c.unavailable("reading the head", errNoBlock)
+	case tooFarAhead(j.BlockNumber, uint64(head.Number)):
+		return contradicts("blockNumber"), nil
 	case r == nil:
 		return c.unmined(ctx, j, uint64(head.Number))
 	}
@@ -184,7 +187,7 @@ func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing,
 	if tx == nil {
 		return contradicts("transactionHash"), nil
 	}
-	return Standing{Found: true, ConfirmedIn: c.confirmations + 1}, nil
+	return Standing{Found: true, ConfirmedIn: addSaturated(c.confirmations, 1)}, nil
 }
 
 // compare finds the job's event among the logs of a receipt.
@@ -231,7 +234,7 @@ func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (
 	}
 	if canonical == nil || canonical.Hash != s.BlockHash {
 		// The receipt and the chain come from two sides of a reorg, or from two nodes behind one address.
-		s.ConfirmedIn = c.confirmations + 1
+		s.ConfirmedIn = addSaturated(c.confirmations, 1)
 		return s, nil
 	}
 	// The receipt may be newer than the head of the same batch.
@@ -244,7 +247,7 @@ func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (
 
 // missing counts the blocks that are to come before a height is confirmed.
 func (c *Client) missing(ctx context.Context, v Verify, height, head uint64) (uint64, error) {
-	reached, want := head, height+c.confirmations
+	reached, want := head, addSaturated(height, c.confirmations)
 	if v == VerifyFinalized {
 		reached, want = 0, height
 		final, err := c.finalized(ctx)
@@ -261,13 +264,23 @@ func (c *Client) missing(ctx context.Context, v Verify, height, head uint64) (ui
 // maxAhead is how far above the node's head a job's block may be and still be waited for (DESIGN §3).
 const maxAhead = 1000
 
+func tooFarAhead(height, head uint64) bool { return height > head && height-head > maxAhead }
+
 // ahead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no such block.
 func (c *Client) ahead(height, head uint64) (s Standing, ahead bool) {
 	switch {
 	case height <= head:
 		return s, false
-	case height-head > maxAhead:
+	case tooFarAhead(height, head):
 		return contradicts("blockNumber"), true
 	}
-	return Standing{Found: true, ConfirmedIn: height - head + c.confirmations}, true
+	return Standing{Found: true, ConfirmedIn: addSaturated(height-head, c.confirmations)}, true
+}
+
+// addSaturated keeps a height that a stranger or a node names from wrapping around to a confirmed one.
+func addSaturated(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
 }

@@ -17,6 +17,9 @@ func (c *Client) checkStored(ctx context.Context, j job.Job, v Verify) (Standing
 	if err != nil {
 		return Standing{}, err
 	}
+	if tooFarAhead(j.BlockNumber, uint64(head.Number)) {
+		return contradicts("blockNumber"), nil
+	}
 	deep := uint64(head.Number) - min(c.confirmations, uint64(head.Number))
 	if v == VerifyFinalized {
 		final, err := c.finalized(ctx)

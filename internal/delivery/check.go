@@ -13,8 +13,18 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// blockTime is how long a missing confirmation is waited for; slower chains simply wait more than once.
-const blockTime = 3 * time.Second
+const (
+	// blockTime is how long a missing confirmation is waited for; slower chains simply wait more than once.
+	blockTime = 3 * time.Second
+	// maxConfirmationPause is the longest such wait, however many are missing.
+	maxConfirmationPause = 5 * time.Minute
+)
+
+// confirmationPause is how long to wait for missing confirmations. Their number is bounded before it is multiplied: it may be anything
+// that a node or a job says.
+func confirmationPause(missing uint64) time.Duration {
+	return time.Duration(min(max(missing, 1), uint64(maxConfirmationPause/blockTime))) * blockTime
+}
 
 // Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does.
 func Disabled(byFile, byRow bool) error {
@@ -55,8 +65,7 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 	case s.Revoked && a.job.Kind == job.KindNewFeedback:
 		return "", retry.Fail(retry.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
-		pause := min(max(time.Duration(s.ConfirmedIn)*blockTime, time.Second), 5*time.Minute)
-		return "", retry.Pause(retry.NotConfirmed, pause, fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
+		return "", retry.Pause(retry.NotConfirmed, confirmationPause(s.ConfirmedIn), fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
 	case isRetraction(a.job) && !s.Witnessed:
 		return p.confirmTold(ctx, a.job)
 	}

@@ -1,0 +1,54 @@
+package chain
+
+import (
+	"math"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/job"
+)
+
+// A job names any height: more than maxAhead above the head there is no such event, even if its transaction or its feedback is real.
+func TestCheckFarAhead(t *testing.T) {
+	w := newWorld(t, 2)
+	j := w.feedback()
+	w.mine(2)
+	head, err := w.client.head(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmined := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{9} })
+	bare := with(j, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
+	unknown := with(bare, func(j *job.Job) { j.FeedbackIndex = 77 })
+	for _, ahead := range []uint64{maxAhead + 1, math.MaxInt64, math.MaxUint64 - uint64(head.Number)} {
+		for name, j := range map[string]job.Job{"mined": j, "unmined": unmined, "stored": bare, "not stored": unknown} {
+			far := with(j, func(j *job.Job) { j.BlockHash, j.BlockNumber = common.Hash{}, uint64(head.Number)+ahead })
+			if got := w.check(far, VerifyReceipt); got != contradicts("blockNumber") {
+				t.Errorf("%s, %d above the head: %+v", name, ahead, got)
+			}
+		}
+	}
+	near := with(unmined, func(j *job.Job) { j.BlockNumber = uint64(head.Number) + maxAhead })
+	if got := w.check(near, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != maxAhead+2 {
+		t.Errorf("%d above the head: %+v", maxAhead, got)
+	}
+}
+
+// Heights come from jobs and from nodes: no sum of them may wrap around to one that is confirmed.
+func TestMissingIsSaturated(t *testing.T) {
+	const most = math.MaxUint64
+	for _, c := range []struct{ height, confirmations, head, missing uint64 }{
+		{0, 0, 0, 0}, {10, 3, 10, 3}, {10, 3, 13, 0}, {10, 3, 99, 0},
+		{most, 0, most, 0}, {most, 3, 100, most - 100}, {most - 1, 3, 100, most - 100}, {100, most, 100, most - 100},
+		{most, most, 0, most},
+	} {
+		client := &Client{confirmations: c.confirmations}
+		if got, err := client.missing(t.Context(), VerifyReceipt, c.height, c.head); err != nil || got != c.missing {
+			t.Errorf("%+v: %d missing, %v", c, got, err)
+		}
+	}
+	if s, ahead := (&Client{confirmations: most}).ahead(5, 4); !ahead || s.ConfirmedIn != most {
+		t.Errorf("ahead: %+v", s)
+	}
+}
