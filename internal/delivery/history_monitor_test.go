@@ -2,9 +2,9 @@ package delivery
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -310,8 +310,8 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 
 // kept: Redis got an outcome.
 func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
-	var past store.Past
-	if err := json.Unmarshal(outcome, &past); err != nil {
+	past, err := openResult(h.keys, &store.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
+	if err != nil {
 		h.violated(id, "what is kept cannot be read: %v", err)
 		return
 	}

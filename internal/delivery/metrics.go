@@ -13,6 +13,8 @@ type Metrics struct {
 	callTime   *prometheus.HistogramVec
 	deliveries *prometheus.CounterVec
 	latency    prometheus.Histogram
+
+	ignoredResults *prometheus.CounterVec
 }
 
 // NewMetrics registers them.
@@ -28,8 +30,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_delivery_latency_seconds",
 			Help:    "Time from acceptance to the agent's answer, for delivered ones.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}}),
+		ignoredResults: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
+			Help: "Outcomes found in Redis that no delivery ended by: unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.ignoredResults} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
@@ -70,6 +71,7 @@ type Config struct {
 	Fetcher    Fetcher
 	Caller     Caller
 	Opener     Opener
+	Sealer     Sealer // of the outcomes in Results
 	Dispatcher *Dispatcher
 	Results    Results
 	Limits     Limits // per origin; nil: none
@@ -122,6 +124,8 @@ type Pipeline struct {
 	Config
 	told  *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
 	waits *waitSummary
+
+	resultWarned atomic.Int64 // when ignoreResult warned last, in ns
 }
 
 // maxTold is of how many agents it is remembered what is recorded of them; of another one it is recorded again.
@@ -131,8 +135,8 @@ const maxTold = 4096
 func New(cfg Config) (*Pipeline, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
-		cfg.Opener == nil || cfg.Dispatcher == nil || cfg.Results == nil || cfg.Metrics == nil:
-		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, dispatcher, results and metrics are needed")
+		cfg.Opener == nil || cfg.Sealer == nil || cfg.Dispatcher == nil || cfg.Results == nil || cfg.Metrics == nil:
+		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, sealer, dispatcher, results and metrics are needed")
 	case cfg.Schedule.Attempts() < 2:
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:

@@ -75,11 +75,17 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// readKey is nil without error when there is no such key.
+// maxKept is more than what Keep and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
+const maxKept = 2 << 20
+
+// readKey is nil without error when there is no such key. What is longer than maxKept is cut; what is no text is empty.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
-	b, err := q.rdb.Get(ctx, key).Bytes()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
+	b, err := q.rdb.GetRange(ctx, key, 0, maxKept-1).Bytes()
+	switch {
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return []byte{}, nil
+	case len(b) == 0:
+		return nil, err
 	}
 	return b, err
 }

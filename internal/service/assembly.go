@@ -84,8 +84,8 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		return err
 	}
 	parts := delivery.Config{
-		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Dispatcher: dispatcher,
-		Results: a.queue, Limits: a.limits, Schedule: schedule,
+		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Sealer: keys,
+		Dispatcher: dispatcher, Results: a.queue, Limits: a.limits, Schedule: schedule,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,

@@ -1,0 +1,257 @@
+package delivery
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// diesBeforeKeeping claims task n and never comes back: only somebody else can have put an outcome into Redis.
+func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
+	w.t.Helper()
+	if c, err := w.store.Claim(w.t.Context(), id, n, time.Hour); err != nil || c == nil {
+		w.t.Fatal(c, err)
+	}
+	return w.expire(id)
+}
+
+// keptText is what Redis has of a delivery whose worker died when it knew the outcome.
+func (w *world) keptText(id uuid.UUID, n int) []byte {
+	w.t.Helper()
+	w.dies(id, n)
+	text := must(w.queue.Kept(w.t.Context(), id))
+	if len(text) == 0 {
+		w.t.Fatal("Redis has nothing")
+	}
+	return text
+}
+
+// deliveredInJSON is the outcome as a worker of the version before kept it.
+func deliveredInJSON(attempt int, started time.Time) []byte {
+	return must(json.Marshal(store.Past{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
+		Outcome: store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
+}
+
+// sealedBy is a genuine-looking outcome under the forger's choice of keys and head.
+func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
+	var p store.Past
+	if err := json.Unmarshal(past, &p); err != nil {
+		panic(err)
+	}
+	return must(sealResult(keys, c, p))
+}
+
+// TestForgedResults: who can write to Redis cannot have a delivery recorded that was never called.
+func TestForgedResults(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, forge := range map[string]func(w *world, d store.Delivery) []byte{
+		"in clear, as the version before wrote it": func(_ *world, d store.Delivery) []byte {
+			return deliveredInJSON(1, d.History[0].StartedAt)
+		},
+		"genuine, of another delivery": func(w *world, _ store.Delivery) []byte {
+			return w.keptText(w.handOut(newAgent(w.t).URL), 1)
+		},
+		"sealed with the forger's own keys": func(_ *world, d store.Delivery) []byte {
+			return sealedBy(must(secret.Create()), &store.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+		},
+		"of the claim that reads it": func(w *world, d store.Delivery) []byte {
+			return sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1 << 40, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+		},
+		"of no attempt of it": func(w *world, d store.Delivery) []byte {
+			return sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1, Attempt: 7}, deliveredInJSON(7, d.History[0].StartedAt))
+		},
+		"only a head": func(*world, store.Delivery) []byte { return []byte{sealedVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1} },
+		"cut short":   func(*world, store.Delivery) []byte { return []byte{sealedVersion, 0} },
+		"of another version": func(w *world, d store.Delivery) []byte {
+			text := sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+			text[0]++
+			return text
+		},
+	} {
+		t.Run(name, func(t *testing.T) { // one after the other: a sweep hands out what the others left
+			w := w.in(t)
+			a := newAgent(t)
+			id := w.handOut(a.URL)
+			again := w.diesBeforeKeeping(id, 1)
+			if err := w.queue.Keep(t.Context(), id, forge(w, again)); err != nil {
+				t.Fatal(err)
+			}
+			w.callsIgnoring(a, again, resultUnreadable, 1)
+		})
+	}
+
+	t.Run("no text at all", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		again := w.diesBeforeKeeping(id, 1)
+		rdb := must(w.queue.Client(10 * time.Second))
+		defer func() { _ = rdb.Close() }()
+		if err := rdb.LPush(within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+		w.callsIgnoring(a, again, resultUnreadable, 1)
+	})
+
+	t.Run("genuine, of an attempt that ended otherwise", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if n == 1 {
+				http.Error(rw, "no", http.StatusServiceUnavailable)
+			}
+			return n == 1
+		}))
+		id := w.handOut(a.URL)
+		old := w.keptText(id, 1)
+		again := w.expire(id)
+		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			t.Fatalf("%q, %v", note, err) // which Redis told
+		}
+		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
+		if err := w.queue.Keep(t.Context(), id, old); err != nil {
+			t.Fatal(err)
+		}
+		w.callsIgnoring(a, again, resultOld, 2)
+
+		// The same under the numbers of the attempt that nobody knows the end of.
+		id = w.handOut(newAgent(t).URL)
+		old = w.keptText(id, 1)
+		binary.BigEndian.PutUint32(old[9:], 2)
+		c := &store.Claim{ID: id, No: 1 << 40, Attempt: 3}
+		if past, err := openResult(w.keys, c, old); err == nil {
+			t.Errorf("it opens as attempt 2: %+v", past)
+		}
+	})
+}
+
+// callsIgnoring delivers what was handed out again: with a call, though Redis has an outcome, which is counted.
+func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls int) {
+	w.t.Helper()
+	reg := prometheus.NewRegistry()
+	metrics := must(NewMetrics(reg))
+	k := w.newWorker(func(c *Config) { c.Metrics = metrics })
+	if note, err := k.runner.Deliver(w.t.Context(), again.ID, again.Dispatch); err != nil || note != "" {
+		w.t.Fatalf("%q, %v", note, err)
+	}
+	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
+		w.t.Errorf("%s %s", d.Status, d.Result)
+	}
+	if n := len(a.received()); n != calls {
+		w.t.Errorf("%d calls, want %d", n, calls)
+	}
+	ignored := map[string]float64{}
+	for _, f := range must(reg.Gather()) {
+		if f.GetName() == "herald_spooled_outcomes_ignored_total" {
+			ignored[f.GetMetric()[0].GetLabel()[0].GetValue()] = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	if !maps.Equal(ignored, map[string]float64{why: 1}) {
+		w.t.Errorf("counted as ignored: %v, want one that is %s", ignored, why)
+	}
+}
+
+// TestForgedResultsAreToldOnce: as many as somebody writes make one line in a minute.
+func TestForgedResultsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := &syncBuffer{}
+	now := time.Now()
+	k := w.newWorker(func(c *Config) {
+		c.Logger, c.Now = slog.New(slog.NewTextHandler(log, nil)), func() time.Time { return now }
+	})
+	for _, want := range []int{1, 1, 1, 2} {
+		if want == 2 {
+			now = now.Add(time.Minute)
+		}
+		id := w.handOut(newAgent(t).URL)
+		again := w.diesBeforeKeeping(id, 1)
+		if err := w.queue.Keep(t.Context(), id, []byte("forged")); err != nil {
+			t.Fatal(err)
+		}
+		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if n := strings.Count(log.String(), "an outcome in Redis is ignored"); n != want {
+			t.Errorf("%d lines, want %d: %s", n, want, log.String())
+		}
+	}
+}
+
+// TestResultsOutliveRotation: what the previous key sealed is known until that key is gone; then it is asked for again.
+func TestResultsOutliveRotation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	added, newKey, err := w.keys.Add()
+	promoted := must(added, err)
+	promoted = must(promoted.Promote(newKey))
+	removed := must(promoted.Remove(w.keys.PrimaryID()))
+	for _, tt := range []struct {
+		name  string
+		keys  *secret.Keyset
+		calls int
+	}{{"promoted", promoted, 1}, {"removed", removed, 2}} {
+		a := newAgent(t)
+		id := w.handOut(a.URL)
+		w.dies(id, 1)
+		again := w.expire(id)
+		k := w.newWorker(func(c *Config) { c.Opener, c.Sealer = tt.keys, tt.keys })
+		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
+			t.Fatalf("%s: %q, %v", tt.name, note, err)
+		}
+		if n := len(a.received()); n != tt.calls {
+			t.Errorf("%s: %d calls, want %d", tt.name, n, tt.calls)
+		}
+	}
+}
+
+// TestResultsTellNothing: an outcome holds what an agent was sent and answered.
+func TestResultsTellNothing(t *testing.T) {
+	t.Parallel()
+	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
+	past := store.Past{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}
+	text := must(sealResult(keys, c, past))
+	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
+		t.Errorf("%q", text)
+	}
+	later := &store.Claim{ID: c.ID, No: 9, Attempt: 3}
+	if got, err := openResult(keys, later, text); err != nil || got.Outcome.Error != "hunter2" || !got.StartedAt.Equal(past.StartedAt) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	var cipher *secret.DecryptError
+	for i := range sealedHead - 1 { // each byte of the numbers
+		moved := append([]byte(nil), text...)
+		moved[1+i] ^= 1
+		if _, err := openResult(keys, later, moved); !errors.As(err, &cipher) {
+			t.Errorf("byte %d: %v", 1+i, err)
+		}
+	}
+	if _, err := openResult(keys, &store.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
+		t.Errorf("of another delivery: %v", err)
+	}
+}
+
+// FuzzOpenResult: nothing that somebody writes to Redis opens.
+func FuzzOpenResult(f *testing.F) {
+	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
+	f.Add([]byte(nil))
+	f.Add(deliveredInJSON(1, time.Now()))
+	f.Add(must(sealResult(must(secret.Create()), c, store.Past{Attempt: 2})))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if past, err := openResult(keys, &store.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
+			t.Errorf("%+v", past)
+		}
+	})
+}
