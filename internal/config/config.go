@@ -56,6 +56,7 @@ type Config struct {
 	HashPolicy    string
 	Binding       string
 
+	RedisIntake   string
 	VerifyEvent   string
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
 	DataDir       string

@@ -87,6 +87,10 @@ func variables() []variable {
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Its registration names the agent in registrations[], or the endpoint's domain does in /.well-known/agent-registration.json. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected (endpoint_unverified). off: nobody is asked.", false,
 			oneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
+		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that names an action.endpoint " +
+			"(an old ActionJob: an endpoint or server_url) is refused, since whoever may write to Redis could send any event anywhere. on: all " +
+			"are taken. off: none; they go to asynq's archive.", false,
+			oneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
 			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -32,8 +33,20 @@ type IntakeConfig struct {
 	Dispatcher *Dispatcher
 	Sealer     Sealer
 	Limits     job.Limits
-	Logger     *slog.Logger
+	// Redis says whether whole jobs in Redis are taken. Default RedisJobs.
+	Redis  RedisIntake
+	Logger *slog.Logger
 }
+
+// RedisIntake says what is done with whole jobs in Redis (HERALD_REDIS_INTAKE): whoever may write there may enqueue.
+type RedisIntake string
+
+// The values of RedisIntake.
+const (
+	RedisOn   RedisIntake = "on"   // all are taken
+	RedisJobs RedisIntake = "jobs" // one that names an action.endpoint is refused
+	RedisOff  RedisIntake = "off"  // none is taken
+)
 
 // Intake turns jobs into committed rows. It is the same for the CLI, HTTP, Redis and the chain.
 type Intake struct{ IntakeConfig }
@@ -45,6 +58,9 @@ func NewIntake(cfg IntakeConfig) (*Intake, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Redis == "" {
+		cfg.Redis = RedisJobs
 	}
 	return &Intake{cfg}, nil
 }
@@ -107,9 +123,17 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 }
 
 // FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row: under
-// the event's own key when that could be read, else under the hash of the bytes.
+// the event's own key when that could be read, else under the hash of the bytes. With RedisOff the task goes to asynq's archive as it is.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
+	if in.Redis == RedisOff {
+		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
+			"use enqueue, or set it to jobs or on and run this task again"}
+	}
 	j, err := job.Parse(body, in.Limits)
+	if err == nil && in.Redis == RedisJobs && j.Action.Endpoint != nil {
+		err = &job.Refusal{Path: "action.endpoint", Problem: "is not taken from a job in Redis: " +
+			"use enqueue, or set HERALD_REDIS_INTAKE=on"}
+	}
 	var refusal *job.Refusal
 	if err != nil && !errors.As(err, &refusal) {
 		return "", fmt.Errorf("parse the job of a task: %w", err)

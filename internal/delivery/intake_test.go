@@ -79,6 +79,65 @@ func TestForeignTasks(t *testing.T) {
 	}
 }
 
+// Who may write to Redis may enqueue, and is not the operator: with the default, where an event goes is the chain's to say.
+func TestRedisIntake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	endpoint := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": "https://evil.example/mcp"}}
+	native := func() map[string]any {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		return j
+	}
+	old := func(j map[string]any, config map[string]any) map[string]any {
+		return map[string]any{"id": "1", "trigger_id": "2", "action_type": "mcp", "config": config, "event_data": map[string]any{
+			"event_type": "NewFeedback", "chain_id": j["chainId"], "agent_id": j["agentId"], "client_address": j["clientAddress"],
+			"feedback_index": j["feedbackIndex"], "score": 95}}
+	}
+	intake := func(r RedisIntake) *Intake {
+		return must(NewIntake(IntakeConfig{Ledger: w.store, Sealer: w.keys, Limits: w.limits(), Redis: r, Logger: w.logger()}))
+	}
+	for name, c := range map[string]struct {
+		intake RedisIntake
+		job    map[string]any
+		taken  bool
+	}{
+		"default, plain":        {"", native(), true},
+		"default, endpoint":     {"", with(native(), endpoint), false},
+		"default, server_url":   {"", old(native(), map[string]any{"server_url": "https://evil.example/mcp"}), false},
+		"default, old endpoint": {"", old(native(), map[string]any{"endpoint": map[string]any{"type": "stdio", "command": "sh"}}), false},
+		"default, old resolved": {"", old(native(), map[string]any{"resolve_endpoint": true, "endpoint": "https://a.example/mcp"}), true},
+		"jobs, endpoint":        {RedisJobs, with(native(), endpoint), false},
+		"on, endpoint":          {RedisOn, with(native(), endpoint), true},
+		"on, server_url":        {RedisOn, old(native(), map[string]any{"server_url": "https://a.example/mcp"}), true},
+	} {
+		note, err := intake(c.intake).FromTask(t.Context(), "NewFeedback", asJSON(c.job))
+		refused := strings.HasPrefix(note, "rejected invalid_job: action.endpoint") && strings.Contains(note, "HERALD_REDIS_INTAKE")
+		if err != nil || strings.HasPrefix(note, "accepted ") != c.taken || refused == c.taken {
+			t.Errorf("%s: %q, %v", name, note, err)
+		}
+	}
+
+	// The event of a refused job is free for the one who enqueues it rightly.
+	j := native()
+	if note, err := w.intake.FromTask(t.Context(), "NewFeedback", asJSON(with(j, endpoint))); err != nil {
+		t.Fatal(note, err)
+	}
+	if got := w.submit(j)[0]; got.Verdict != store.Accepted {
+		t.Errorf("%+v", got)
+	}
+
+	// Off: the task is archived as it is, and nothing is stored.
+	before := len(must(w.store.Deliveries(t.Context(), store.Filter{})))
+	note, err := intake(RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
+	var archived *queue.ArchivedError
+	if !errors.As(err, &archived) || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
+		t.Errorf("%q, %v", note, err)
+	}
+	if after := len(must(w.store.Deliveries(t.Context(), store.Filter{}))); after != before {
+		t.Errorf("%d deliveries were stored", after-before)
+	}
+}
+
 // away is Redis that is away.
 type away struct{ tries int }
 

@@ -108,7 +108,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		return err
 	}
 	a.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
-		Limits: JobLimits(cfg), Logger: o.Logger})
+		Limits: JobLimits(cfg), Redis: delivery.RedisIntake(cfg.RedisIntake), Logger: o.Logger})
 	if err != nil {
 		return err
 	}
