@@ -38,6 +38,7 @@ import (
 //	unknown content block, resultType "task"       TestOddResults, TestReadAnswer
 //	unknown resultType                             TestOddResults, TestReadAnswer
 //	input required, empty request map              TestMisbehavingAgents/wants_input, TestDecline
+//	asks (ping) without end                        TestPingFlood
 //	SSE answer ends before the result              TestMisbehavingAgents/events_end_early
 //	HTTP+SSE stream lost                           TestStreamLost, TestStreamsThatMisbehave
 //	agent hangs on DELETE                          TestHangingGoodbye

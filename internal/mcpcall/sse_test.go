@@ -429,6 +429,41 @@ func TestStreamsThatMisbehave(t *testing.T) {
 	}
 }
 
+// TestPingFlood: an agent that asks without end gets ten answers a second, each of which costs a request, and its own answer is taken.
+func TestPingFlood(t *testing.T) {
+	t.Parallel()
+	now := &clock{now: time.Unix(1e9, 0)}
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method != "tools/call" {
+			return false
+		}
+		w.WriteHeader(http.StatusAccepted)
+		for i := range 100 {
+			asked := []string{"ping", "roots/list"}[i%2]
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"own-%d\",\"method\":\"%s\"}\n\n", i, asked)
+		}
+		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+		return true
+	}}
+	p := newPool(t, func(c *Config) { c.Clock = now.Now })
+	srv := serve(t, a)
+	ctx := within(t, 20*time.Second)
+	for second := 1; second <= 2; second++ {
+		if answer, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil || answer.Text != "ok" {
+			t.Fatalf("second %d: %+v, %v", second, answer, err)
+		}
+		// The result came after all that was asked, so nothing more is answered than what is on its way now.
+		eventually(t, "ten answers", func() bool { return a.seen("") >= 10*second })
+		now.pass(time.Second)
+	}
+	if err := p.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.seen(""); n != 20 {
+		t.Errorf("%d of 200 requests were answered in two seconds, want 20", n)
+	}
+}
+
 // A stream that is lost is noticed by everybody at once, and replaced.
 func TestStreamLost(t *testing.T) {
 	t.Parallel()
