@@ -398,6 +398,10 @@ func TestErrorsHideTheURL(t *testing.T) {
 		"error with the address": func(rw http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":%q}}`, strings.Repeat("m", 260)+" "+r.URL.String()+" "+strings.ReplaceAll(r.URL.String(), "/", `\/`))
 		},
+		"error with the password": func(rw http.ResponseWriter, r *http.Request) {
+			user, password, _ := r.BasicAuth()
+			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"no: %s, %s:%s"}}`, r.Header["Authorization"], user, password)
+		},
 		"id big": func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"result":"0x1ffffffffffffffffff"}`)
 		},
@@ -406,7 +410,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 	for name, h := range answers {
 		server := httptest.NewServer(h)
 		t.Cleanup(server.Close)
-		urls[name] = server.URL + "/v3/KEY-of-ours?k=KEY-of-ours"
+		urls[name] = strings.Replace(server.URL, "://", "://us:KEY9@", 1) + "/v3/KEY-of-ours?k=KEY-of-ours"
 	}
 	for name, url := range urls {
 		c := newClient(t, Config{ChainID: 1, URL: secret.New(url), Timeout: 300 * time.Millisecond})
@@ -415,7 +419,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 		var wrong *WrongChainError
 		if !errors.As(err, &away) && !errors.As(err, &wrong) {
 			t.Errorf("%s: %v", name, err)
-		} else if strings.Contains(err.Error(), "KEY") || len(err.Error()) > 600 {
+		} else if strings.Contains(err.Error(), "KEY") || strings.Contains(err.Error(), "dXM6S0VZOQ") || len(err.Error()) > 600 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,10 +1,12 @@
 package chain
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,24 +98,20 @@ func clean(err error, within time.Duration, mask *secret.Masker) error {
 	return netguard.Explain("the node", within, err)
 }
 
-// keys are what of a node's URL may be a key: user and password, what is in the path and in the query. Shorter ones are no keys.
+// keys are what of a node's URL may be a key: user and password, the header that they become, and what is in the path and in the query.
+// Shorter parts of those two are no keys.
 func keys(u *url.URL) []string {
 	const shortest = 8
 	var parts []string
-	add := func(texts ...string) {
-		for _, s := range texts {
-			if len(s) >= shortest {
-				parts = append(parts, s)
-			}
-		}
+	if user := u.User.Username(); user != "" {
+		password, _ := u.User.Password()
+		parts = []string{password, user, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
 	}
-	password, _ := u.User.Password()
-	add(password, u.User.Username(), u.RawQuery)
-	add(strings.Split(u.Path, "/")...)
+	texts := append(strings.Split(u.Path, "/"), u.RawQuery)
 	for _, values := range u.Query() {
-		add(values...)
+		texts = append(texts, values...)
 	}
-	return parts
+	return append(parts, slices.DeleteFunc(texts, func(s string) bool { return len(s) < shortest })...)
 }
 
 func truncate(s string, n int) string {

@@ -1,6 +1,7 @@
 package mcpcall
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -68,6 +69,27 @@ func TestAnswerRedacts(t *testing.T) {
 	a.redact(ep.redactor())
 	if strings.Contains(string(a.Raw), "secret") || strings.Contains(a.Text, "secret") || a.Text != "you sent ****** to ?******" {
 		t.Errorf("not masked: %s %q", a.Raw, a.Text)
+	}
+}
+
+// Basic credentials are sent encoded, and an agent that reads them echoes the halves; short ones too.
+func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
+	t.Parallel()
+	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Secrets: []secret.Secret{secret.New("pin77")},
+		Headers: map[string]secret.Secret{"Authorization": secret.New("basic " + base64.StdEncoding.EncodeToString([]byte("feedback:hunter2:x"))),
+			"X-Key": secret.New("k3y!")}}
+	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`), ep.redactor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.redact(ep.redactor())
+	if want := "******:******, hunter2, ******, ******, ******, receivefeedback"; a.Text != want || !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "hunter2:x") {
+		t.Errorf("%q, %s", a.Text, a.Raw)
+	}
+	// A name that is a part of a tool's name hides no tool.
+	page := toolPage{tools: []Tool{{Name: "give.feedback", InputSchema: json.RawMessage(`{"feedback":"k3y!"}`)}}}
+	if page.redact(ep.redactor()); len(page.tools) != 1 || string(page.tools[0].InputSchema) != `{"feedback":"k3y!"}` {
+		t.Errorf("%+v", page.tools)
 	}
 }
 

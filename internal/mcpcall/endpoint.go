@@ -142,35 +142,31 @@ func (e Endpoint) key() [sha256.Size]byte {
 	return sha256.Sum256(buf)
 }
 
-// redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Values under eight bytes stay: they are no
-// secrets, and masking them would garble ordinary text. more is masked too.
+// redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Of Basic credentials both halves are, as they are
+// and encoded. more is masked too.
 func (e Endpoint) redactor(more ...string) *secret.Masker {
-	var texts []string
-	add := func(s string) {
-		if len(s) >= 8 {
-			texts = append(texts, s)
-		}
-	}
+	texts, names := more, []string(nil)
 	for _, value := range e.Headers {
 		v := value.Reveal()
-		add(v)
+		texts = append(texts, v)
 		if _, bare, ok := strings.Cut(v, " "); ok {
-			add(bare)
+			texts = append(texts, bare)
+		}
+		basic := http.Request{Header: http.Header{"Authorization": {v}}}
+		if user, password, ok := basic.BasicAuth(); ok {
+			texts, names = append(texts, password), append(names, user)
 		}
 	}
 	for _, kv := range e.Env {
 		if _, v, ok := strings.Cut(kv, "="); ok {
-			add(v)
+			texts = append(texts, v)
 		}
 	}
 	for _, s := range e.Secrets {
-		add(s.Reveal())
+		texts = append(texts, s.Reveal())
 	}
 	if u, err := url.Parse(e.URL); err == nil {
-		add(u.RawQuery)
+		texts = append(texts, u.RawQuery)
 	}
-	for _, s := range more {
-		add(s)
-	}
-	return secret.NewMasker(texts)
+	return secret.NewMasker(texts, names...)
 }

@@ -109,7 +109,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 // redact leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas, which are quoted where
 // arguments do not fit. r may be nil.
 func (p *toolPage) redact(r *secret.Masker) {
-	if r == nil {
+	if r = r.WithoutWords(); r == nil {
 		return
 	}
 	p.tools = slices.DeleteFunc(p.tools, func(t Tool) bool { return r.Replace(t.Name) != t.Name })

@@ -12,17 +12,50 @@ import (
 // maxEscapes is how many escapes are looked through, one in the other: JSON in the text of a JSON answer is two.
 const maxEscapes = 2
 
+// How long a secret has to be to be masked: shortestAnywhere in the middle of other text too, a shorter one only where it stands as a
+// word of its own, since four letters are part of ordinary words. What is shorter than shortestWord stays: it would garble every text,
+// and is no secret that a mask could keep.
+const (
+	shortestAnywhere = 8
+	shortestWord     = 4
+)
+
 // Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any character as an escape,
 // and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
-type Masker struct{ texts []string }
+type Masker struct{ anywhere, words []string }
 
-// NewMasker is nil without texts; empty ones do not count.
-func NewMasker(texts []string) *Masker {
-	texts = slices.DeleteFunc(slices.Clone(texts), func(t string) bool { return t == "" })
-	if len(texts) == 0 {
+// NewMasker masks texts, and names as words only, however long they are: a user's name is part of tools' names by accident. It is nil
+// when none of them is long enough.
+func NewMasker(texts []string, names ...string) *Masker {
+	var m Masker
+	for _, t := range texts {
+		if len(t) >= shortestAnywhere {
+			m.anywhere = append(m.anywhere, t)
+		} else {
+			names = append(names, t)
+		}
+	}
+	for _, t := range names {
+		switch t {
+		case "true", "false", "null": // JSON's own
+			continue
+		}
+		if len(t) >= shortestWord {
+			m.words = append(m.words, t)
+		}
+	}
+	if m.anywhere == nil && m.words == nil {
 		return nil
 	}
-	return &Masker{texts}
+	return &m
+}
+
+// WithoutWords masks only what is masked anywhere: for names that something is called by, where a word is more likely no secret.
+func (m *Masker) WithoutWords() *Masker {
+	if m == nil || m.anywhere == nil {
+		return nil
+	}
+	return &Masker{anywhere: m.anywhere}
 }
 
 // Replace is s without the secrets. Those that overlap become one mask.
@@ -75,17 +108,33 @@ func (m *Masker) behind(s string, depth int) (found []span) {
 
 // in finds secrets as they are.
 func (m *Masker) in(s string) (found []span) {
-	for _, t := range m.texts {
+	find := func(t string, fits func(x span) bool) {
 		for at := 0; ; {
 			i := strings.Index(s[at:], t)
 			if i < 0 {
-				break
+				return
 			}
-			found = append(found, span{at + i, at + i + len(t)})
-			at += i + len(t)
+			x := span{at + i, at + i + len(t)}
+			if at = x.from + 1; fits(x) {
+				found, at = append(found, x), x.to
+			}
 		}
 	}
+	for _, t := range m.anywhere {
+		find(t, func(span) bool { return true })
+	}
+	for _, t := range m.words {
+		find(t, func(x span) bool { return !joined(s, x.from) && !joined(s, x.to) })
+	}
 	return found
+}
+
+// joined tells whether the bytes before and at i belong to one word.
+func joined(s string, i int) bool {
+	inWord := func(c byte) bool {
+		return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf
+	}
+	return i > 0 && i < len(s) && inWord(s[i-1]) && inWord(s[i])
 }
 
 // escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it stands for, -1 for a byte
