@@ -81,7 +81,7 @@ func variables() []variable {
 		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "", `Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
-		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Read again when it changes.", false,
+		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Only its owner may read or write it (chmod 600). Read again when it changes.", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},

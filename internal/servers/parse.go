@@ -84,6 +84,13 @@ func read(path string) ([]byte, error) {
 		return nil, &Error{File: path, Problem: "cannot be read: " + reason(err)}
 	}
 	defer func() { _ = f.Close() }()
+	switch info, err = f.Stat(); {
+	case err != nil:
+		return nil, &Error{File: path, Problem: "cannot be read: " + reason(err)}
+	case info.Mode().Perm()&0o077 != 0: // as a keyset; who may write it decides which commands the worker runs
+		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it may hold secrets and names "+
+			"commands: run chmod 600 on it", info.Mode().Perm())}
+	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	switch {
 	case err != nil:

@@ -222,7 +222,15 @@ func TestLoad(t *testing.T) {
 		"missing": {func() error { return nil }, "cannot be read: no such file or directory"},
 		"folder":  {func() error { return os.Mkdir(path, 0o700) }, "is no file"},
 		"pipe":    {func() error { return syscall.Mkfifo(path, 0o600) }, "is no file"},
-		"large":   {func() error { return os.WriteFile(path, make([]byte, maxFile+1), 0o600) }, "is longer than 1048576 bytes"},
+		"open to its group": {func() error {
+			return errors.Join(os.WriteFile(path, []byte(`{"servers": {}}`), 0o600), os.Chmod(path, 0o640))
+		},
+			"is open to others than its owner (mode 0640), and it may hold secrets and names commands: run chmod 600 on it"},
+		"others write it": {func() error {
+			return errors.Join(os.WriteFile(path, []byte(`{"servers": {}}`), 0o600), os.Chmod(path, 0o602))
+		},
+			"is open to others than its owner (mode 0602), and it may hold secrets and names commands: run chmod 600 on it"},
+		"large": {func() error { return os.WriteFile(path, make([]byte, maxFile+1), 0o600) }, "is longer than 1048576 bytes"},
 	} {
 		if err := tt.make(); err != nil {
 			t.Fatal(err)
