@@ -50,6 +50,7 @@ type Config struct {
 	AllowNetworks []netip.Prefix
 	AllowHTTP     bool
 	StdioCommands [][]string
+	StdioAgents   []string // CHAIN:AGENT that alone has the command at the same place in StdioCommands; "": everybody
 	Tools         []string
 	ToolAliases   map[string][]string // tool → names under which it is looked for as well
 	ServersFile   string
@@ -328,6 +329,19 @@ func (c *Config) Registries(chainID uint64) (erc8004.Deployment, bool) {
 		return chain.Registries, chain.Known
 	}
 	return erc8004.Known(chainID)
+}
+
+// MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that of the chain's
+// usual IdentityRegistry.
+func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string, argv []string) bool {
+	known, _ := c.Registries(chainID)
+	agent := fmt.Sprintf("%d:%s", chainID, agentID)
+	for i, command := range c.StdioCommands {
+		if slices.Equal(command, argv) && (c.StdioAgents[i] == "" || c.StdioAgents[i] == agent && registry == known.Identity) {
+			return true
+		}
+	}
+	return false
 }
 
 // ConfirmationsOf is how many blocks must follow an event's block before it is delivered.

@@ -102,6 +102,8 @@ func TestTakes(t *testing.T) {
 		}, true},
 		{[]string{"HERALD_ALLOW_HTTP=true"}, func(c *Config) any { return c.AllowHTTP }, true},
 		{[]string{`HERALD_STDIO_COMMANDS=[["/bin/a","--x"],["/bin/b"]]`}, func(c *Config) any { return fmt.Sprint(c.StdioCommands) }, "[[/bin/a --x] [/bin/b]]"},
+		{[]string{`HERALD_STDIO_COMMANDS=[["8453:42=/bin/a","--x"],["/bin/b=c"],["x:1=/bin/d"]]`}, func(c *Config) any { return fmt.Sprintf("%q %q", c.StdioAgents, c.StdioCommands) },
+			`["8453:42" "" ""] [["/bin/a" "--x"] ["/bin/b=c"] ["x:1=/bin/d"]]`},
 		{[]string{"HERALD_TOOLS=wallet.send, a/b"}, func(c *Config) any { return strings.Join(c.Tools, " ") }, "wallet.send a/b"},
 		{[]string{`HERALD_TOOL_ALIASES={"agent.receiveFeedback": ["feedback.receive", "a/b"]}`}, func(c *Config) any { return fmt.Sprint(c.ToolAliases) }, "map[agent.receiveFeedback:[feedback.receive a/b]]"},
 		{[]string{"HERALD_SERVERS_FILE=/etc/herald/servers.json"}, func(c *Config) any { return c.ServersFile }, "/etc/herald/servers.json"},
@@ -391,4 +393,33 @@ func FuzzLoad(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestMayRun: a command that is tied to an agent is that agent's alone, and another registry's agent of the same number is another agent.
+func TestMayRun(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, `HERALD_STDIO_COMMANDS=[["8453:42=/bin/a","--x"],["8453:43=/bin/a","--x"],["/bin/b"]]`)
+	known, _ := cfg.Registries(8453)
+	other := common.HexToAddress("0x0000000000000000000000000000000000000001")
+	for _, c := range []struct {
+		chain    uint64
+		registry common.Address
+		agent    string
+		argv     []string
+		want     bool
+	}{
+		{8453, known.Identity, "42", []string{"/bin/a", "--x"}, true},
+		{8453, known.Identity, "43", []string{"/bin/a", "--x"}, true},
+		{8453, known.Identity, "44", []string{"/bin/a", "--x"}, false},
+		{8453, known.Identity, "4", []string{"/bin/a", "--x"}, false},
+		{1, known.Identity, "42", []string{"/bin/a", "--x"}, false},
+		{8453, other, "42", []string{"/bin/a", "--x"}, false},
+		{8453, known.Identity, "42", []string{"/bin/a"}, false},
+		{8453, known.Identity, "42", []string{"8453:42=/bin/a", "--x"}, false},
+		{1, other, "44", []string{"/bin/b"}, true},
+	} {
+		if got := cfg.MayRun(c.chain, c.registry, c.agent, c.argv); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
 }

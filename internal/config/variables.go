@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,7 +79,7 @@ func variables() []variable {
 				c.AllowHTTP = b
 				return ""
 			}},
-		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match.`, false, setCommands},
+		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match. "8453:42=/usr/bin/agent" is for that agent alone (of the chain's usual IdentityRegistry); without it anybody may mint an agent that names the command.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "", `Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
 		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Only its owner may read or write it (chmod 600). Read again when it changes.", false,
@@ -315,6 +316,9 @@ func setNetworks(c *Config, s string) string {
 	return ""
 }
 
+// tiedAgent is what a command's first word begins with, before an equals sign, when only that agent has it.
+var tiedAgent = regexp.MustCompile(`^[1-9][0-9]*:(0|[1-9][0-9]*)$`)
+
 func setCommands(c *Config, s string) string {
 	dec := json.NewDecoder(strings.NewReader(s))
 	if err := dec.Decode(&c.StdioCommands); err != nil {
@@ -323,7 +327,13 @@ func setCommands(c *Config, s string) string {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return "has text after the JSON list"
 	}
+	c.StdioAgents = make([]string, len(c.StdioCommands))
 	for i, cmd := range c.StdioCommands {
+		if len(cmd) > 0 {
+			if agent, program, tied := strings.Cut(cmd[0], "="); tied && tiedAgent.MatchString(agent) {
+				c.StdioAgents[i], cmd[0] = agent, program
+			}
+		}
 		if len(cmd) == 0 || cmd[0] == "" {
 			return fmt.Sprintf("command %d is empty", i+1)
 		}

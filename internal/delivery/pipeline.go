@@ -80,6 +80,8 @@ type Config struct {
 
 	// Servers is what the operator says about an agent in the servers file; nil: there is none.
 	Servers func(a store.Agent) (servers.Server, bool)
+	// MayRun tells whether an agent's job may name a command itself; nil: what the Caller takes.
+	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	// Credentials are the tokens that operators stored; nil: none.
 	Credentials *Credentials
 	// ToolAliases are names under which a tool is looked for beside its built-in ones (HERALD_TOOL_ALIASES).

@@ -84,6 +84,11 @@ func (p *Pipeline) ownEndpoint(a *attempt) (string, error) {
 	}
 	a.target = mcpcall.Endpoint{Transport: e.Transport, URL: e.URL, Command: e.Command, Args: e.Args}
 	a.out.Endpoint = display(a.target)
+	agent := a.agent()
+	if argv := append([]string{e.Command}, e.Args...); e.Transport == mcpcall.TransportStdio && p.MayRun != nil &&
+		!p.MayRun(agent.ChainID, agent.Registry, agent.ID.String(), argv) {
+		return "", &mcpcall.TransportRefusedError{Transport: e.Transport, Why: "the command is not one that HERALD_STDIO_COMMANDS lists for this agent"}
+	}
 	if len(a.claim.SealedHeaders) == 0 {
 		return a.out.Endpoint + " from the job", nil
 	}

@@ -2,12 +2,18 @@ package delivery
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -79,5 +85,26 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	}
 	if strings.Contains(w.log.String(), "hunter2") {
 		t.Error("the log tells a secret")
+	}
+}
+
+// TestTiedCommandOfAJob: an enqueuer names a listed command for an agent that it is not tied to.
+func TestTiedCommandOfAJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	theirs, own := w.register(nil), w.register(nil)
+	k := w.newWorker(func(c *Config) {
+		guard := must(netguard.New(netguard.Config{}))
+		pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger(), StdioCommands: [][]string{{"/bin/false"}}}))
+		t.Cleanup(func() { _ = pool.Close(context.Background()) })
+		c.Caller = pool
+		c.MayRun = func(_ uint64, _ common.Address, id string, argv []string) bool {
+			return id == fmt.Sprint(own) && slices.Equal(argv, []string{"/bin/false"})
+		}
+	})
+	w.serve(k)
+	action := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": "/bin/false"}}
+	if d := w.until(w.accept(with(w.feedback(theirs), action)), store.Rejected); d.Reason != "transport_refused" {
+		t.Errorf("%s: %s", d.Reason, d.Error)
 	}
 }

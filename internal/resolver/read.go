@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -128,7 +129,10 @@ func (r *Resolver) read(a Agent, doc ipfs.Document) *page {
 		p.err = &SkipError{Reason: AgentInactive}
 		return p
 	}
-	e, choice, err := choose(entries, a.ID, r.cfg.StdioCommands)
+	commands := slices.DeleteFunc(slices.Clone(r.cfg.StdioCommands), func(argv []string) bool {
+		return r.cfg.MayRun != nil && !r.cfg.MayRun(a.ChainID, a.Registry, a.ID.String(), argv)
+	})
+	e, choice, err := choose(entries, a.ID, commands)
 	p.choice = choice
 	if err != nil {
 		p.err = err

@@ -44,6 +44,8 @@ type Config struct {
 	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may
 	// name, each with all its arguments. Default none.
 	StdioCommands [][]string
+	// MayRun tells which of them an agent (decimal id) may name. Default all.
+	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 
 	// Binding (HERALD_BINDING) is what becomes of endpoints that neither the
 	// document nor their domain binds to the agent: BindingWarn (default),

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -198,6 +199,23 @@ func TestTransports(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", entry, got.Transport, err, want)
 		}
 		w.pass(24 * time.Hour)
+	}
+}
+
+// TestTiedCommand: an agent that anybody minted names the command of another one.
+func TestTiedCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent"}},
+		MayRun: func(chainID uint64, registry common.Address, id string, argv []string) bool {
+			a := agent(7, 0)
+			return chainID == a.ChainID && registry == a.Registry && id == "7" && slices.Equal(argv, []string{"agent"})
+		}})
+	for id, want := range map[int64]string{7: "ok agent", 8: "transport_refused "} {
+		w.chain.set(fmt.Sprint(id), data(document(`"capabilities":{"mcp":{"command":"agent"}}`)))
+		got, err := w.Resolve(t.Context(), agent(id, 0))
+		if is := reason(err) + " " + got.Command; is != want {
+			t.Errorf("%d: %s, %v", id, is, err)
+		}
 	}
 }
 

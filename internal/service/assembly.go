@@ -89,7 +89,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Servers: a.listed.server, ToolAliases: cfg.ToolAliases}
+		Servers: a.listed.server, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
 		parts.Unbound = a.unbound
 	}

@@ -43,7 +43,7 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard, Logger: log}); err != nil {
 		return nil, err
 	}
-	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands, Binding: cfg.Binding})
+	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands, MayRun: cfg.MayRun, Binding: cfg.Binding})
 	if err != nil {
 		return nil, err
 	}
