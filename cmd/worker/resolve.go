@@ -216,14 +216,12 @@ func protocolWords(hint string) string {
 // bindingWords tell what binds an agent to its endpoint.
 func bindingWords(binding string) string {
 	switch binding {
-	case resolver.BoundByDocument:
-		return "bound: the registration document names this agent"
+	case resolver.BoundByOrigin:
+		return "bound: the endpoint's own origin serves the registration document"
 	case resolver.BoundByDomain:
 		return "bound: the endpoint's domain names this agent"
-	case resolver.BoundByOperator:
-		return "bound: the operator listed the command"
 	case resolver.Unbound:
-		return "not bound: neither the registration document nor the endpoint's domain names this agent; all such agents of an origin share a small part of its limits"
+		return "not bound: nothing on the endpoint's side names this agent; all such agents of an origin share small limits of their own"
 	case resolver.BindingUnknown:
 		return "not known to be bound: the endpoint's domain could not be asked just now"
 	}

@@ -137,8 +137,8 @@ func TestAgentResolve(t *testing.T) {
 	}{
 		{"on chain, and it names the agent", good, nil, 0, []string{
 			fmt.Sprintf("agent 31337:%s of registry 0x", good), "STEP TOOK SOURCE FOUND", "chain 31337 a data URI of", "document ", " ms data ", "registration ", "services, 2 entries, 2 MCP",
-			"registrations[] of the document", "endpoint ", "services[0] http://127.0.0.1:",
-			"/mcp over http, with protocol revision 2025-06-18 tried first; bound: the registration document names this agent"}},
+			p.web.URL + "/.well-known/agent-registration.json", "endpoint ", "services[0] http://127.0.0.1:",
+			"/mcp over http, with protocol revision 2025-06-18 tried first; not bound: nothing on the endpoint's side names this agent"}},
 		{"on a web server", p.register(p.web.URL + "/agent.json?key=hunter2hunter2"), nil, 0, []string{
 			"chain 31337 " + p.web.URL + "/agent.json", "http from 127.0.0.1:", "labelled application/json", "not verified",
 			"/.well-known/agent-registration.json", "verdict: a delivery calls " + p.web.URL + "/mcp over http", "; not bound: "}},
@@ -157,7 +157,7 @@ func TestAgentResolve(t *testing.T) {
 		{"a command", p.register(data(`{"capabilities":{"mcp":{"transport":"stdio","command":"/bin/sh","args":["-c","hunter2hunter2"]}}}`)), nil, 0, []string{
 			"verdict: a delivery is rejected (transport_refused): ", "HERALD_STDIO_COMMANDS"}},
 		{"a command that is listed", p.register(data(`{"capabilities":{"mcp":{"transport":"stdio","command":"/bin/agent","args":["hunter2hunter2"]}}}`)),
-			[]string{`HERALD_STDIO_COMMANDS=[["/bin/agent","hunter2hunter2"]]`}, 0, []string{"verdict: a delivery calls stdio:/bin/agent over stdio, with no protocol revision named; bound: the operator"}},
+			[]string{`HERALD_STDIO_COMMANDS=[["/bin/agent","hunter2hunter2"]]`}, 0, []string{"verdict: a delivery calls stdio:/bin/agent over stdio, with no protocol revision named; not bound: nothing on the endpoint's side names"}},
 		{"an inner address", p.register(data(p.doc("https://169.254.169.254/mcp"))), nil, 0, []string{
 			"services[0] https://169.254.169.254/mcp", "verdict: a delivery is rejected (address_blocked): "}},
 		{"a document at an inner address", p.register("https://169.254.169.254/a.json?key=hunter2hunter2"), nil, 0, []string{"document ", "verdict: a delivery is rejected (address_blocked): "}},
@@ -185,7 +185,7 @@ func TestAgentResolve(t *testing.T) {
 	for _, s := range r.Steps {
 		steps = append(steps, s.What)
 	}
-	if e := r.Endpoint; !r.Resolved || e == nil || *e != (resolvedEndpoint{Transport: "http", Address: p.web.URL + "/mcp", ProtocolHint: "2025-06-18", From: "services[0]", Binding: "document"}) ||
+	if e := r.Endpoint; !r.Resolved || e == nil || *e != (resolvedEndpoint{Transport: "http", Address: p.web.URL + "/mcp", ProtocolHint: "2025-06-18", From: "services[0]", Binding: "none"}) ||
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}

@@ -86,7 +86,7 @@ func variables() []variable {
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
 			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
-		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Its registration names the agent in registrations[], or the endpoint's domain does in /.well-known/agent-registration.json. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected (endpoint_unverified). off: nobody is asked.", false,
+		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Only its own side can say so: its domain names the agent in /.well-known/agent-registration.json, or its origin serves the registration itself over https. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE, besides what the origin's own agents have. require: rejected (endpoint_unverified). off: nobody is asked.", false,
 			oneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that names an action.endpoint " +
 			"(an old ActionJob: an endpoint or server_url) is refused, since whoever may write to Redis could send any event anywhere. on: all " +

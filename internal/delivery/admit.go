@@ -25,40 +25,28 @@ type Place interface {
 	Leave(ctx context.Context, r limits.Result)
 }
 
-// admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. An agent that
-// nothing binds to its endpoint also needs a place among the unbound ones of that origin, and that first: what they have to wait for
-// themselves must not cost the others any of the origin's rate.
+// admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents that
+// nothing binds to their endpoint have small limits of their own there, calls in flight, rate and breakers: anybody can mint them, so
+// nothing that they do or run into costs those whose endpoint it is anything of theirs.
 func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
-	token := fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No)
+	all, origin, why := p.Limits, a.where(), ""
 	if a.unbound && p.Unbound != nil {
-		pass, err := p.Unbound.Enter(ctx, unboundPrefix+a.where(), a.endpoint(), token)
-		if err != nil {
-			return notAdmitted(err, "nothing binds this agent to its endpoint, so it shares a small part with others like it: ")
-		}
-		a.share = pass
+		all, origin = p.Unbound, unboundPrefix+origin
+		why = "nothing binds this agent to its endpoint, so it shares small limits with others like it: "
 	}
-	if p.Limits == nil {
+	if all == nil {
 		return nil
 	}
-	endpoint := a.endpoint()
-	if a.share != nil {
-		endpoint = unboundEndpoint
-	}
-	pass, err := p.Limits.Enter(ctx, a.where(), endpoint, token)
+	pass, err := all.Enter(ctx, origin, a.endpoint(), fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	if err != nil {
-		p.leaveShare(ctx, a, limits.Neutral)
-		return notAdmitted(err, "")
+		return notAdmitted(err, why)
 	}
 	a.place = pass
 	return nil
 }
 
-// unboundPrefix keeps the keys of the small bucket apart from origins, in the Redis that both lie in: no origin begins with it.
+// unboundPrefix keeps the keys of the unbound agents' limits apart from origins, in the Redis that both lie in: no origin begins with it.
 const unboundPrefix = "unbound:"
-
-// unboundEndpoint is all unbound agents of an origin together: anyone can mint them, with a path each, and each endpoint has a turn of
-// its own. Their breakers are in the small bucket.
-const unboundEndpoint = "unbound"
 
 // notAdmitted makes a refused place a free wait.
 func notAdmitted(err error, why string) error {
@@ -69,11 +57,9 @@ func notAdmitted(err error, why string) error {
 	return fmt.Errorf("take a place at the agent's origin: %w", err)
 }
 
-// depart gives the place back and tells how the endpoint did. What an agent that nothing binds to the origin runs into there is its
-// own: it opens the breaker that its like have for that endpoint, not the one of the agents whose endpoint it is.
+// depart gives the place back and tells how the endpoint did.
 func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 	if a.place == nil {
-		p.leaveShare(ctx, a, limits.Neutral)
 		return
 	}
 	result := limits.OK
@@ -85,19 +71,7 @@ func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 			result = limits.Neutral // it says nothing about whether the endpoint works
 		}
 	}
-	if a.share != nil {
-		p.leaveShare(ctx, a, result)
-		result = limits.Neutral
-	}
 	a.place.Leave(context.WithoutCancel(ctx), result)
-}
-
-// leaveShare gives the place among the unbound agents back.
-func (p *Pipeline) leaveShare(ctx context.Context, a *attempt, result limits.Result) {
-	if a.share != nil {
-		a.share.Leave(context.WithoutCancel(ctx), result)
-		a.share = nil
-	}
 }
 
 // where is the origin that limits are kept for. A command that the servers file names is its agent's alone: others run the same program with other

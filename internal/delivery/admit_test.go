@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -182,8 +183,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	})
 }
 
-// TestUnboundAgentsShare: agents that nothing binds to their endpoint have one small bucket per origin between them; who is bound, by whichever
-// side, and who was named by the job does not wait for it.
+// TestUnboundAgentsShare: agents that nothing on the endpoint's side binds to it, whatever they say of themselves, have one small bucket per
+// origin between them; who is bound and who was named by the job does not wait for it, and loses nothing by it.
 func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,15 +202,23 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 		return list
 	}
-	// bind makes an agent's registration name it.
-	bind := func(w *world, id *big.Int, url string) *big.Int {
-		doc := at(url)
+	// mint makes an agent whose registration says that url is its own.
+	mint := func(w *world, url string) *big.Int {
+		id, doc := w.register(nil), at(url)
 		doc["registrations"] = names(w, id)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if _, err := w.net.SetURI(within(w.t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(doc))); err != nil {
 			w.t.Fatal(err)
 		}
+		return id
+	}
+	// victim makes an agent that the domain of a's endpoint names.
+	victim := func(w *world, a *agent) *big.Int {
+		id := w.register(at(a.URL))
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.domain = string(asJSON(map[string]any{"registrations": names(w, id)}))
 		return id
 	}
 	rated := func(w *world, id *big.Int) uuid.UUID {
@@ -229,14 +238,11 @@ func TestUnboundAgentsShare(t *testing.T) {
 			}
 			return false
 		}))
-		byDomain := w.register(at(a.URL))
-		a.mu.Lock()
-		a.domain = string(asJSON(map[string]any{"registrations": names(w, byDomain)}))
-		a.mu.Unlock()
+		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
 			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: 4}), bucket(t, limits.Config{Inflight: 1, Room: -1})
 		})
-		holder, waits := w.handOut(a.URL), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
+		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
 		done := make(chan string, 1)
 		go func() {
 			note, _ := k.runner.Deliver(t.Context(), holder, 1)
@@ -251,7 +257,6 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 		for name, id := range map[string]uuid.UUID{
-			"bound by its document":     rated(w, bind(w, w.register(nil), a.URL)),
 			"bound by the domain":       rated(w, byDomain),
 			"with the job's own target": w.accept(with(j, own(a.URL, nil))),
 			"of another origin":         w.handOut(newAgent(t).URL),
@@ -273,25 +278,70 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 	})
 
-	t.Run("both places or none", func(t *testing.T) {
+	t.Run("the origin's calls in flight are the bound agents'", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
-		a := newAgent(t)
-		origins, share := bucket(t, limits.Config{Inflight: 1, Room: -1}), bucket(t, limits.Config{Inflight: 1, Room: -1})
-		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = origins, share })
-		held := must(origins.Enter(t.Context(), where(mcpcall.Endpoint{URL: a.URL}), a.URL, "somebody"))
-		id := w.handOut(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || strings.Contains(note, "nothing binds") {
-			t.Errorf("%q, %v", note, err)
+		const inflight = 4
+		begun, finish := make(chan bool, 1+inflight), make(chan bool)
+		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+			begun <- true
+			<-finish
+			return false
+		}))
+		answer := sync.OnceFunc(func() { close(finish) })
+		t.Cleanup(answer)
+		byDomain := victim(w, a)
+		k := w.newWorker(func(c *Config) {
+			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: inflight, Room: -1}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+		})
+		done := make(chan string, 1+inflight)
+		deliver := func(id uuid.UUID) {
+			note, _ := k.runner.Deliver(t.Context(), id, 1)
+			done <- note
 		}
-		free := must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), a.URL, "somebody"))
-		free.Leave(t.Context(), limits.Neutral)
-		held.Leave(t.Context(), limits.Neutral)
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
-		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" {
-			t.Errorf("%q, %v", note, err)
+		go deliver(rated(w, mint(w, a.URL)))
+		receive(t, "the unbound agent's call", begun)
+		for range inflight {
+			go deliver(rated(w, byDomain))
 		}
-		must(share.Enter(t.Context(), unboundPrefix+where(mcpcall.Endpoint{URL: a.URL}), a.URL, "after it")).Leave(t.Context(), limits.Neutral)
+		for n := range inflight {
+			receive(t, fmt.Sprintf("call %d of the bound agent", n+1), begun)
+		}
+		answer()
+		for range 1 + inflight {
+			if note := receive(t, "the end", done); note != "" {
+				t.Error(note)
+			}
+		}
+	})
+
+	t.Run("ten failures open no breaker of the bound agent's", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		var broken atomic.Bool
+		broken.Store(true)
+		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if broken.Load() {
+				http.Error(rw, "broken", 500)
+			}
+			return broken.Load()
+		}))
+		byDomain := victim(w, a)
+		k := w.newWorker(func(c *Config) {
+			c.Limits, c.Unbound = bucket(t, limits.Config{}), bucket(t, limits.Config{Inflight: 1})
+		})
+		for n := range 10 {
+			if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+				t.Fatalf("failure %d: %q, %v", n+1, note, err)
+			}
+		}
+		broken.Store(false)
+		if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
+			t.Errorf("an unbound agent after ten failures: %q, %v", note, err)
+		}
+		if note, err := k.runner.Deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
+			t.Errorf("the agent whose endpoint it is, after ten failures of others: %q, %v", note, err)
+		}
 	})
 
 	t.Run("failures are the unbound agents' own", func(t *testing.T) {
@@ -400,8 +450,8 @@ func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token stri
 	return l.Limits.Enter(ctx, origin, endpoint, token)
 }
 
-// TestUnboundAgentsHaveOneTurn: whoever mints agents with a path each has no more turns at the origin for it.
-func TestUnboundAgentsHaveOneTurn(t *testing.T) {
+// TestUnboundAgentsTakeNoTurn: whoever mints agents, with a path each, has no call of the origin's and no turn there for it.
+func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Parallel()
 	own, small := must(limits.New(limits.Config{Hold: time.Minute})), must(limits.New(limits.Config{Hold: time.Minute}))
 	t.Cleanup(own.Close)
@@ -416,7 +466,7 @@ func TestUnboundAgentsHaveOneTurn(t *testing.T) {
 		}
 		p.depart(t.Context(), a, nil)
 	}
-	if a := origin.asked; len(a) != 3 || a[0] != a[1] || a[0] == a[2] {
+	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {
 		t.Errorf("%q", a)
 	}
 }

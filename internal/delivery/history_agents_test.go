@@ -30,7 +30,7 @@ func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Targe
 	if d.Float64() < .02 {
 		return resolver.Target{}, &chain.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: errNoAnswer}
 	}
-	return resolver.Target{Transport: "http", URL: "https://agent" + a.ID.String() + ".example/mcp", Binding: resolver.BoundByDocument}, nil
+	return resolver.Target{Transport: "http", URL: "https://agent" + a.ID.String() + ".example/mcp", Binding: resolver.BoundByDomain}, nil
 }
 
 func (p *process) Fetch(ctx context.Context, uri string, _ int64) (ipfs.Document, error) {

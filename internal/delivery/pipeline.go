@@ -75,7 +75,7 @@ type Config struct {
 	Dispatcher *Dispatcher
 	Results    Results
 	Limits     Limits // per origin; nil: none
-	Unbound    Limits // more of them for agents that nothing binds to their endpoint; nil: none
+	Unbound    Limits // instead of Limits for agents that nothing binds to their endpoint; nil: they have no others
 	Schedule   retry.Schedule
 
 	// Servers is what the operator says about an agent in the servers file; nil: there is none.
@@ -268,7 +268,6 @@ type attempt struct {
 	away    bool         // it failed because Postgres or Redis was away
 	stored  *store.Token // whose token the target is sent; nil: none that is stored
 	place   Place        // at the origin
-	share   Place        // among the unbound agents of the origin
 	offered time.Time    // when the tools in out were listed
 	out     store.Outcome
 }

@@ -73,6 +73,10 @@ type Document struct {
 	// From is the host that served it, for people; empty when nothing was
 	// fetched.
 	From string
+	// Origin is the scheme, host and port that answered for it, for Source
+	// "https" and "http" only. It is empty when a redirect led to another one,
+	// and for what a gateway served of others' content.
+	Origin string
 	// Took is how long this caller waited; near zero from the cache.
 	Took time.Duration
 }
@@ -285,7 +289,7 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Vali
 		}
 		doc, err := f.web(ctx, u, limit, Validators{})
 		if err == nil {
-			doc.Source, doc.URI = SourceAr, ref.uri()
+			doc.Source, doc.URI, doc.Origin = SourceAr, ref.uri(), ""
 		}
 		return doc, err
 	}
@@ -347,6 +351,7 @@ func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, e
 	}
 	doc, webErr := f.web(ctx, ref.web, limit, Validators{})
 	if webErr == nil {
+		doc.Origin = "" // anybody may have put it there
 		return doc, nil
 	}
 	var blocked *netguard.BlockedError

@@ -327,10 +327,13 @@ func TestWeb(t *testing.T) {
 	answer("/inward", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, secret.URL, http.StatusFound)
 	})
-	base := serve(t, mux)
+	base, other := serve(t, mux), serve(t, mux)
+	answer("/abroad", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other+"/ok", http.StatusFound) })
+	answer("/back", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, base+"/ok", http.StatusFound) })
+	answer("/there-and-back", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other+"/back", http.StatusFound) })
 	f := newFetcher(t, ipfs.Config{Timeout: 5 * time.Second})
 	for path, want := range map[string]string{
-		"/ok?token=secret": "ok", "/gzip": "ok", "/moved": "ok",
+		"/ok?token=secret": "ok", "/gzip": "ok", "/moved": "ok", "/abroad": "ok", "/there-and-back": "ok",
 		"/bomb": "large", "/announced": "large", "/endless": "large",
 		"/br": "unavailable", "/short": "unavailable", "/busy": "unavailable", "/forbidden": "unavailable", "/loop": "unavailable",
 		"/missing": "not found", "/inward": "blocked",
@@ -342,6 +345,13 @@ func TestWeb(t *testing.T) {
 		}
 		if err == nil && (string(doc.Bytes) != "{}" || doc.Source != "http") {
 			t.Errorf("%s: %q from %s", path, doc.Bytes, doc.Source)
+		}
+		origin := base
+		if path == "/abroad" || path == "/there-and-back" {
+			origin = ""
+		}
+		if err == nil && doc.Origin != origin {
+			t.Errorf("%s: its origin is %q, want %q", path, doc.Origin, origin)
 		}
 		var u *ipfs.UnavailableError
 		if path == "/busy" && (!errors.As(err, &u) || u.RetryAfter != 30*time.Second) {
@@ -377,8 +387,8 @@ func TestGatewayURLAsLastResort(t *testing.T) {
 	empty := ipfstest.New()
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, empty.Handler())}})
 	doc, err := f.Fetch(t.Context(), plain+"/ipfs/"+c.String(), mib)
-	if err != nil || doc.Source != "http" || doc.CID != "" {
-		t.Fatalf("%+v, %v: want the plain answer, unverified", doc, err)
+	if err != nil || doc.Source != "http" || doc.CID != "" || doc.Origin != "" {
+		t.Fatalf("%+v, %v: want the plain answer, unverified, and not the gateway's own word", doc, err)
 	}
 	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
 		t.Errorf("what was not verified got into the cache: %v", err)
@@ -394,7 +404,7 @@ func TestArweave(t *testing.T) {
 	}))
 	f := newFetcher(t, ipfs.Config{Arweave: gw})
 	doc, err := f.Fetch(t.Context(), "ar://Tx_-1/a%20b.json", mib)
-	if err != nil || doc.Source != "ar" || doc.URI != "ar://Tx_-1/a%20b.json" || asked.Load() != "/Tx_-1/a b.json" {
+	if err != nil || doc.Source != "ar" || doc.Origin != "" || doc.URI != "ar://Tx_-1/a%20b.json" || asked.Load() != "/Tx_-1/a b.json" {
 		t.Errorf("%+v, %v, asked for %v", doc, err, asked.Load())
 	}
 }

@@ -95,7 +95,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 	}
 	return Document{
 		Bytes: content, MediaType: shorten(mediaType), Source: weakest(resp),
-		URI: u.String(), From: resp.Request.URL.Host, Validators: validatorsOf(resp.Header),
+		URI: u.String(), From: resp.Request.URL.Host, Origin: commonOrigin(resp), Validators: validatorsOf(resp.Header),
 	}, nil
 }
 
@@ -123,6 +123,17 @@ func decoded(b []byte, codings []string, limit int64) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("content coding %.40q is not read, identity was asked for", coding)
 	}
+}
+
+// commonOrigin is the origin of all hops to an answer, or empty: who redirects to another origin leaves the answer to that.
+func commonOrigin(resp *http.Response) string {
+	origin := netguard.Origin(resp.Request.URL)
+	for r := resp.Request.Response; r != nil; r = r.Request.Response {
+		if netguard.Origin(r.Request.URL) != origin {
+			return ""
+		}
+	}
+	return origin
 }
 
 // weakest is the source of an answer: http as soon as one hop was plain.

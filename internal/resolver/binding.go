@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -14,22 +15,20 @@ import (
 )
 
 // What binds an agent to its endpoint: Target.Binding. Anybody can register an
-// agent whose document names somebody else's server, so one of the two sides
-// has to name the agent (reference erc8004.md §3.4).
+// agent whose document names that agent and somebody else's server, so only the
+// endpoint's side can bind (reference erc8004.md §3.4).
 const (
-	// BoundByDocument: the registrations[] of the agent's document name the
-	// agent.
-	BoundByDocument = "document"
-	// BoundByDomain: those of the endpoint's /.well-known/agent-registration.json
-	// do.
+	// BoundByOrigin: the agent's document came over https from the endpoint's own
+	// origin.
+	BoundByOrigin = "origin"
+	// BoundByDomain: the registrations[] of the endpoint's
+	// /.well-known/agent-registration.json name the agent.
 	BoundByDomain = "domain"
-	// BoundByOperator: the endpoint is a command that the operator listed, which
-	// has no domain to ask.
-	BoundByOperator = "operator"
-	// Unbound: neither names it.
+	// Unbound: neither, or the endpoint is a command: that an operator lets it be
+	// run does not say whose it is.
 	Unbound = "none"
-	// BindingUnknown: the document does not, and the domain could not be asked
-	// just now.
+	// BindingUnknown: the document does not bind, and the domain could not be
+	// asked just now.
 	BindingUnknown = "unknown"
 )
 
@@ -55,11 +54,18 @@ const (
 
 // Bound tells whether the agent and its endpoint are known to belong together.
 func (t Target) Bound() bool {
-	switch t.Binding {
-	case BoundByDocument, BoundByDomain, BoundByOperator:
-		return true
+	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
+}
+
+// servedByEndpoint tells whether a document is the word of the endpoint's own
+// origin about this agent. One that names agents, and not this one, is somebody
+// else's: anybody can mint an agent whose tokenURI is that of another.
+func servedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
+	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
+		return false
 	}
-	return false
+	return reg.Names(a.ChainID, a.Registry, a.ID) ||
+		!slices.ContainsFunc(reg.Registrations, func(r erc8004.BackReference) bool { return r.AgentID != nil })
 }
 
 // verdict is what a domain says of an agent.
@@ -75,14 +81,18 @@ type verdict struct {
 // not known *ipfs.UnavailableError, wrapped.
 func (r *Resolver) bind(ctx context.Context, a Agent, t *Target, w *way) error {
 	switch {
-	case t.Binding == BoundByDocument:
-		w.step("binding", "registrations[] of the document", "it names the agent")
-		return nil
-	case t.Binding == BoundByOperator:
-		w.step("binding", "HERALD_STDIO_COMMANDS", "the operator listed the command")
+	case t.Binding == BoundByOrigin:
+		w.step("binding", "the document's origin", "the endpoint's own origin serves the document")
 		return nil
 	case r.cfg.Binding == BindingOff:
-		w.step("binding", "not asked", "HERALD_BINDING is off, and the document does not name the agent")
+		w.step("binding", "not asked", "HERALD_BINDING is off, and the endpoint's origin does not serve the document")
+		return nil
+	case t.Transport == erc8004.TransportStdio:
+		t.Binding = Unbound
+		w.step("binding", "HERALD_STDIO_COMMANDS", "it lets the command be run, and does not say whose it is")
+		if r.cfg.Binding == BindingRequire {
+			return &UnboundError{Endpoint: shown(t.Transport + ":" + t.Command)}
+		}
 		return nil
 	}
 	v := r.askDomain(ctx, a, t.URL)
@@ -118,8 +128,8 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verd
 		}
 	case list.source != ipfs.SourceHTTPS && list.source != ipfs.SourceHTTP:
 		v.binding, v.why = Unbound, "its address is one of content, which has no domain that could answer for it"
-	case list.source == ipfs.SourceHTTP && !isHTTP(endpoint):
-		v.binding, v.why = Unbound, "it is redirected to plain http, where anybody on the way could have written it"
+	case list.origin != originOf(endpoint):
+		v.binding, v.why = Unbound, "it is redirected to another origin, which cannot answer for this one"
 	case list.names.Names(a.ChainID, a.Registry, a.ID):
 		v.binding, v.why = BoundByDomain, "it names the agent"
 	default:
@@ -142,7 +152,7 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 	if err == nil {
 		var reg erc8004.Registration
 		reg, err = erc8004.ParseRegistration(doc.Bytes)
-		list.source, list.names.Registrations = doc.Source, reg.Registrations // nothing else of it counts
+		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations // nothing else of it counts
 	}
 	list.err = err
 	list.until = r.cfg.Now().Add(domainTTL)
@@ -159,6 +169,7 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 type domainList struct {
 	names  erc8004.Registration
 	source string
+	origin string
 	err    error // why there is none
 	until  time.Time
 }
@@ -221,11 +232,6 @@ func originOf(endpoint string) string {
 		return ""
 	}
 	return netguard.Origin(u)
-}
-
-func isHTTP(endpoint string) bool {
-	u, err := url.Parse(endpoint)
-	return err == nil && u.Scheme == "http"
 }
 
 // entryOf is the entry of registrations[] that names an agent, as JSON.

@@ -24,6 +24,9 @@ func TestBinding(t *testing.T) {
 	plain := func(context.Context) (ipfs.Document, error) {
 		return ipfs.Document{Bytes: []byte(named), Source: ipfs.SourceHTTP}, nil
 	}
+	elsewhere := func(context.Context) (ipfs.Document, error) {
+		return ipfs.Document{Bytes: []byte(named), Source: ipfs.SourceHTTPS, Origin: "https://a.example:8443"}, nil
+	}
 	for name, c := range map[string]struct {
 		domain  domain
 		binding string
@@ -43,7 +46,8 @@ func TestBinding(t *testing.T) {
 		"too large":        {lists(named + strings.Repeat(" ", 64<<10)), resolver.Unbound, "larger than 65536 bytes"},
 		"blocked":          {fails(fmt.Errorf("fetching: %w", &netguard.BlockedError{Address: "10.0.0.1:443", Why: "it is not a public address"})), resolver.Unbound, "blocked"},
 		"refused URL":      {fails(&netguard.RefusedURLError{Host: "a.example", Why: "of its port"}), resolver.Unbound, "refused"},
-		"by plain http":    {plain, resolver.Unbound, "plain http"},
+		"by plain http":    {plain, resolver.Unbound, "another origin"},
+		"of another port":  {elsewhere, resolver.Unbound, "another origin"},
 		"unavailable":      {fails(away), resolver.BindingUnknown, "503"},
 		"answers 405":      {fails(&ipfs.UnavailableError{URI: "x", Status: 405, Err: errors.New("the server answered 405")}), resolver.Unbound, "405"},
 		"answers 401":      {fails(&ipfs.UnavailableError{URI: "x", Status: 401, Err: errors.New("the server answered 401")}), resolver.Unbound, "401"},
@@ -152,22 +156,57 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestBindingWithoutAsking: who is bound without the domain is not asked about, whatever the policy.
-func TestBindingWithoutAsking(t *testing.T) {
+// TestBindingOfDocument: a document binds the agent when the endpoint's own origin serves it over https, and never by what it says of itself
+// elsewhere, however true.
+func TestBindingOfDocument(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ doc, want string }{
-		"document": {document(naming(7) + "," + mcpAt), resolver.BoundByDocument},
-		"command":  {document(`"capabilities":{"mcp":{"command":"agent"}}`), resolver.BoundByOperator},
-		"both":     {document(naming(7) + `,"capabilities":{"mcp":{"command":"agent"}}`), resolver.BoundByDocument},
+	const at = "https://a.example/agent.json"
+	web := func(members string) ipfs.Document {
+		return ipfs.Document{Bytes: []byte(document(members)), Source: ipfs.SourceHTTPS, Origin: "https://a.example", URI: at}
+	}
+	mcp := func(endpoint string) string { return `"services":[{"name":"MCP","endpoint":"` + endpoint + `"}]` }
+	from := func(source, origin string) ipfs.Document {
+		d := web(naming(7) + "," + mcpAt)
+		d.Source, d.Origin = source, origin
+		return d
+	}
+	for name, c := range map[string]struct {
+		doc  ipfs.Document
+		want string
+	}{
+		"the endpoint's origin":          {web(mcpAt), resolver.BoundByOrigin},
+		"and it names the agent":         {web(naming(7) + "," + mcpAt), resolver.BoundByOrigin},
+		"and it was not minted yet":      {web(`"registrations":[{"agentId":null}],` + mcpAt), resolver.BoundByOrigin},
+		"spelt otherwise":                {web(mcp("https://A.Example.:443/mcp")), resolver.BoundByOrigin},
+		"but it names another agent":     {web(naming(8) + "," + mcpAt), resolver.Unbound},
+		"another port":                   {web(naming(7) + "," + mcp("https://a.example:8443/mcp")), resolver.Unbound},
+		"another host of the domain":     {web(naming(7) + "," + mcp("https://user1.a.example/mcp")), resolver.Unbound},
+		"another scheme":                 {web(naming(7) + "," + mcp("http://a.example/mcp")), resolver.Unbound},
+		"another origin":                 {from(ipfs.SourceHTTPS, "https://b.example"), resolver.Unbound},
+		"redirected, or by a gateway":    {from(ipfs.SourceHTTPS, ""), resolver.Unbound},
+		"by plain http":                  {from(ipfs.SourceHTTP, "http://a.example"), resolver.Unbound},
+		"content that the host serves":   {from(ipfs.SourceCID, ""), resolver.Unbound},
+		"a name that the host serves":    {from(ipfs.SourceIPNS, ""), resolver.Unbound},
+		"on chain":                       {from(ipfs.SourceData, ""), resolver.Unbound},
+		"a command, whoever serves that": {web(naming(7) + `,"capabilities":{"mcp":{"command":"agent"}}`), resolver.Unbound},
 	} {
 		for _, policy := range []string{"off", "warn", "require"} {
 			w := newWorld(t, resolver.Config{Binding: policy, StdioCommands: [][]string{{"agent"}}})
-			w.chain.set("7", data(c.doc))
+			w.chain.set("7", at)
+			w.domains.set(at, func(context.Context) (ipfs.Document, error) { return c.doc, nil })
+			want, failure := c.want, "ok"
+			switch {
+			case c.want != resolver.Unbound:
+			case policy == "off":
+				want = ""
+			case policy == "require":
+				failure = "unbound"
+			}
 			got, err := w.Resolve(t.Context(), agent(7, 0))
-			if err != nil || got.Binding != c.want || !got.Bound() {
+			if reason(err) != failure || got.Binding != want || got.Bound() != (want == resolver.BoundByOrigin) {
 				t.Errorf("%s, %s: %q, %v", name, policy, got.Binding, err)
 			}
-			if asked := w.domains.take(); len(asked) > 0 {
+			if asked := w.domains.take(); len(asked) > 0 && (want == resolver.BoundByOrigin || policy == "off") {
 				t.Errorf("%s, %s: asked %q", name, policy, asked)
 			}
 		}
@@ -366,16 +405,17 @@ func TestRevalidation(t *testing.T) {
 	w.pass(11 * time.Second)
 	resolve("still a page", 0, resolver.NoDocument, true, 3, 4)
 
-	// One that names the agent binds it without asking anybody, also when it has not changed.
+	// Who is bound to whom is asked again, also when the document has not changed.
 	w.site.put(document(naming(7)+","+mcpAt), `"4"`)
 	w.pass(11 * time.Second)
 	resolve("bound", 0, "https://a.example/mcp", true, 4, 4)
 	w.domains.take()
+	w.domains.set("https://a.example", lists("{"+naming(8)+"}"))
 	w.pass(61 * time.Second)
-	if got := resolve("bound and unchanged", 0, "https://a.example/mcp", true, 4, 5); got.Binding != resolver.BoundByDocument {
+	if got := resolve("unchanged, and not bound any more", 0, "https://a.example/mcp", true, 4, 5); got.Binding != resolver.Unbound {
 		t.Errorf("binding %q", got.Binding)
 	}
-	if asked := w.domains.take(); len(asked) > 0 {
+	if asked := w.domains.take(); len(asked) != 1 {
 		t.Errorf("asked %q", asked)
 	}
 

@@ -11,10 +11,13 @@
 //     and cached, for it is the commonest one; what could not be found out is an
 //     error of the chain or of the content and is not cached.
 //   - An entry of the cache serves no agent whose epoch was raised since.
+//   - Only the endpoint's side binds an agent to its endpoint: its own origin
+//     serves the agent's document, or its domain a list that names the agent. What
+//     a document elsewhere says of itself binds nothing, nor does an answer that
+//     another origin gave after a redirect.
 //   - A domain is asked for its list of agents at most once in one resolving, of
-//     the origin that is about to be called and no other, and only where the
-//     document does not name the agent. What it answers says who may be called,
-//     never what.
+//     the origin that is about to be called and no other, and only where that did
+//     not serve the document. What it answers says who may be called, never what.
 //   - The cache holds no document. One that its server says is unchanged is
 //     believed for another while, in the words that were read from it; who is
 //     bound to whom is asked again.

@@ -49,13 +49,18 @@ func (e *TransportRefusedError) Error() string {
 // UnboundError says that the policy is BindingRequire and nothing binds the
 // agent to the endpoint that its document names.
 type UnboundError struct {
-	Endpoint string // its origin
-	Asked    string // the URL of the domain's own list
+	Endpoint string // its origin, or the command
+	Asked    string // the URL of the domain's own list; empty for a command, which has no domain
 	Why      string // what it answered
 	Entry    string // the missing entry of registrations[], as JSON
 }
 
 func (e *UnboundError) Error() string {
-	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). The agent's author adds %s to registrations[] of its registration document, or serves a list with it at %s",
-		e.Endpoint, e.Asked, e.Why, e.Entry, e.Asked)
+	if e.Asked == "" {
+		return fmt.Sprintf("nothing shows that the command %s is this agent's: HERALD_STDIO_COMMANDS lets it be run and does not say whose it is. "+
+			"Name the agent and its command in HERALD_SERVERS_FILE", e.Endpoint)
+	}
+	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). Whoever runs the endpoint serves, at %s, a list with %s in "+
+		"registrations[]; or the agent's registration document itself, over https from the endpoint's own origin",
+		e.Endpoint, e.Asked, e.Why, e.Asked, e.Entry)
 }

@@ -38,7 +38,7 @@ func fails(err error) domain {
 type domains struct {
 	*ipfs.Fetcher
 	mu      sync.Mutex
-	answers map[string]domain // by origin
+	answers map[string]domain // by origin; documents by URL
 	asked   []string          // for lists: URLs
 }
 
@@ -60,6 +60,12 @@ func (d *domains) take() []string {
 func (d *domains) Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error) {
 	origin, ok := strings.CutSuffix(uri, wellKnown)
 	if !ok {
+		d.mu.Lock()
+		answer := d.answers[uri]
+		d.mu.Unlock()
+		if answer != nil {
+			return answer(ctx)
+		}
 		return d.Fetcher.Fetch(ctx, uri, limit)
 	}
 	d.mu.Lock()
@@ -74,6 +80,9 @@ func (d *domains) Fetch(ctx context.Context, uri string, limit int64) (ipfs.Docu
 		return d.Fetcher.Fetch(ctx, uri, limit)
 	}
 	doc, err := answer(ctx)
+	if doc.Origin == "" && doc.Source == ipfs.SourceHTTPS {
+		doc.Origin = origin
+	}
 	if err == nil && int64(len(doc.Bytes)) > limit {
 		return ipfs.Document{}, &ipfs.TooLargeError{URI: uri, Limit: limit}
 	}

@@ -122,9 +122,6 @@ func (r *Resolver) read(a Agent, doc ipfs.Document) *page {
 	}
 	t, entries := &p.target, reg.MCP()
 	p.shape = shape(reg, len(entries))
-	if reg.Names(a.ChainID, a.Registry, a.ID) {
-		t.Binding = BoundByDocument
-	}
 	if reg.Inactive() {
 		p.err = &SkipError{Reason: AgentInactive}
 		return p
@@ -140,8 +137,8 @@ func (r *Resolver) read(a Agent, doc ipfs.Document) *page {
 	}
 	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
 	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = protocolHint(e.Version), e.TokenHeader, e.AuthType, e.From
-	if t.Binding == "" && t.Transport == erc8004.TransportStdio {
-		t.Binding = BoundByOperator
+	if servedByEndpoint(a, doc, reg, t.URL) {
+		t.Binding = BoundByOrigin
 	}
 	return p
 }

@@ -47,9 +47,9 @@ type Config struct {
 	// MayRun tells which of them an agent (decimal id) may name. Default all.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 
-	// Binding (HERALD_BINDING) is what becomes of endpoints that neither the
-	// document nor their domain binds to the agent: BindingWarn (default),
-	// BindingRequire or BindingOff.
+	// Binding (HERALD_BINDING) is what becomes of endpoints that their own side
+	// does not bind to the agent: BindingWarn (default), BindingRequire or
+	// BindingOff.
 	Binding string
 
 	// Limit bounds the registration document, in bytes. Default 1 MiB.
@@ -101,10 +101,9 @@ type Target struct {
 	DocumentURI    string // without query and user information; "data:" for one that is on chain
 	DocumentSource string // cid, ipns, data, https, http, ar
 	From           string // where in the document: "services[2]"
-	// Binding is what binds the agent to the endpoint: BoundByDocument,
-	// BoundByDomain, BoundByOperator, Unbound, BindingUnknown; "" when the
-	// document does not and the policy is that nobody is asked. Where there is
-	// nothing to call it may be BoundByDocument or "".
+	// Binding is what binds the agent to the endpoint: BoundByOrigin,
+	// BoundByDomain, Unbound, BindingUnknown; "" where there is nothing to call,
+	// and when the policy is that nobody is asked.
 	Binding string
 
 	Took  time.Duration // of this Resolve

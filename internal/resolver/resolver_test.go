@@ -249,11 +249,11 @@ func TestResolve(t *testing.T) {
 		"data":               {data(document(mcp)), "ok", seven, "data", false},
 		"inline":             {document(mcp), "ok", seven, "data", false},
 		"http":               {w.web + "/agent.json?key=secret", "ok", "https://a.example/mcp", "http", false},
-		"bound":              {data(document(bound)), "ok", seven, "data", true},
+		"names itself":       {data(document(bound)), "ok", seven, "data", false},
 		"endpoints":          {data(document(`"endpoints":[{"type":"MCP","url":"https://b.example"}]`)), "ok", "https://b.example", "data", false},
 		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "https://c.example", "data", false},
 		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "https://d.example", "data", false},
-		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", true},
+		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
 		"sse before command": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "https://a.example", "data", false},
 		"http before sse":    {data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/sse"},{"name":"MCP","endpoint":"https://a.example/mcp"}]`)), "ok", "https://a.example/mcp", "data", false},
 		"user at sse":        {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/sse"}]`)), "transport_refused", "", "", false},
@@ -339,7 +339,8 @@ func TestTargetTellsTheWay(t *testing.T) {
 
 func TestCache(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, PinnedTTL: time.Hour, NegativeTTL: time.Second, CacheEntries: 2})
+	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, PinnedTTL: time.Hour, NegativeTTL: time.Second, CacheEntries: 2,
+		Binding: resolver.BindingOff}) // a binding is asked for again sooner
 	to := func(endpoint string) string {
 		return data(document(naming(1) + `,"services":[{"name":"MCP","endpoint":"https://` + endpoint + `"}]`))
 	}

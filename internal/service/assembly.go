@@ -138,7 +138,8 @@ const (
 	limitRoom     = 2
 	limitRoomPart = 4
 	limitPatience = 200 * time.Millisecond
-	// unboundPart is the part of an origin's rate that agents which nothing binds to it have together, at least one call a second.
+	// unboundPart: agents that nothing binds to their endpoint have, together and besides an origin's rate, this part of as much, at least
+	// one call a second.
 	unboundPart = 10
 )
 

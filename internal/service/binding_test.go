@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// HERALD_BINDING reaches the deliveries: two agents that nothing binds to one endpoint, while a call of the first is going on.
+// HERALD_BINDING reaches the deliveries: two agents that only their own registrations bind to one endpoint, while a call of the first is
+// going on.
 func TestBindingPolicy(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -28,6 +30,8 @@ func TestBindingPolicy(t *testing.T) {
 		{[]string{"HERALD_BINDING=require"}, false, store.Rejected, "endpoint_unverified"},
 	} {
 		a := newAgent(t)
+		answer := sync.OnceFunc(func() { close(a.hold) })
+		t.Cleanup(answer)
 		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t)), c.env...)...)
 		w := r.up()
 		accept(t, w, feedback(t, net, a.URL))
@@ -48,7 +52,7 @@ func TestBindingPolicy(t *testing.T) {
 		if c.status == store.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
 			t.Errorf("its author is told %q", d.Error)
 		}
-		close(a.hold)
+		answer()
 		if c.status == store.Waiting {
 			delivered(t, w.Store, second)
 		}

@@ -31,13 +31,18 @@ func chainEnv(n *devnet.Net, url string) []string {
 }
 
 // feedback registers an agent at url and gives it one, as an indexer's line.
+// feedback is of an agent whose registration names url as its endpoint, and itself.
 func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}}})
-	id, _, err := n.Register(ctx, n.Account(0), "data:application/json,"+string(doc))
+	id, _, err := n.Register(ctx, n.Account(0), "")
 	if err != nil {
+		t.Fatal(err)
+	}
+	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}},
+		"registrations": []any{map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", n.ChainID(), n.Deployment().Identity)}}})
+	if _, err := n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc)); err != nil {
 		t.Fatal(err)
 	}
 	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})

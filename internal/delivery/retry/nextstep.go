@@ -80,7 +80,7 @@ func rejectedStep(r Reason, s Subject) string {
 		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such files labelled" +
 			s.thenReplay(r)
 	case EndpointUnverified:
-		return "the agent's owner has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" +
+		return "whoever runs the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" +
 			s.thenReplay(r)
 	case AddressBlocked:
 		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
