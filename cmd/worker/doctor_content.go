@@ -31,7 +31,9 @@ func (d *doctor) chains() {
 		if err == nil && !c.Known {
 			err = fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
 		}
-		d.add(name, err, fmt.Sprintf("answers; identity registry %s, reputation registry %s", c.Registries.Identity, c.Registries.Reputation))
+		usual := c.Registries.Default()
+		d.add(name, err, fmt.Sprintf("answers; identity registry %s, reputation registry %s", usual.Identity,
+			usual.Reputation))
 	}
 }
 

@@ -67,6 +67,10 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	if err != nil {
 		return s, err
 	}
+	limits.Registries = func(uint64) (erc8004.Registries, bool) {
+		return erc8004.Registries{},
+			false
+	} // the operator names the agent's
 	s.job, err = job.Parse(line, limits)
 	return s, err
 }

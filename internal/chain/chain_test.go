@@ -56,7 +56,8 @@ func newWorld(t *testing.T, confirmations uint64) *world {
 	t.Cleanup(cancel)
 	net := devnettest.Start(t, devnet.Config{})
 	w := &world{t: t, ctx: ctx, net: net, owner: net.Account(0), rater: net.Account(1)}
-	w.client = newClient(t, Config{ChainID: net.ChainID(), URL: secret.New(net.URL()), Confirmations: confirmations})
+	w.client = newClient(t, Config{ChainID: net.ChainID(), URL: secret.New(net.URL()), Confirmations: confirmations,
+		Registries: net.Deployment().Registries(), LogRange: 1000})
 	var err error
 	if w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}"); err != nil {
 		t.Fatal(err)
@@ -181,20 +182,23 @@ func TestCheckFeedback(t *testing.T) {
 	} {
 		forged := j
 		forge(&forged)
-		if got := w.check(forged, VerifyReceipt); got != contradicts(field) {
+		want := Standing{Disagrees: field, Unlisted: field == "reputationRegistry" || field == "identityRegistry"}
+		if got := w.check(forged, VerifyReceipt); got != want {
 			t.Errorf("%s forged: %+v", field, got)
 		}
-	}
-	for field, forge := range map[string]func(*job.Job){
-		"feedbackIndex": func(j *job.Job) { j.FeedbackIndex = 3 },
-		"value":         func(j *job.Job) { j.Value = big.NewInt(1) },
-		"tag1":          func(j *job.Job) { j.Tag1 = "" },
-		"type":          func(j *job.Job) { j.Kind = job.KindFeedbackRevoked },
-	} {
-		forged := bare
+		if field == "transactionHash" {
+			continue
+		}
+		forged = with(bare, func(j *job.Job) { j.LogIndex = new(uint) })
 		forge(&forged)
-		if got := w.check(forged, VerifyReceipt); got != contradicts(field) {
-			t.Errorf("%s forged, without transaction: %+v", field, got)
+		switch field {
+		case "agentId", "clientAddress", "feedbackIndex", "type": // another event, which there is not
+			want = Standing{Disagrees: "transactionHash", SearchedTo: j.BlockNumber}
+		case "blockNumber":
+			want = contradicts("blockNumber")
+		}
+		if got := w.check(forged, VerifyReceipt); got != want {
+			t.Errorf("%s forged, without transaction: %+v, want %+v", field, got, want)
 		}
 	}
 
@@ -240,7 +244,7 @@ func TestCheckOtherKinds(t *testing.T) {
 		"responseURI":  with(response, func(j *job.Job) { j.ResponseURI = "" }),
 		"responseHash": with(validation, func(j *job.Job) { j.ResponseHash = common.Hash{} }),
 		"response":     with(validation, func(j *job.Job) { j.Response = 100 }),
-		"requestHash":  with(validation, func(j *job.Job) { j.RequestHash, j.TransactionHash = common.Hash{9}, common.Hash{} }),
+		"requestHash":  with(validation, func(j *job.Job) { j.RequestHash = common.Hash{9} }),
 		"tag":          with(validation, func(j *job.Job) { j.Tag, j.TransactionHash = "x", common.Hash{} }),
 	} {
 		if got := w.check(j, VerifyReceipt); got != contradicts(field) {

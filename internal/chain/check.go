@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -32,6 +33,11 @@ type Standing struct {
 	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no such
 	// transaction was mined. Set only when Found is false.
 	Disagrees string
+	// Unlisted says that Disagrees names a registry that is none of the chain's, so that nothing was asked.
+	Unlisted bool
+	// SearchedFrom and SearchedTo are the blocks in which the event of a job without a transactionHash was looked for
+	// and not found. Zero if none were.
+	SearchedFrom, SearchedTo uint64
 	// Confirmed says that the event is deep enough.
 	Confirmed bool
 	// ConfirmedIn is how many blocks are missing, at least; 0 when Confirmed.
@@ -47,10 +53,10 @@ type Standing struct {
 
 func contradicts(field string) Standing { return Standing{Disagrees: field} }
 
-// Check asks the chain about a job's event. With a transactionHash it compares the log in the receipt with the job's whole content
-// and the block with the canonical chain. Without one it can compare only what the registry stores: not endpoint, feedbackURI,
-// feedbackHash or responseURI. A FeedbackRevoked for the reason "reorg" is found when its block and its feedback are gone from the
-// chain. AgentUpdated has no event to find and is confirmed.
+// Check asks the chain about a job's event: whether one of the chain's registries emitted it, with the job's whole
+// content, and its block is canonical. With a transactionHash it is in that receipt, without one it is searched for.
+// A FeedbackRevoked for the reason "reorg" is found when its block and its feedback are gone from the chain.
+// AgentUpdated has no event to find and is confirmed.
 //
 // Errors are *UnavailableError and *WrongChainError.
 func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, error) {
@@ -67,16 +73,28 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if j.Kind == job.KindAgentUpdated {
 		return Standing{Found: true, Confirmed: true}, nil
 	}
+	if field := c.unlistedRegistry(j); field != "" {
+		return Standing{Disagrees: field, Unlisted: true}, nil
+	}
 	if field, err := c.foreignIdentity(ctx, j); err != nil || field != "" {
 		return contradicts(field), err
 	}
 	if j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
 		return c.checkRetraction(ctx, j, v)
 	}
-	if j.TransactionHash == (common.Hash{}) {
-		return c.checkStored(ctx, j, v)
+	return c.checkEvent(ctx, j, v)
+}
+
+// unlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits what
+// a job says.
+func (c *Client) unlistedRegistry(j job.Job) string {
+	registry, field := emitter(j)
+	listed := c.registries.Reputation
+	if j.Kind == job.KindValidationResponse {
+		listed = c.registries.Validation
 	}
-	return c.checkLog(ctx, j, v)
+	return first(same{field, slices.Contains(listed, registry)}, same{"identityRegistry",
+		slices.Contains(c.registries.Identity, j.IdentityRegistry)})
 }
 
 // emitter is the registry whose event a job is about, and the field that names it.
@@ -86,9 +104,6 @@ func emitter(j job.Job) (common.Address, string) {
 	}
 	return j.ReputationRegistry, "reputationRegistry"
 }
-
-// maxIdentities bounds what foreignIdentity remembers; jobs may name any registry.
-const maxIdentities = 64
 
 // foreignIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine event
 // must not be taken to an agent of the same number in somebody else's registry. One that does not tell is believed.
@@ -110,9 +125,6 @@ func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, 
 			return "", c.unavailable("reading getIdentityRegistry", err)
 		}
 		c.mu.Lock()
-		if len(c.identities) >= maxIdentities {
-			clear(c.identities)
-		}
 		c.identities[registry] = identity
 		c.mu.Unlock()
 	}
@@ -122,27 +134,29 @@ func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, 
 	return "", nil
 }
 
-// checkLog looks for the event in the receipt of its transaction.
-func (c *Client) checkLog(ctx context.Context, j job.Job, v Verify) (Standing, error) {
-	var r *receipt
+// checkEvent looks for the event, in the receipt of its transaction if the job names one.
+func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing, error) {
+	readFeedback, err := erc8004.PackReadFeedback(j.AgentID, j.ClientAddress, j.FeedbackIndex)
+	if err != nil {
+		return contradicts("agentId"), nil
+	}
 	var head *block
+	var r *receipt
 	var stored hexutil.Bytes
 	const op = "reading the event's receipt"
-	elems := []rpc.BatchElem{
-		{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &r},
-		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}}
+	if j.TransactionHash != (common.Hash{}) {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &r})
 	}
+	needed := len(elems)
 	if j.Kind == job.KindNewFeedback {
-		call, err := erc8004.PackReadFeedback(j.AgentID, j.ClientAddress, j.FeedbackIndex)
-		if err != nil {
-			return contradicts("agentId"), nil
-		}
-		elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: callArgs(j.ReputationRegistry, call, latest), Result: &stored})
+		elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: callArgs(j.ReputationRegistry, readFeedback, latest),
+			Result: &stored})
 	}
 	if err := c.batch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
-	for _, e := range elems[:2] {
+	for _, e := range elems[:needed] {
 		if e.Error != nil {
 			return Standing{}, c.unavailable(op, e.Error)
 		}
@@ -152,25 +166,43 @@ func (c *Client) checkLog(ctx context.Context, j job.Job, v Verify) (Standing, e
 		return Standing{}, c.unavailable("reading the head", errNoBlock)
 	case tooFarAhead(j.BlockNumber, uint64(head.Number)):
 		return contradicts("blockNumber"), nil
-	case r == nil:
-		return c.unmined(ctx, j, uint64(head.Number))
 	}
 
-	s, err := c.compare(j, r)
-	if err != nil || !s.Found {
+	var e erc8004.Event
+	var s Standing
+	switch {
+	case j.TransactionHash == (common.Hash{}):
+		e, s, err = c.searchEvent(ctx, j, uint64(head.Number))
+	case r == nil:
+		return c.unmined(ctx, j, uint64(head.Number))
+	default:
+		e, s = c.compare(j, r)
+	}
+	if err != nil || s.BlockHash == (common.Hash{}) {
 		return s, err
 	}
 	if j.Kind == job.KindNewFeedback {
-		// A revert or another shape only means that the registry does not tell.
-		answer := elems[len(elems)-1]
-		if _, isRevert := revertData(answer.Error); answer.Error != nil && !isRevert {
-			return Standing{}, c.unavailable("reading the feedback", answer.Error)
-		}
-		if f, err := erc8004.UnpackReadFeedback(stored); answer.Error == nil && err == nil {
-			s.Revoked = f.Revoked
+		if s, err = c.compareStored(j, e, s, stored, elems[needed].Error); err != nil || !s.Found {
+			return s, err
 		}
 	}
 	return c.depth(ctx, s, v, uint64(head.Number))
+}
+
+// compareStored adds to a feedback that was found whether it is revoked. answer and failure are what readFeedback
+// came to; a revert or another shape only means that the registry does not tell.
+func (c *Client) compareStored(j job.Job, e erc8004.Event, s Standing, answer []byte, failure error) (Standing, error) {
+	if _, isRevert := revertData(failure); failure != nil && !isRevert {
+		return Standing{}, c.unavailable("reading the feedback", failure)
+	}
+	var stored *erc8004.StoredFeedback
+	if f, err := erc8004.UnpackReadFeedback(answer); failure == nil && err == nil {
+		stored, s.Revoked = &f, f.Revoked
+	}
+	if field := lostDiffers(j, e, stored); field != "" {
+		return contradicts(field), nil
+	}
+	return s, nil
 }
 
 // unmined tells a transaction that may still come from one that does not exist.
@@ -191,13 +223,13 @@ func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing,
 }
 
 // compare finds the job's event among the logs of a receipt.
-func (c *Client) compare(j job.Job, r *receipt) (Standing, error) {
+func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
 	if r.failed() {
-		return contradicts("transactionHash"), nil
+		return erc8004.Event{}, contradicts("transactionHash")
 	}
 	sameBlock := j.BlockHash == r.BlockHash
 	if sameBlock && j.BlockNumber != 0 && j.BlockNumber != uint64(r.BlockNumber) {
-		return contradicts("blockNumber"), nil
+		return erc8004.Event{}, contradicts("blockNumber")
 	}
 	// If no log fits, the one that the job meant says best why: the log at its index, else one of the right kind.
 	why := "transactionHash"
@@ -212,18 +244,18 @@ func (c *Client) compare(j job.Job, r *receipt) (Standing, error) {
 			continue
 		}
 		e, err := erc8004.Decode(l)
-		if err != nil {
+		if err != nil || l.Removed {
 			continue
 		}
 		field := differs(j, e)
 		if field == "" {
-			return Standing{Found: true, BlockNumber: uint64(r.BlockNumber), BlockHash: r.BlockHash}, nil
+			return e, Standing{Found: true, BlockNumber: uint64(r.BlockNumber), BlockHash: r.BlockHash}
 		}
 		if at || field != "type" {
 			why = field
 		}
 	}
-	return contradicts(why), nil
+	return erc8004.Event{}, contradicts(why)
 }
 
 // depth adds to an event that was found how sure it is.

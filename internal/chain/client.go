@@ -20,8 +20,10 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// maxAnswer bounds one answer of the node over HTTP. A receipt or a range of logs is far below.
-const maxAnswer = 64 << 20
+// maxAnswer bounds one answer of the node. A receipt is far below; a range of logs is read in parts when it is above.
+const maxAnswer = 16 << 20
+
+var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 
 // Config says which node to ask.
 type Config struct {
@@ -33,6 +35,10 @@ type Config struct {
 	Timeout time.Duration
 	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is enough.
 	Confirmations uint64
+	// Registries are those of which Check takes events. It refuses every event if there are none.
+	Registries erc8004.Registries
+	// LogRange is how many of the newest blocks Check searches for the event of a job that does not say where it is.
+	LogRange uint64
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 }
@@ -44,6 +50,8 @@ type Client struct {
 	mask          *secret.Masker // of what in the URL may be a key
 	timeout       time.Duration
 	confirmations uint64
+	registries    erc8004.Registries
+	logRange      uint64
 	log           *slog.Logger
 	transport     *http.Transport
 
@@ -77,7 +85,9 @@ func New(cfg Config) (*Client, error) {
 		cfg.Logger = slog.Default()
 	}
 	return &Client{
-		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(keys(u)), timeout: cfg.Timeout, confirmations: cfg.Confirmations, log: cfg.Logger,
+		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(keys(u)), timeout: cfg.Timeout,
+		confirmations: cfg.Confirmations,
+		registries:    cfg.Registries, logRange: cfg.LogRange, log: cfg.Logger,
 		transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
 			MaxIdleConnsPerHost:   16,
@@ -136,7 +146,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 	node, err := rpc.DialOptions(ctx, c.url.Reveal(), rpc.WithHTTPClient(&http.Client{
 		Transport:     boundedTransport{c.transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}))
+	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
 	if err != nil {
 		return nil, c.unavailable("connecting", err)
 	}
@@ -297,7 +307,7 @@ type boundedBody struct {
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
+		return 0, errTooLarge
 	}
 	n, err := b.body.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)

@@ -1,9 +1,11 @@
 package chain
 
 import (
+	"cmp"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -36,28 +38,34 @@ func valueField(j job.Job) string {
 // differs names the job's field in which it differs from an event, "type" if it is another event altogether, "" if the event
 // is the job's.
 func differs(j job.Job, e erc8004.Event) string {
+	return cmp.Or(otherEvent(j, e), contentDiffers(j, e))
+}
+
+// otherEvent names the field that shows that an event is not the one that a job means, whatever its content.
+func otherEvent(j job.Job, e erc8004.Event) string {
 	if string(e.Kind) != string(j.Kind) {
 		return "type"
 	}
 	registry, field := emitter(j)
-	common := []same{{field, e.Address == registry}, {"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
+	compared := []same{{field, e.Address == registry}, {"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
 	if j.Kind == job.KindValidationResponse {
-		return first(append(common,
+		return first(append(compared,
 			same{"validatorAddress", e.Validator == j.ValidatorAddress},
 			same{"requestHash", e.RequestHash == j.RequestHash},
-			same{"response", e.Response == j.Response},
-			same{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
-			same{"responseHash", e.ResponseHash == j.ResponseHash},
-			same{"tag", sameText(e.Tag, j.Tag)},
 		)...)
 	}
-	common = append(common,
+	return first(append(compared,
 		same{"clientAddress", e.Client == j.ClientAddress},
 		same{"feedbackIndex", !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
-	)
+		same{"responder", e.Responder == j.Responder},
+	)...)
+}
+
+// contentDiffers names the field in which the content of a job's event is another one.
+func contentDiffers(j job.Job, e erc8004.Event) string {
 	switch j.Kind {
 	case job.KindNewFeedback:
-		return first(append(common,
+		return first(
 			same{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
 			same{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
 			same{"tag1", sameTag1(e, j.Tag1)},
@@ -65,18 +73,56 @@ func differs(j job.Job, e erc8004.Event) string {
 			same{"endpoint", sameText(e.Endpoint, j.Endpoint)},
 			same{"feedbackURI", sameText(e.FeedbackURI, j.FeedbackURI)},
 			same{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
-		)...)
+		)
 	case job.KindResponseAppended:
-		return first(append(common,
-			same{"responder", e.Responder == j.Responder},
+		return first(
 			same{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
 			same{"responseHash", e.ResponseHash == j.ResponseHash},
-		)...)
+		)
+	case job.KindValidationResponse:
+		return first(
+			same{"response", e.Response == j.Response},
+			same{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
+			same{"responseHash", e.ResponseHash == j.ResponseHash},
+			same{"tag", sameText(e.Tag, j.Tag)},
+		)
 	}
-	return first(common...)
+	return ""
 }
 
-// sameTag1 compares a tag with one of which the chain may have kept the hash only.
+// positionDiffers names what of the job's position the event contradicts. In another block than the job's, as after a
+// reorg, the event has another log index.
+func positionDiffers(j job.Job, e erc8004.Event) string {
+	sameHash, sameNumber := j.BlockHash == e.BlockHash, j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber
+	sameBlock := sameHash || j.BlockHash == (common.Hash{}) && sameNumber
+	return first(
+		same{"blockNumber", !sameHash || sameNumber},
+		same{"logIndex", j.LogIndex == nil || !sameBlock || *j.LogIndex == e.LogIndex},
+	)
+}
+
+// lostDiffers compares with what the registry stores, nil if it does not tell, what some forms of NewFeedback do not
+// say: the index, so that one event would pass for many, and a tag1 of which the hash is another one.
+func lostDiffers(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) string {
+	otherTag := e.Tag1Lost && crypto.Keccak256Hash([]byte(j.Tag1)) != e.Tag1Hash
+	switch {
+	case e.HasIndex && !otherTag:
+		return ""
+	case stored == nil && !e.HasIndex:
+		return "feedbackIndex"
+	case stored == nil:
+		return "tag1"
+	}
+	return first(
+		same{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
+		same{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
+		same{"tag1", sameText(stored.Tag1, j.Tag1)},
+		same{"tag2", sameText(stored.Tag2, j.Tag2)},
+	)
+}
+
+// sameTag1 compares a tag with one of which the log may have the hash only. That of a tag that a job could not hold
+// is another one: see lostDiffers.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {
 		return sameText(e.Tag1, tag)

@@ -66,7 +66,7 @@ func TestJobLineIsJSONWhateverTheStrings(t *testing.T) {
 	}
 	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1<<64 - 1, AgentID: new(big.Int).Lsh(big.NewInt(1), 255), Value: big.NewInt(-1),
 		Tag1: all.String(), Tag2: `","x":"`, Address: common.Address{1}, Client: common.Address{2}}
-	text, err := JobLine(e, 1, erc8004.Deployment{Identity: common.Address{3}}, 1)
+	text, err := JobLine(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1)
 	if err != nil || !json.Valid(text) {
 		t.Fatalf("%s, %v", text, err)
 	}

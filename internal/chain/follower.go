@@ -59,14 +59,6 @@ type anchor struct {
 // maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the oldest.
 const maxAnchors = 256
 
-// logFilter is the parameter of eth_getLogs.
-type logFilter struct {
-	Address   []common.Address `json:"address"`
-	Topics    [][]common.Hash  `json:"topics"`
-	FromBlock hexutil.Uint64   `json:"fromBlock"`
-	ToBlock   hexutil.Uint64   `json:"toBlock"`
-}
-
 // errMoved says that the chain changed while a range was being read.
 var errMoved = errors.New("the chain reorganised while it was read")
 
@@ -220,38 +212,20 @@ func (f *Follower) rewind(ctx context.Context) error {
 	return nil
 }
 
-// logs reads the logs from the next block to end. The same request asks for end again: behind one address may be several nodes,
-// and one that lags would answer with the logs that it has, which are fewer.
+// logs reads the logs from the next block to end.
 func (f *Follower) logs(ctx context.Context, end block) ([]types.Log, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
-	var logs []types.Log
-	var again *block
-	elems := []rpc.BatchElem{
-		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
-		{Method: "eth_getBlockByNumber", Args: []any{end.Number, false}, Result: &again},
+	logs, last, err := f.client.readLogs(ctx, filter)
+	if err == nil && last.Hash != end.Hash {
+		err = errMoved
 	}
-	op := fmt.Sprintf("reading the logs of blocks %d to %d", f.next, uint64(end.Number))
-	if err := f.client.batch(ctx, op, elems); err != nil {
-		return nil, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return nil, f.client.unavailable(op, e.Error)
-		}
-	}
-	if again == nil || again.Hash != end.Hash {
-		return nil, errMoved
-	}
-	return logs, nil
+	return logs, err
 }
 
-// narrow asks for fewer blocks next time when the node, rather than the way to it, refused. Nodes bound ranges and answers
-// in different ways and words.
+// narrow asks for fewer blocks next time when that may help.
 func (f *Follower) narrow(err error) (more bool, _ error) {
-	var refused *rpcError
-	var status *statusError
-	if f.width > 1 && (errors.As(err, &refused) || errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded)) {
+	if f.width > 1 && isRefusedRange(err) {
 		f.width = max(f.width/2, 1)
 	}
 	return false, err

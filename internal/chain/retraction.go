@@ -102,15 +102,15 @@ func (c *Client) findVanished(ctx context.Context, j job.Job, lastIndex []byte, 
 
 // blockFilter is the parameter of eth_getLogs for one block, canonical or not.
 type blockFilter struct {
-	BlockHash common.Hash    `json:"blockHash"`
-	Address   common.Address `json:"address"`
-	Topics    []any          `json:"topics"`
+	BlockHash common.Hash     `json:"blockHash"`
+	Address   common.Address  `json:"address"`
+	Topics    [][]common.Hash `json:"topics"`
 }
 
-// vanishedFilter selects the client's feedback for the agent in the named block; every form of NewFeedback indexes both.
+// vanishedFilter selects the client's feedback for the agent in the named block.
 func vanishedFilter(j job.Job) blockFilter {
-	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: []any{
-		erc8004.Topics(erc8004.NewFeedback), common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes())}}
+	j.Kind = job.KindNewFeedback
+	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: eventTopics(j)}
 }
 
 // hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client alone.

@@ -47,8 +47,11 @@ func TestCheckRetraction(t *testing.T) {
 		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), contradicts("feedbackIndex")},
 		"unknown, without number":    {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 0 }), contradicts("blockNumber")},
 		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), contradicts("blockNumber")},
-		"another identity registry":  {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }), contradicts("identityRegistry")},
-		"another registry":           {with(vanished, func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation }), contradicts("reputationRegistry")},
+		"another identity registry": {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }),
+			Standing{Disagrees: "identityRegistry", Unlisted: true}},
+		"another registry": {with(vanished,
+			func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation }),
+			Standing{Disagrees: "reputationRegistry", Unlisted: true}},
 	} {
 		if got := w.check(c.job, VerifyReceipt); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
@@ -58,6 +61,7 @@ func TestCheckRetraction(t *testing.T) {
 		t.Errorf("off: %+v", got)
 	}
 	var away *UnavailableError
+	w.client.registries.Reputation = append(w.client.registries.Reputation, common.Address{9})
 	nobody := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
 	if _, err := w.client.Check(w.ctx, nobody, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("no contract: %v", err)

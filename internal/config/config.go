@@ -59,6 +59,7 @@ type Config struct {
 
 	RedisIntake   string
 	VerifyEvent   string
+	LogRange      int
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
 	DataDir       string
 	CacheDir      string
@@ -80,9 +81,9 @@ const maxFile = 64 << 10
 // Chain is what is known of one chain.
 type Chain struct {
 	ID         uint64
-	RPCURL     secret.Secret // zero: deliveries that need the chain are held, chain_unconfigured
-	Registries erc8004.Deployment
-	Known      bool // the identity and reputation registries are known or configured
+	RPCURL     secret.Secret      // zero: deliveries that need the chain are held, chain_unconfigured
+	Registries erc8004.Registries // whose events count
+	Known      bool               // the identity and reputation registries are known or configured
 }
 
 // Error names the variable and says what it takes.
@@ -198,7 +199,7 @@ func (c *Config) readChains(env map[string]string) (faults []error) {
 
 func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	chain := Chain{ID: id}
-	chain.Registries, _ = erc8004.Known(id)
+	chain.Registries, _ = erc8004.Listed(id)
 	rpc := fmt.Sprint(rpcPrefix, id)
 	text, source, err := value(rpc, true, env)
 	switch {
@@ -213,22 +214,22 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	}
 	for _, r := range []struct {
 		prefix string
-		addr   *common.Address
+		listed *[]common.Address
 	}{{identityPrefix, &chain.Registries.Identity}, {reputationPrefix, &chain.Registries.Reputation},
 		{validationPrefix, &chain.Registries.Validation}} {
 		name := fmt.Sprint(r.prefix, id)
 		if env[name] == "" {
 			continue
 		}
-		addr, problem := parseAddress(env[name])
+		listed, problem := parseAddresses(env[name])
 		if problem != "" {
 			faults = append(faults, &Error{name, problem})
 			continue
 		}
-		*r.addr = addr
-		c.note(name, addr.Hex(), "environment")
+		*r.listed = listed
+		c.note(name, joinAddresses(listed), "environment")
 	}
-	chain.Known = chain.Registries.Identity != (common.Address{}) && chain.Registries.Reputation != (common.Address{})
+	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
 	c.Chains[id] = chain
 	return faults
 }
@@ -236,6 +237,30 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 func isRPC(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
+}
+
+// parseAddresses reads a list of at least one address.
+func parseAddresses(s string) (listed []common.Address, problem string) {
+	parts := strings.Split(s, ",")
+	for i, part := range parts {
+		addr, problem := parseAddress(strings.TrimSpace(part))
+		if problem != "" && len(parts) > 1 {
+			problem = fmt.Sprintf("address %d %s", i+1, problem)
+		}
+		if problem != "" {
+			return nil, problem
+		}
+		listed = append(listed, addr)
+	}
+	return listed, ""
+}
+
+func joinAddresses(listed []common.Address) string {
+	texts := make([]string, len(listed))
+	for i, a := range listed {
+		texts[i] = a.Hex()
+	}
+	return strings.Join(texts, ",")
 }
 
 // parseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55).
@@ -322,13 +347,21 @@ func (c *Config) Public() map[string]string {
 	return public
 }
 
-// Registries gives the registries of a chain: configured ones, the rest from the known deployment. A zero address is one that
-// is neither. False when the chain lacks the identity or the reputation registry.
+// Registries gives the usual registries of a chain: the first configured ones, the rest from the known deployment. A
+// zero address is one that is neither. False when the chain lacks the identity or the reputation registry.
 func (c *Config) Registries(chainID uint64) (erc8004.Deployment, bool) {
+	listed, _ := c.ListedRegistries(chainID)
+	d := listed.Default()
+	return d, d.Identity != (common.Address{}) && d.Reputation != (common.Address{})
+}
+
+// ListedRegistries gives all registries of a chain whose events count. False when nothing is known of the chain; one
+// with settings lacks what they do not list.
+func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 	if chain, ok := c.Chains[chainID]; ok {
-		return chain.Registries, chain.Known
+		return chain.Registries, true
 	}
-	return erc8004.Known(chainID)
+	return erc8004.Listed(chainID)
 }
 
 // MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that of the chain's

@@ -60,6 +60,7 @@ func TestDefaults(t *testing.T) {
 		{"HERALD_RETENTION", c.Retention, 90 * 24 * time.Hour}, {"HERALD_ENDPOINT_INFLIGHT", c.EndpointInflight, 4},
 		{"HERALD_ENDPOINT_RATE", c.EndpointRate, 100}, {"HERALD_EXPIRY", c.Expiry, 30 * 24 * time.Hour}, {"HERALD_ALLOW_HTTP", c.AllowHTTP, false},
 		{"HERALD_HASH_POLICY", c.HashPolicy, "strict"}, {"HERALD_BINDING", c.Binding, "warn"}, {"HERALD_VERIFY_EVENT", c.VerifyEvent, ""},
+		{"HERALD_LOG_RANGE", c.LogRange, 10_000},
 		{"HERALD_LOG_LEVEL", c.LogLevel, "info"}, {"HERALD_LOG_FORMAT", c.LogFormat, "text"},
 		{"HERALD_RETRY_SCHEDULE", fmt.Sprint(c.RetrySchedule), "[1s 2s 4s 30s 2m0s 10m0s 30m0s 2h0m0s 5h0m0s 10h0m0s]"},
 	} {
@@ -121,7 +122,9 @@ func TestTakes(t *testing.T) {
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
 		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURL.Reveal() }, "https://k:s@rpc.example/key"},
 		{[]string{"RPC_URL_31337=ws://127.0.0.1:8545", "IDENTITY_REGISTRY_31337=" + oneAddress, "REPUTATION_REGISTRY_31337=" + mixedAddress},
-			func(c *Config) any { return fmt.Sprint(c.Chains[31337].Known, c.Chains[31337].Registries.Reputation) }, "true " + mixedAddress},
+			func(c *Config) any {
+				return fmt.Sprint(c.Chains[31337].Known, c.Chains[31337].Registries.Reputation[0])
+			}, "true " + mixedAddress},
 	} {
 		if got := v.got(load(t, v.environ...)); got != v.want {
 			t.Errorf("%q: got %v, want %v", v.environ, got, v.want)
@@ -201,6 +204,9 @@ func TestRefuses(t *testing.T) {
 		{[]string{"RPC_URL_1=https://h/a", "RPC_URL_1_FILE=/x"}, "RPC_URL_1: is set, and RPC_URL_1_FILE too"},
 		{[]string{"IDENTITY_REGISTRY_1=0x11"}, "IDENTITY_REGISTRY_1: is not an address"},
 		{[]string{"IDENTITY_REGISTRY_1=" + oneAddress[2:]}, "IDENTITY_REGISTRY_1: is not an address"},
+		{[]string{"REPUTATION_REGISTRY_1=" + oneAddress + ",0x12"}, "REPUTATION_REGISTRY_1: address 2 is not an address"},
+		{[]string{"IDENTITY_REGISTRY_1=" + oneAddress + ","}, "IDENTITY_REGISTRY_1: address 2 is not an address"},
+		{[]string{"HERALD_LOG_RANGE=500001"}, "HERALD_LOG_RANGE: must be a number from 0 to 500000"},
 		{[]string{"REPUTATION_REGISTRY_1=0x8004a169FB4a3325136EB29fA0ceB6D2e539a432"}, "REPUTATION_REGISTRY_1: has a wrong checksum (EIP-55)"},
 		{[]string{"VALIDATION_REGISTRY_1=0x" + strings.Repeat("0", 40)}, "VALIDATION_REGISTRY_1: is the zero address"},
 		{[]string{"IDENTITY_REGISTRY_1_FILE=/x"}, "IDENTITY_REGISTRY_1_FILE: must end in a chain id"},
@@ -294,6 +300,24 @@ func TestRegistries(t *testing.T) {
 			t.Errorf("chain %d: got %v, %v", v.chain, got, ok)
 		}
 	}
+	c = load(t, "REPUTATION_REGISTRY_11155111="+oneAddress+", "+mixedAddress)
+	sepolia, _ := erc8004.Listed(11155111)
+	listed, ok := c.ListedRegistries(11155111)
+	if want := []common.Address{one, common.HexToAddress(mixedAddress)}; !ok || !slices.Equal(listed.Reputation, want) ||
+		!slices.Equal(listed.Identity, sepolia.Identity) || len(sepolia.Identity) != 2 || listed.Default().Reputation != one {
+		t.Errorf("a list of registries: %+v", listed)
+	}
+	if got, ok := c.ListedRegistries(8453); !ok || got.Default() != known {
+		t.Errorf("a known chain without settings: %+v", got)
+	}
+	if got, ok := load(t, "RPC_URL_31337=https://h").ListedRegistries(31337); !ok ||
+		got.Default() != (erc8004.Deployment{}) {
+		t.Errorf("a chain with an RPC URL alone: %+v, %v", got, ok)
+	}
+	if got, ok := c.ListedRegistries(31337); ok {
+		t.Errorf("a chain of which nothing is known: %+v", got)
+	}
+	c = load(t, "RPC_URL_1=https://h")
 	mainnet, _ := erc8004.Known(1)
 	if got, ok := c.Registries(1); got != mainnet || !ok || !c.Chains[1].Known {
 		t.Errorf("chain 1: got %v, %v", got, ok)

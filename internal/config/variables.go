@@ -92,8 +92,14 @@ func variables() []variable {
 			"(an old ActionJob: an endpoint or server_url) is refused, since whoever may write to Redis could send any event anywhere. on: all " +
 			"are taken. off: none; they go to asynq's archive.", false,
 			oneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
-		{"HERALD_VERIFY_EVENT", "", "receipt: the event must be in its transaction's receipt (default where the chain has an RPC URL). finalized: and its block final. off: jobs are believed.", false,
+		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says it (default where the " +
+			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see HERALD_LOG_RANGE. " +
+			"finalized: and its block final. off, or without an RPC URL: jobs are believed, but for the registries that they name.", false,
 			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
+		{"HERALD_LOG_RANGE", "10000", "How many of a chain's newest blocks are searched (eth_getLogs) for the event of a job that gives " +
+			"neither transactionHash nor blockNumber. What is not found there is rejected (event_not_found), though it be older; 0: all " +
+			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
+			number(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
 		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
@@ -121,9 +127,11 @@ func Docs() []Doc {
 	}
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain. Without it deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
-		Doc{identityPrefix + "<chainId>", "known address", "IdentityRegistry of a chain."},
-		Doc{reputationPrefix + "<chainId>", "known address", "ReputationRegistry of a chain."},
-		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain."})
+		Doc{identityPrefix + "<chainId>", "known address", "IdentityRegistry of a chain, or several, separated by commas; a job that names " +
+			"none means the first. Agents of others are refused."},
+		Doc{reputationPrefix + "<chainId>", "known address", "ReputationRegistry of a chain, or several, likewise. Events of others do not " +
+			"count: a job that names one is refused (enqueue), or rejected (event_not_found) if it was accepted before."},
+		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain, or several, likewise."})
 }
 
 func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {

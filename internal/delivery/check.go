@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
@@ -56,12 +58,8 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case !s.Found && isRetraction(a.job):
-		return "", retry.Fail(retry.EventNotFound, refuseRetraction(a.job, s.Disagrees))
-	case !s.Found && s.Disagrees != "":
-		return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees))
 	case !s.Found:
-		return "", retry.Fail(retry.EventNotFound, "the chain has no such event")
+		return "", retry.Fail(retry.EventNotFound, describeRefusal(a.job, s))
 	case s.Revoked && a.job.Kind == job.KindNewFeedback:
 		return "", retry.Fail(retry.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
@@ -74,6 +72,27 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 
 func isRetraction(j job.Job) bool {
 	return j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg
+}
+
+// describeRefusal says why an event is refused.
+func describeRefusal(j job.Job, s chain.Standing) string {
+	switch {
+	case s.Unlisted:
+		variable := map[string]string{"identityRegistry": "IDENTITY", "reputationRegistry": "REPUTATION",
+			"validationRegistry": "VALIDATION"}[s.Disagrees]
+		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
+			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
+	case isRetraction(j):
+		return refuseRetraction(j, s.Disagrees)
+	case s.Disagrees == "":
+		return "the chain has no such event"
+	case j.TransactionHash != (common.Hash{}) || s.Disagrees != "transactionHash":
+		return fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees)
+	case s.SearchedTo == 0:
+		return "the job has no transactionHash, which is needed to find its event: HERALD_LOG_RANGE is 0"
+	}
+	return fmt.Sprintf("blocks %d to %d have no such event, and the job has no transactionHash, "+
+		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
 }
 
 // refuseRetraction says why a retraction is refused, by the field that the chain contradicts.

@@ -123,7 +123,9 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.queue.Close() })
-	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()), Logger: w.logger()}); err != nil {
+	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()),
+		Registries: w.net.Deployment().Registries(),
+		LogRange:   1000, Logger: w.logger()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.chain.Close)
@@ -137,7 +139,9 @@ func (w *world) logger() *slog.Logger {
 }
 
 func (w *world) limits() job.Limits {
-	return job.Limits{MaxTimeout: 5 * time.Second, Registries: func(id uint64) (erc8004.Deployment, bool) { return w.net.Deployment(), id == w.net.ChainID() }}
+	return job.Limits{MaxTimeout: 5 * time.Second, Registries: func(id uint64) (erc8004.Registries, bool) {
+		return w.net.Deployment().Registries(), id == w.net.ChainID()
+	}}
 }
 
 // worker is one worker process' inside.

@@ -96,7 +96,8 @@ func TestNodesAreTold(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			k := w.impatient()
-			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: shortWait, Logger: w.logger()}))
+			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: shortWait,
+				Registries: w.net.Deployment().Registries(), Logger: w.logger()}))
 			t.Cleanup(node.Close)
 			k.chains[w.net.ChainID()] = node
 			d, line, task := w.told(k, w.handOut("https://agent.example/mcp"))

@@ -131,6 +131,15 @@ func (n *Net) Receipt(ctx context.Context, tx common.Hash) (*types.Receipt, erro
 	}
 }
 
+// Create deploys a contract, as anybody may.
+func (n *Net) Create(ctx context.Context, from Account, code []byte) (common.Address, error) {
+	receipt, err := n.transact(ctx, from, nil, code)
+	if err != nil {
+		return common.Address{}, fmt.Errorf("devnet: deploying a contract: %w", err)
+	}
+	return receipt.ContractAddress, nil
+}
+
 // transact sends a transaction, mines a block and returns the receipt.
 func (n *Net) transact(ctx context.Context, from Account, to *common.Address, data []byte) (*types.Receipt, error) {
 	n.mu.Lock()

@@ -150,11 +150,7 @@ func (n *Net) deploy(ctx context.Context) error {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
 	create := func(bytecode string) (common.Address, error) {
-		receipt, err := n.transact(ctx, deployer, nil, common.FromHex(bytecode))
-		if err != nil {
-			return common.Address{}, err
-		}
-		return receipt.ContractAddress, nil
+		return n.Create(ctx, deployer, common.FromHex(bytecode))
 	}
 	var err error
 	if n.deployment.Identity, err = create(registry.IdentityRegistryMetaData.Bin); err != nil {

@@ -44,15 +44,6 @@ func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
 // UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
 func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackUint64(ret, "getLastIndex") }
 
-// PackGetResponseCount encodes getResponseCount(uint256,address,uint64,address[]) for one responder.
-func PackGetResponseCount(agentID *big.Int, client common.Address, feedbackIndex uint64, responder common.Address) ([]byte, error) {
-	return pack([4]byte{0x6e, 0x04, 0xca, 0xcd}, agentID, addressWord(client), uintWord(feedbackIndex),
-		uintWord(4*wordSize), uintWord(1), addressWord(responder))
-}
-
-// UnpackGetResponseCount decodes the number of responses.
-func UnpackGetResponseCount(ret []byte) (uint64, error) { return unpackUint64(ret, "getResponseCount") }
-
 // PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
 	return pack([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, addressWord(client), uintWord(feedbackIndex))
@@ -92,34 +83,6 @@ func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
 		return StoredFeedback{}, fmt.Errorf("decoding the answer of readFeedback: %w", err)
 	}
 	return f, nil
-}
-
-// PackGetValidationStatus encodes getValidationStatus(bytes32).
-func PackGetValidationStatus(requestHash common.Hash) []byte {
-	return append([]byte{0xff, 0x2f, 0xeb, 0xfc}, requestHash[:]...)
-}
-
-// ValidationStatus is the newest response to a validation request.
-type ValidationStatus struct {
-	Validator    common.Address
-	AgentID      *big.Int
-	Response     uint8
-	ResponseHash common.Hash
-	Tag          string
-	LastUpdate   *big.Int // seconds since 1970
-}
-
-// UnpackGetValidationStatus decodes the current form, (address,uint256,uint8,bytes32,string,uint256).
-func UnpackGetValidationStatus(ret []byte) (ValidationStatus, error) {
-	w := newWords(ret)
-	s := ValidationStatus{
-		Validator: w.address(0, "validatorAddress"), AgentID: w.uint256(1, "agentId"), Response: w.uint8(2, "response"),
-		ResponseHash: w.hash(3, "responseHash"), Tag: w.string(4, "tag"), LastUpdate: w.uint256(5, "lastUpdate"),
-	}
-	if err := w.failure(); err != nil {
-		return ValidationStatus{}, fmt.Errorf("decoding the answer of getValidationStatus: %w", err)
-	}
-	return s, nil
 }
 
 // IsNonexistentToken says whether revert data is ERC721NonexistentToken(uint256) of ERC-6093, which is how a registry says

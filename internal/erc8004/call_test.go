@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +37,7 @@ func deployedABI(t testing.TB, name string) abi.ABI {
 func TestCallsFollowTheDeployedABIs(t *testing.T) {
 	t.Parallel()
 	identity, reputation, validation := deployedABI(t, "IdentityRegistry"), deployedABI(t, "ReputationRegistry"), deployedABI(t, "ValidationRegistry")
-	id, client, responder := new(big.Int).Lsh(big.NewInt(3), 254), common.HexToAddress("0xc1"), common.HexToAddress("0xc2")
+	id, client := new(big.Int).Lsh(big.NewInt(3), 254), common.HexToAddress("0xc1")
 	must := func(b []byte, err error) []byte {
 		t.Helper()
 		if err != nil {
@@ -56,8 +57,6 @@ func TestCallsFollowTheDeployedABIs(t *testing.T) {
 		{"getIdentityRegistry", validation, nil, PackGetIdentityRegistry()},
 		{"getLastIndex", reputation, []any{id, client}, must(PackGetLastIndex(id, client))},
 		{"readFeedback", reputation, []any{id, client, uint64(1 << 63)}, must(PackReadFeedback(id, client, 1<<63))},
-		{"getResponseCount", reputation, []any{id, client, uint64(7), []common.Address{responder}}, must(PackGetResponseCount(id, client, 7, responder))},
-		{"getValidationStatus", validation, []any{common.HexToHash("0x12")}, PackGetValidationStatus(common.HexToHash("0x12"))},
 	} {
 		if want := must(test.abi.Pack(test.name, test.args...)); !bytes.Equal(test.got, want) {
 			t.Errorf("%s: %x, want %x", test.name, test.got, want)
@@ -76,11 +75,6 @@ func TestCallsFollowTheDeployedABIs(t *testing.T) {
 	out = must(identity.Methods["ownerOf"].Outputs.Pack(client))
 	if got, err := UnpackOwnerOf(out); err != nil || got != client {
 		t.Errorf("ownerOf %s, %v", got, err)
-	}
-	out = must(validation.Methods["getValidationStatus"].Outputs.Pack(client, id, uint8(88), [32]byte{1}, "tag", big.NewInt(1770000000)))
-	want := ValidationStatus{Validator: client, AgentID: id, Response: 88, ResponseHash: common.Hash{1}, Tag: "tag", LastUpdate: big.NewInt(1770000000)}
-	if got, err := UnpackGetValidationStatus(out); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("getValidationStatus %+v, %v", got, err)
 	}
 	nonexistent := identity.Errors["ERC721NonexistentToken"]
 	if revert := append(nonexistent.ID[:4:4], id.FillBytes(make([]byte, 32))...); !IsNonexistentToken(revert) {
@@ -136,7 +130,6 @@ func FuzzUnpack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ret []byte) {
 		_, _ = UnpackTokenURI(ret)
 		_, _ = UnpackReadFeedback(ret)
-		_, _ = UnpackGetValidationStatus(ret)
 		_, _ = UnpackOwnerOf(ret)
 		_, _ = UnpackGetLastIndex(ret)
 	})
@@ -152,6 +145,13 @@ func TestKnownDeployments(t *testing.T) {
 	old, okOld := Legacy(11155111)
 	if !ok || !okOld || sepolia == old || sepolia == base {
 		t.Errorf("Sepolia: %+v, %+v", sepolia, old)
+	}
+	if got, ok := Listed(11155111); !ok || got.Default() != sepolia || !slices.Equal(got.Reputation,
+		[]common.Address{sepolia.Reputation, old.Reputation}) {
+		t.Errorf("listed on Sepolia: %+v", got)
+	}
+	if got, ok := Listed(998); ok || !reflect.DeepEqual(got, Registries{}) {
+		t.Errorf("listed where all is legacy: %+v", got)
 	}
 	if _, ok := Known(31337); ok {
 		t.Error("a development chain has known registries")

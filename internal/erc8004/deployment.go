@@ -9,6 +9,47 @@ type Deployment struct {
 	Validation common.Address
 }
 
+// Registries are the registries of one chain whose events count, of each kind the usual one first. Anybody can deploy
+// a contract that emits what it likes, so that the event of another contract shows nothing.
+type Registries struct {
+	Identity   []common.Address
+	Reputation []common.Address
+	Validation []common.Address
+}
+
+// Default returns the registries that a job means that names none.
+func (r Registries) Default() Deployment {
+	usual := func(listed []common.Address) common.Address {
+		if len(listed) == 0 {
+			return common.Address{}
+		}
+		return listed[0]
+	}
+	return Deployment{Identity: usual(r.Identity), Reputation: usual(r.Reputation), Validation: usual(r.Validation)}
+}
+
+// Registries lists what a deployment has.
+func (d Deployment) Registries() Registries {
+	list := func(a common.Address) []common.Address {
+		if a == (common.Address{}) {
+			return nil
+		}
+		return []common.Address{a}
+	}
+	return Registries{Identity: list(d.Identity), Reputation: list(d.Reputation), Validation: list(d.Validation)}
+}
+
+// Listed returns the registries of a chain that has known ones: those, and after them the legacy ones.
+func Listed(chainID uint64) (_ Registries, known bool) {
+	d, known := Known(chainID)
+	r, old := d.Registries(), Registries{}
+	if legacy, ok := Legacy(chainID); ok && known {
+		old = legacy.Registries()
+	}
+	return Registries{append(r.Identity, old.Identity...), append(r.Reputation, old.Reputation...), append(r.Validation,
+		old.Validation...)}, known
+}
+
 // Known returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts list them. They
 // have the same addresses on every mainnet, and others that are the same on every testnet.
 func Known(chainID uint64) (Deployment, bool) {

@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -17,6 +18,15 @@ const (
 	zeroHash    = "0x0000000000000000000000000000000000000000000000000000000000000000"
 	mixedHex    = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432" // its checksum is right
 )
+
+// mainnetRegistries are the fields and addresses of a mainnet's registries, in order.
+func mainnetRegistries() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		_ = yield("identityRegistry", mixedHex) && yield("reputationRegistry",
+			"0x8004BAa17C55a88189AE136b182e5fdA19dE9b63") &&
+			yield("validationRegistry", "0x8004Cc8439f36fd5F9F049D9fF86523Df6dAAB58")
+	}
+}
 
 // raw is JSON as it stands: numbers in spellings that Go would not write.
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
@@ -78,8 +88,8 @@ func (g *generator) valid(turn int) map[string]any {
 		return g.old(k)
 	}
 	m := map[string]any{"type": string(k), "chainId": g.number("8453", "1", "0008453"), "agentId": g.number("0", "42", "-0", strings.Repeat("7", 77))}
-	for _, name := range []string{"identityRegistry", "reputationRegistry", "validationRegistry"} {
-		g.some(m, name, g.address())
+	for name, address := range mainnetRegistries() {
+		g.some(m, name, pick(g, address, strings.ToLower(address)))
 	}
 	g.some(m, "blockNumber", g.number("0", "41700000", "9223372036854775807"))
 	g.some(m, "blockHash", pick(g, blockHex, zeroHash))
@@ -263,7 +273,10 @@ func neighbours(m map[string]any) (lines [][]byte) {
 func wholeJobs() []string {
 	const web = `{"transport":"http","url":"https://a.example/mcp","headers":{"X-Key":"a"},"command":null,"args":null}`
 	const all = `"toolName":"agent.receiveX","includeFileContent":true,"verifyFileHash":false,"payloadTemplate":{"a":"b"},"timeoutMs":5000`
-	registries := []string{`identityRegistry="` + mixedHex + `"`, `reputationRegistry="` + mixedHex + `"`, `validationRegistry="` + mixedHex + `"`}
+	var registries []string
+	for name, address := range mainnetRegistries() {
+		registries = append(registries, name+`="`+address+`"`)
+	}
 	oldResponse := []string{`event_type="ResponseAppended"`, `responder="` + clientHex + `"`, `response_uri="x"`, `response_hash="` + hashHex + `"`}
 	inEvent := func(changes ...string) string {
 		line := oldJob("", append(changes, oldResponse...)...)

@@ -85,8 +85,10 @@ func TestConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ a, b, field string }{
 		"same": {feedback(), feedback(), ""},
-		"elsewhere": {feedback(), feedback("blockNumber=1", `blockHash="`+hash4+`"`, "timestamp=5", "logIndex=9", `transactionHash="`+hash4+`"`,
-			`action={"timeoutMs":1000}`, `meta={"a":1}`, `identityRegistry="`+clientHex+`"`), ""},
+		"elsewhere": {feedback("chainId=11155111"), feedback("chainId=11155111", "blockNumber=1", `blockHash="`+hash4+`"`,
+			"timestamp=5", "logIndex=9",
+			`transactionHash="`+hash4+`"`, `action={"timeoutMs":1000}`, `meta={"a":1}`,
+			`identityRegistry="0x8004a6090Cd10A7288092483047B097295Fb8847"`), ""},
 		"score and its value": {feedback(`value=95`, `valueDecimals=0`), feedback("value=", "valueDecimals=", "score=95"), ""},
 		"value":               {feedback(), feedback(`value="9978"`), "value"},
 		"valueDecimals":       {feedback(), feedback(`valueDecimals=3`), "valueDecimals"},

@@ -22,9 +22,9 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// Tools widens what a job may name beyond agent.receive* and its aliases; exact names.
 	Tools []string
-	// Registries gives a chain's registries when the job does not. Default: the known deployments. A zero address is one that
-	// the chain does not have.
-	Registries func(chainID uint64) (erc8004.Deployment, bool)
+	// Registries lists the registries of a chain; a job may name no others, and means the first of each kind if it names
+	// none. False: nothing is known of the chain, and what the job names is taken. Default: the known deployments.
+	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
 // Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the field.
@@ -36,7 +36,7 @@ func Parse(line []byte, l Limits) (Job, error) {
 		l.MaxTimeout = 30 * time.Second
 	}
 	if l.Registries == nil {
-		l.Registries = erc8004.Known
+		l.Registries = erc8004.Listed
 	}
 	if len(line) > MaxBytes {
 		return Job{}, tooLong(int64(len(line)), MaxBytes)
@@ -161,26 +161,32 @@ func (s *scan) missing(own fields) *Refusal {
 	return nil
 }
 
-// registries reads the addresses, or takes those of the chain. What a kind needs must be known in the end; others are kept
-// when they are given, so that an enqueuer may send the same three with every job.
+// registries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be the
+// chain's; others are kept when they are given, so that an enqueuer may send the same three with every job.
 func (s *scan) registries(j *Job) {
-	known, _ := s.limits.Registries(j.ChainID)
-	take := func(name string, fallback common.Address, needed bool) common.Address {
-		if s.has(name) {
-			return s.address(name)
+	listed, known := s.limits.Registries(j.ChainID)
+	take := func(name, setting string, listed []common.Address, needed bool) common.Address {
+		if !s.has(name) {
+			if needed && len(listed) == 0 {
+				s.fail(refuse(s.at(name), "is missing, and chain %d has no known one", j.ChainID))
+			}
+			if !needed || len(listed) == 0 {
+				return common.Address{}
+			}
+			return listed[0]
 		}
-		if !needed {
-			return common.Address{}
+		a := s.address(name)
+		if needed && known && !slices.Contains(listed, a) {
+			s.fail(refuse(s.at(name), "%s is not among the registries of chain %d: if its events are to count, list it in %s_%d",
+				a, j.ChainID, setting, j.ChainID))
 		}
-		if fallback == (common.Address{}) {
-			s.fail(refuse(s.at(name), "is missing, and chain %d has no known one", j.ChainID))
-		}
-		return fallback
+		return a
 	}
 	validation := j.Kind == KindValidationResponse
-	j.IdentityRegistry = take("identityRegistry", known.Identity, true)
-	j.ReputationRegistry = take("reputationRegistry", known.Reputation, !validation && j.Kind != KindAgentUpdated)
-	j.ValidationRegistry = take("validationRegistry", known.Validation, validation)
+	j.IdentityRegistry = take("identityRegistry", "IDENTITY_REGISTRY", listed.Identity, true)
+	j.ReputationRegistry = take("reputationRegistry", "REPUTATION_REGISTRY", listed.Reputation, !validation &&
+		j.Kind != KindAgentUpdated)
+	j.ValidationRegistry = take("validationRegistry", "VALIDATION_REGISTRY", listed.Validation, validation)
 }
 
 // event reads what the kind itself says.

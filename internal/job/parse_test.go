@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 const (
@@ -275,12 +276,53 @@ func TestParseRefuses(t *testing.T) {
 
 func TestParseLimits(t *testing.T) {
 	t.Parallel()
-	l := Limits{MaxTimeout: 5 * time.Second, Tools: []string{"wallet.send"}, Registries: func(id uint64) (erc8004.Deployment, bool) {
-		return erc8004.Deployment{Identity: mustParse(t, feedback()).ClientAddress, Reputation: mustParse(t, feedback()).ClientAddress}, id == 31337
-	}}
+	l := Limits{MaxTimeout: 5 * time.Second, Tools: []string{"wallet.send"},
+		Registries: func(id uint64) (erc8004.Registries, bool) {
+			client := mustParse(t, feedback()).ClientAddress
+			return erc8004.Deployment{Identity: client, Reputation: client}.Registries(), id == 31337
+		}}
 	j, err := Parse([]byte(feedback(`chainId=31337`, `action={"toolName":"wallet.send","timeoutMs":6000}`)), l)
 	if err != nil || j.Action.ToolName != "wallet.send" || j.Action.TimeoutMs != 5000 || j.ReputationRegistry.Hex() != clientHex {
 		t.Errorf("got %+v, %v", j, err)
+	}
+}
+
+// TestParseRegistries: a forger can deploy a registry that emits what a job says.
+func TestParseRegistries(t *testing.T) {
+	t.Parallel()
+	const legacy, reputation = "0x8004bd8daB57f14Ed299135749a5CB5c42d341BF", `reputationRegistry="`
+	only := Limits{Registries: func(uint64) (erc8004.Registries, bool) {
+		return erc8004.Registries{Identity: []common.Address{common.HexToAddress(clientHex)}}, true
+	}}
+	own := reputation + clientHex + `"`
+	for name, c := range map[string]struct {
+		line   string
+		limits Limits
+		path   string
+	}{
+		"the chain's":    {feedback(reputation + "0x8004BAa17C55a88189AE136b182e5fdA19dE9b63" + `"`), Limits{}, ""},
+		"its legacy one": {feedback("chainId=84532", reputation+legacy+`"`), Limits{}, ""},
+		"another chain's": {feedback("chainId=84532", reputation+"0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"+`"`),
+			Limits{}, "reputationRegistry"},
+		"a forger's":               {feedback(own), Limits{}, "reputationRegistry"},
+		"a forger's identity":      {feedback(`identityRegistry="` + clientHex + `"`), Limits{}, "identityRegistry"},
+		"a forger's validation":    {validation(`validationRegistry="` + clientHex + `"`), Limits{}, "validationRegistry"},
+		"not of the kind":          {feedback(`validationRegistry="` + clientHex + `"`), Limits{}, ""},
+		"an agent of a forger's":   {`{"type":"AgentUpdated","chainId":8453,"agentId":1,"identityRegistry":"` + clientHex + `"}`, Limits{}, "identityRegistry"},
+		"listed":                   {`{"type":"AgentUpdated","chainId":8453,"agentId":1,"identityRegistry":"` + clientHex + `"}`, only, ""},
+		"none is listed":           {feedback(`identityRegistry="`+clientHex+`"`, own), only, "reputationRegistry"},
+		"of an unknown chain":      {feedback("chainId=31337", `identityRegistry="`+clientHex+`"`, own), Limits{}, ""},
+		"missing, and none listed": {feedback(), only, "reputationRegistry"},
+	} {
+		j, err := Parse([]byte(c.line), c.limits)
+		var r *Refusal
+		if errors.As(err, &r) != (c.path != "") || r != nil && (r.Path != c.path || j.Kind != "") {
+			t.Errorf("%s: %+v, %v", name, j, err)
+		}
+	}
+	_, err := Parse([]byte(feedback(own)), Limits{})
+	if err == nil || !strings.Contains(err.Error(), "list it in REPUTATION_REGISTRY_8453") {
+		t.Errorf("%v", err)
 	}
 }
 

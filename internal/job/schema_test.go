@@ -43,6 +43,7 @@ func differences() []difference {
 		{"an id has at most 256", writtenAsText, "largest value", feedback(`agentId="` + strings.Repeat("9", 78) + `"`)},
 		{"far too wide", writtenAsText, "largest value", feedback(`value="` + strings.Repeat("0", 400) + `9"`)},
 		{"has no known one", nil, "known registries", feedback(`chainId=999999`)},
+		{"is not among the registries", nil, "does not list", feedback(`identityRegistry="` + clientHex + `"`)},
 		{"knows no value", nil, "`payloadTemplate`", feedback(`action={"payloadTemplate":{"a":"{{nobody}}"}}`)},
 		{"belongs to HTTP, to MCP or to Herald", nil, "belong to HTTP", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a","headers":{"hOsT":"b"}}}`)},
 		{"both give an Authorization", nil, "beside an `Authorization` header", oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"x"}},"auth_token":"y"}`)},

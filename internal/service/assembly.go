@@ -179,7 +179,7 @@ func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Sch
 
 // JobLimits are what a job may ask for.
 func JobLimits(cfg *config.Config) job.Limits {
-	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.Registries}
+	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.ListedRegistries}
 }
 
 func (a *assembly) chainParts() []part {

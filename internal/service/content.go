@@ -34,7 +34,9 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		if known.RPCURL.IsZero() {
 			continue
 		}
-		client, err := chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id), Logger: log})
+		client, err := chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id),
+			Registries: known.Registries,
+			LogRange:   uint64(cfg.LogRange), Logger: log})
 		if err != nil {
 			return nil, err
 		}

@@ -63,7 +63,7 @@ func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
 	return f, err
 }
 
-var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.Known}
+var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.Listed}
 
 func (f *feeder) close() {
 	if f.redis != nil {

@@ -1,0 +1,176 @@
+package chain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// Bounds of the search for the event of a job without a transactionHash.
+const (
+	searchTimeouts = 3 // how many times the timeout of a request the whole search may take
+	searchRequests = 64
+	searchWidth    = 10_000 // blocks asked for at once; fewer when the node refuses
+	searchMargin   = 64     // blocks on either side of the job's blockNumber: a reorg may have moved its event
+)
+
+// logFilter is the parameter of eth_getLogs.
+type logFilter struct {
+	Address   []common.Address `json:"address"`
+	Topics    [][]common.Hash  `json:"topics"`
+	FromBlock hexutil.Uint64   `json:"fromBlock"`
+	ToBlock   hexutil.Uint64   `json:"toBlock"`
+}
+
+// readLogs reads the logs of a range, and its last block. Both come from one request: behind one address may be
+// several nodes, and one that has not reached that block would answer with fewer logs.
+func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, last block, err error) {
+	var end *block
+	elems := []rpc.BatchElem{
+		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
+		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &end},
+	}
+	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
+	if err := c.batch(ctx, op, elems); err != nil {
+		return nil, block{}, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return nil, block{}, c.unavailable(op, e.Error)
+		}
+	}
+	if end == nil {
+		return nil, block{}, c.unavailable(op, errNoBlock)
+	}
+	return logs, *end, nil
+}
+
+// isRefusedRange tells whether fewer blocks may be answered: nodes bound ranges and answers in different ways and
+// words.
+func isRefusedRange(err error) bool {
+	var answered *rpcError
+	var status *statusError
+	return errors.Is(err, errTooLarge) || errors.As(err, &answered) || errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again. Two codes also mean
+// that there were too many requests.
+func isRangeLimit(err error) bool {
+	const limitExceeded, tooManyRequests = -32005, http.StatusTooManyRequests
+	var answered *rpcError
+	return errors.As(err, &answered) && answered.code != limitExceeded && answered.code != tooManyRequests ||
+		errors.Is(err, errTooLarge)
+}
+
+// eventTopics selects a job's event by what is indexed in every form of its kind.
+func eventTopics(j job.Job) [][]common.Hash {
+	topics := func(kind erc8004.Kind, indexed ...common.Hash) [][]common.Hash {
+		out := [][]common.Hash{erc8004.Topics(kind)}
+		for _, t := range indexed {
+			out = append(out, []common.Hash{t})
+		}
+		return out
+	}
+	address := func(a common.Address) common.Hash { return common.BytesToHash(a.Bytes()) }
+	agent, client := common.BigToHash(j.AgentID), address(j.ClientAddress)
+	switch j.Kind {
+	case job.KindFeedbackRevoked:
+		return topics(erc8004.FeedbackRevoked, agent, client, common.BigToHash(new(big.Int).SetUint64(j.FeedbackIndex)))
+	case job.KindResponseAppended:
+		return topics(erc8004.ResponseAppended, agent, client, address(j.Responder))
+	case job.KindValidationResponse:
+		return topics(erc8004.ValidationResponse, address(j.ValidatorAddress), agent, j.RequestHash)
+	}
+	return topics(erc8004.NewFeedback, agent, client)
+}
+
+// searchedBlocks is where the event of a job without a transactionHash is looked for; empty when from is above to.
+func (c *Client) searchedBlocks(j job.Job, head uint64) (from, to uint64) {
+	switch {
+	case j.BlockNumber != 0:
+		return j.BlockNumber - min(j.BlockNumber, searchMargin), min(j.BlockNumber+searchMargin, head)
+	case c.logRange == 0:
+		return 1, 0
+	}
+	return head - min(head, c.logRange-1), head
+}
+
+// searchEvent looks for the event of a job without a transactionHash, in the newest blocks first. What the registry
+// stores would not do: endpoint, URI and hash of a feedback are in its log alone.
+func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc8004.Event, Standing, error) {
+	if s, ahead := c.ahead(j.BlockNumber, head); ahead {
+		return erc8004.Event{}, s, nil
+	}
+	from, to := c.searchedBlocks(j, head)
+	if from > to {
+		return erc8004.Event{}, contradicts("transactionHash"), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, searchTimeouts*c.timeout)
+	defer cancel()
+	registry, _ := emitter(j)
+	filter := logFilter{Address: []common.Address{registry}, Topics: eventTopics(j)}
+	why := ""
+	left, width := to-from+1, uint64(searchWidth)
+	var refusal error
+	for n := 0; n < searchRequests && left > 0; n++ {
+		last := from + left - 1
+		asked := min(width, left)
+		filter.FromBlock, filter.ToBlock = hexutil.Uint64(last+1-asked), hexutil.Uint64(last)
+		logs, _, err := c.readLogs(ctx, filter)
+		switch {
+		case err != nil && asked > 1 && ctx.Err() == nil && isRefusedRange(err):
+			width, refusal = asked/2, err
+			continue
+		case err != nil:
+			return erc8004.Event{}, Standing{}, err
+		}
+		left -= asked
+		e, field, known := pickEvent(j, logs, filter)
+		switch {
+		case known && field == "":
+			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}, nil
+		case known && e.HasIndex && j.Kind == job.KindNewFeedback: // there is no other feedback of this index
+			return erc8004.Event{}, contradicts(field), nil
+		case known:
+			why = field
+		}
+	}
+	if left > 0 && refusal != nil && !isRangeLimit(refusal) {
+		return erc8004.Event{}, Standing{}, refusal // the node had trouble, and not with the ranges alone
+	}
+	if why != "" {
+		return erc8004.Event{}, contradicts(why), nil
+	}
+	return erc8004.Event{}, Standing{Disagrees: "transactionHash", SearchedFrom: from + left, SearchedTo: to}, nil
+}
+
+// pickEvent finds a job's event among the logs that a filter was answered with. The node is not trusted to have kept
+// to the filter. If the only one of the job's client and index has other content, field names what differs.
+func pickEvent(j job.Job, logs []types.Log, filter logFilter) (found erc8004.Event, field string, known bool) {
+	for _, l := range slices.Backward(logs) {
+		if l.Removed || l.BlockNumber < uint64(filter.FromBlock) || l.BlockNumber > uint64(filter.ToBlock) {
+			continue
+		}
+		e, err := erc8004.Decode(l)
+		if err != nil || otherEvent(j, e) != "" {
+			continue
+		}
+		found, known = e, true
+		if field = cmp.Or(contentDiffers(j, e), positionDiffers(j, e)); field == "" {
+			break
+		}
+	}
+	return found, field, known
+}

@@ -1,0 +1,445 @@
+package chain
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/registry"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// scriptedNode is a node of chain 1 that says what a test wants, in batches too.
+type scriptedNode struct {
+	head   uint64
+	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
+	stored []byte                                  // what readFeedback returns; nil: it reverts
+	hangs  bool                                    // it never answers eth_getLogs
+	lags   bool                                    // it does not have the blocks that it names
+	status func(from, to uint64) int               // of the whole answer to a request with eth_getLogs; 0: OK
+
+	mu    sync.Mutex
+	asked [][2]uint64 // ranges
+}
+
+type nodeError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+type nodeRequest struct {
+	ID     json.RawMessage
+	Method string
+	Params []json.RawMessage
+}
+
+func blockHash(n uint64) common.Hash { return crypto.Keccak256Hash(new(big.Int).SetUint64(n).Bytes()) }
+
+func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var requests []nodeRequest
+	batch := bytes.HasPrefix(body, []byte("["))
+	if !batch {
+		body = append(append([]byte("["), body...), ']')
+	}
+	if err := json.Unmarshal(body, &requests); err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answers := make([]map[string]any, len(requests))
+	for i, q := range requests {
+		if s.hangs && q.Method == "eth_getLogs" {
+			<-r.Context().Done()
+			return
+		}
+		result, failure, status := s.answer(q)
+		if status != 0 {
+			http.Error(rw, "no", status)
+			return
+		}
+		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
+		if failure != nil {
+			answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
+		}
+	}
+	var out any = answers
+	if !batch {
+		out = answers[0]
+	}
+	_ = json.NewEncoder(rw).Encode(out)
+}
+
+func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, status int) {
+	switch q.Method {
+	case "eth_chainId":
+		return "0x1", nil, 0
+	case "eth_getBlockByNumber":
+		n, err := hexutil.DecodeUint64(strings.Trim(string(q.Params[0]), `"`))
+		switch {
+		case err != nil:
+			n = s.head
+		case s.lags || n > s.head:
+			return nil, nil, 0
+		}
+		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": "0x1"}, nil, 0
+	case "eth_getLogs":
+		var f logFilter
+		if err := json.Unmarshal(q.Params[0], &f); err != nil {
+			return nil, &nodeError{-32602, err.Error()}, 0
+		}
+		from, to := uint64(f.FromBlock), uint64(f.ToBlock)
+		s.mu.Lock()
+		s.asked = append(s.asked, [2]uint64{from, to})
+		s.mu.Unlock()
+		if s.status != nil {
+			if code := s.status(from, to); code != 0 {
+				return nil, nil, code
+			}
+		}
+		result, failure = s.logs(from, to)
+		return result, failure, 0
+	case "eth_call":
+		if strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry())) {
+			return hexutil.Bytes(common.LeftPadBytes(scriptedRegistries().Identity.Bytes(), 32)), nil, 0
+		}
+		if s.stored != nil {
+			return hexutil.Bytes(s.stored), nil, 0
+		}
+	}
+	return nil, &nodeError{3, "execution reverted"}, 0
+}
+
+func scriptedRegistries() erc8004.Deployment {
+	d, _ := erc8004.Known(1)
+	return d
+}
+
+// scriptedLog is a NewFeedback of the form of today, and the job of it without its transaction and block.
+func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
+	t.Helper()
+	spec, err := registry.ReputationRegistryMetaData.ParseABI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: scriptedRegistries().Identity,
+		ReputationRegistry: scriptedRegistries().Reputation,
+		AgentID:            big.NewInt(42), ClientAddress: common.Address{0xc1}, FeedbackIndex: 7, Value: big.NewInt(9977),
+		ValueDecimals: 2, Tag1: "uptime",
+		Endpoint: "https://a", FeedbackURI: "ipfs://x", FeedbackHash: common.Hash{1}}
+	event := spec.Events["NewFeedback"]
+	data, err := event.Inputs.NonIndexed().Pack(j.FeedbackIndex, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint,
+		j.FeedbackURI, j.FeedbackHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return types.Log{Address: j.ReputationRegistry, Data: data, BlockNumber: block, BlockHash: blockHash(block),
+		TxHash: common.Hash{9},
+		Topics: append([]common.Hash{event.ID}, common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes()),
+			crypto.Keccak256Hash([]byte(j.Tag1)))}, j
+}
+
+// serve starts the node; its client searches so many blocks.
+func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duration) *Client {
+	t.Helper()
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	return newClient(t, Config{ChainID: 1, URL: secret.New(server.URL), Timeout: timeout,
+		Registries: scriptedRegistries().Registries(), LogRange: logRange})
+}
+
+// holding answers with the logs that lie in the range.
+func holding(logs ...types.Log) func(from, to uint64) (any, *nodeError) {
+	return func(from, to uint64) (any, *nodeError) {
+		out := []types.Log{}
+		for _, l := range logs {
+			if from <= l.BlockNumber && l.BlockNumber <= to {
+				out = append(out, l)
+			}
+		}
+		return out, nil
+	}
+}
+
+// limited refuses ranges of more blocks, as nodes do.
+func limited(blocks uint64, next func(from, to uint64) (any, *nodeError)) func(from, to uint64) (any, *nodeError) {
+	return func(from, to uint64) (any, *nodeError) {
+		if to-from >= blocks {
+			return nil, &nodeError{-32602, "block range too large"}
+		}
+		return next(from, to)
+	}
+}
+
+// TestSearch: where the event of a job without a transaction is looked for, at nodes that bound what they answer in
+// their own ways.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	const head = 1_000_000
+	mined := uint64(head - 9_000)
+	l, j := scriptedLog(t, mined)
+	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved it
+	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined)}
+	missing := func(from, to uint64) Standing {
+		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
+	}
+	huge := strings.Repeat("x", maxAnswer)
+	for name, c := range map[string]struct {
+		node     *scriptedNode
+		job      job.Job
+		logRange uint64
+		want     Standing
+		most     int // requests with eth_getLogs
+	}{
+		"by number":              {&scriptedNode{logs: holding(l)}, numbered, 0, found, 1},
+		"by number, ten at once": {&scriptedNode{logs: limited(10, holding(l))}, numbered, 0, found, 20},
+		"by a wrong number": {&scriptedNode{logs: holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
+			missing(mined+36, mined+164), 1},
+		"in the range":              {&scriptedNode{logs: holding(l)}, j, 10_000, found, 1},
+		"in the range, 500 at once": {&scriptedNode{logs: limited(500, holding(l))}, j, 10_000, found, searchRequests},
+		"before the range":          {&scriptedNode{logs: holding(l)}, j, 9_000, missing(head-8_999, head), 1},
+		"no range":                  {&scriptedNode{logs: holding(l)}, j, 0, missing(0, 0), 0},
+		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-50, head),
+			searchRequests},
+		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
+		"another feedback's content": {&scriptedNode{logs: holding(l)}, with(j,
+			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, contradicts("feedbackURI"), 1},
+		"an answer that is too large": {&scriptedNode{logs: func(from, to uint64) (any, *nodeError) {
+			if to-from > 1000 {
+				return []string{huge}, nil
+			}
+			return holding(l)(from, to)
+		}}, j, 10_000, found, 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.node.head = head
+			client := c.node.serve(t, c.logRange, 20*time.Second)
+			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
+			if err != nil || got != c.want {
+				t.Errorf("%+v, %v; want %+v", got, err, c.want)
+			}
+			if n := len(c.node.asked); n > c.most {
+				t.Errorf("%d requests, want at most %d: %v", n, c.most, c.node.asked)
+			}
+		})
+	}
+}
+
+// TestSearchOfALyingNode: neither a node that does not keep to what it was asked nor one that answers for another
+// makes an event.
+func TestSearchOfALyingNode(t *testing.T) {
+	t.Parallel()
+	const head = 1000
+	genuine, j := scriptedLog(t, 990)
+	for name, change := range map[string]func(*types.Log){
+		"of another contract": func(l *types.Log) { l.Address = common.Address{0xba} },
+		"of another agent":    func(l *types.Log) { l.Topics[1] = common.Hash{1} },
+		"of another client":   func(l *types.Log) { l.Topics[2] = common.BytesToHash([]byte{0xc2}) },
+		"of another kind":     func(l *types.Log) { l.Topics[0] = erc8004.Topics(erc8004.FeedbackRevoked)[0] },
+		"taken back":          func(l *types.Log) { l.Removed = true },
+		"of another block":    func(l *types.Log) { l.BlockNumber = 500 },
+		"of a block to come":  func(l *types.Log) { l.BlockNumber = head + 1 },
+		"without topics":      func(l *types.Log) { l.Topics = []common.Hash{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := genuine
+			l.Topics = append([]common.Hash(nil), genuine.Topics...)
+			change(&l)
+			node := &scriptedNode{head: head, logs: func(uint64, uint64) (any, *nodeError) { return []types.Log{l}, nil }}
+			got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+			if want := (Standing{Disagrees: "transactionHash", SearchedFrom: head - 99, SearchedTo: head}); err != nil ||
+				got != want {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	genuine.BlockHash = common.Hash{0xba}
+	node := &scriptedNode{head: head, logs: holding(genuine)}
+	if got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
+		t.Errorf("in a block that is not canonical: %+v, %v", got, err)
+	}
+}
+
+// TestSearchUnavailable: a node in trouble decides nothing, and does not hold a worker for long.
+func TestSearchUnavailable(t *testing.T) {
+	t.Parallel()
+	l, j := scriptedLog(t, 500_000)
+	nothing := holding()
+	for name, node := range map[string]*scriptedNode{
+		"overloaded": {logs: nothing, status: func(from, to uint64) int {
+			if to-from > 3 {
+				return http.StatusTooManyRequests
+			}
+			return 0
+		}},
+		"has too many requests": {logs: func(from, to uint64) (any, *nodeError) {
+			if to-from > 3 {
+				return nil, &nodeError{-32005, "request rate exceeded"}
+			}
+			return nothing(from, to)
+		}},
+		"refuses one block": {logs: func(uint64, uint64) (any, *nodeError) {
+			return nil, &nodeError{4444,
+				"pruned history unavailable"}
+		}},
+		"lags":  {logs: holding(l), lags: true},
+		"hangs": {logs: nothing, hangs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node.head = 1_000_000
+			client := node.serve(t, 10_000, map[bool]time.Duration{true: 200 * time.Millisecond,
+				false: 20 * time.Second}[node.hangs])
+			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+				t.Errorf("%+v, %v", got, err)
+			}
+			if n := len(node.asked); n > searchRequests {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+}
+
+// TestIndexOfOldForms: the forms of 2025 do not say their index, so that one event would pass for each of the client's.
+func TestIndexOfOldForms(t *testing.T) {
+	t.Parallel()
+	l, j := scriptedLog(t, 990)
+	j.LegacyScore, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint, j.FeedbackURI = true, big.NewInt(90), 0, "a",
+		"b", "", "u"
+	word := func(s string) (w [32]byte) { copy(w[:], s); return w }
+	number := func(n int64) []byte { return common.LeftPadBytes(big.NewInt(n).Bytes(), 32) }
+	tag1, tag2, uri := word("a"), word("b"), word("u")
+	l.Topics[0], l.Topics[3] = common.HexToHash("0x54b3254e4cc01969e70376d20390cc2f6af90539d9adaa78a53ebcda17f78154"),
+		tag1 // 2025-10-08
+	l.Data = bytes.Join([][]byte{number(90), tag2[:], number(128), j.FeedbackHash[:], number(1), uri[:]}, nil)
+	its := bytes.Join([][]byte{number(90), tag1[:], tag2[:], number(0)}, nil)
+	for name, c := range map[string]struct {
+		stored []byte
+		want   string
+	}{
+		"its own":                 {its, ""},
+		"another's":               {bytes.Join([][]byte{number(91), tag1[:], tag2[:], number(0)}, nil), "score"},
+		"none":                    {nil, "feedbackIndex"},
+		"no word of the registry": {[]byte{1}, "feedbackIndex"},
+	} {
+		node := &scriptedNode{head: 1000, logs: holding(l), stored: c.stored}
+		got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+		if err != nil || got.Disagrees != c.want || got.Found != (c.want == "") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// TestTagOfOldForms: where the log has only the hash of tag1, a tag that no job can hold is the one that the registry
+// stores.
+func TestTagOfOldForms(t *testing.T) {
+	t.Parallel()
+	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, Tag1Lost: true,
+		Tag1Hash: crypto.Keccak256Hash([]byte("a\xff"))}
+	j := job.Job{Kind: job.KindNewFeedback, LegacyScore: true, Value: big.NewInt(90), Tag1: "a\ufffd"}
+	stored := &erc8004.StoredFeedback{Value: big.NewInt(90), LegacyScore: true, Tag1: "a\xff"}
+	if got := lostDiffers(j, e, stored); got != "" {
+		t.Errorf("its own: %q", got)
+	}
+	if got := lostDiffers(with(j, func(j *job.Job) { j.Tag1 = "forged \ufffd" }), e, stored); got != "tag1" {
+		t.Errorf("forged: %q", got)
+	}
+	if got := lostDiffers(j, e, nil); got != "tag1" {
+		t.Errorf("the registry does not tell: %q", got)
+	}
+}
+
+// TestForgedRegistry: what a contract of the forger's own emits is no event, whether the job names it or the genuine
+// one.
+func TestForgedRegistry(t *testing.T) {
+	w := newWorld(t, 0)
+	d := w.net.Deployment()
+	create := func(bytecode string, initialize []byte) common.Address {
+		own, err := w.net.Create(w.ctx, w.rater, common.FromHex(bytecode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.send(own, initialize)
+		return own
+	}
+	reputation := create(registry.ReputationRegistryMetaData.Bin,
+		registry.NewReputationRegistry().PackInitialize(d.Identity))
+	validation := create(registry.ValidationRegistryMetaData.Bin,
+		registry.NewValidationRegistry().PackInitialize(d.Identity))
+	identity := create(registry.IdentityRegistryMetaData.Bin, registry.NewIdentityRegistry().PackInitialize())
+	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.job(kind, r, nil) }
+	rep, val, request := registry.NewReputationRegistry(), registry.NewValidationRegistry(), common.Hash{3}
+	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.agent, URI: "ipfs://x"}.Calldata()))
+	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.agent, w.rater.Address, 1, "r",
+		common.Hash{2})))
+	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.agent, 1)))
+	w.sendFrom(w.owner, validation, val.PackValidationRequest(w.rater.Address, w.agent, "q", request))
+	validated := of(erc8004.ValidationResponse, w.send(validation, val.PackValidationResponse(request, 100, "r",
+		common.Hash{4}, "t")))
+	for _, j := range []job.Job{given, response, revoked, validated} {
+		_, field := emitter(j)
+		genuine := with(j, func(j *job.Job) { j.ReputationRegistry, j.ValidationRegistry = d.Reputation, d.Validation })
+		for _, forged := range []job.Job{j, genuine} {
+			bare := with(forged, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
+			for _, forged := range []job.Job{forged, bare} {
+				if got := w.check(forged, VerifyReceipt); got.Found || got.Disagrees != field &&
+					got.Disagrees != "transactionHash" {
+					t.Errorf("%s: %+v", forged.Kind, got)
+				}
+			}
+		}
+	}
+	theirs := with(w.feedback(), func(j *job.Job) { j.IdentityRegistry = identity })
+	if got := w.check(theirs, VerifyReceipt); got != (Standing{Disagrees: "identityRegistry", Unlisted: true}) {
+		t.Errorf("an identity registry of the forger's own: %+v", got)
+	}
+	listed := w.net.Deployment().Registries()
+	listed.Reputation = append(listed.Reputation, reputation)
+	w.client.registries = listed
+	if got := w.check(given, VerifyReceipt); !got.Found || !got.Confirmed || !got.Revoked {
+		t.Errorf("once it is listed: %+v", got)
+	}
+	w.client.registries = erc8004.Registries{}
+	if got := w.check(theirs, VerifyReceipt); got.Found || !got.Unlisted {
+		t.Errorf("a chain without registries: %+v", got)
+	}
+}
+
+func (w *world) send(to common.Address, data []byte) *types.Receipt {
+	w.t.Helper()
+	return w.sendFrom(w.rater, to, data)
+}
+
+func (w *world) sendFrom(from devnet.Account, to common.Address, data []byte) *types.Receipt {
+	w.t.Helper()
+	tx, err := w.net.Submit(w.ctx, from, to, data)
+	if err != nil {
+		w.t.Fatal(fmt.Errorf("sending to %s: %w", to, err))
+	}
+	w.mine(1)
+	r, err := w.net.Receipt(w.ctx, tx)
+	if err != nil || r.Status != types.ReceiptStatusSuccessful {
+		w.t.Fatalf("receipt %+v, %v", r, err)
+	}
+	return r
+}

@@ -1,0 +1,115 @@
+package delivery
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/registry"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+)
+
+// acceptUnseen enqueues a job as a program does that knows nothing of the chain.
+func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
+	w.t.Helper()
+	parsed := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+	got := must(w.intake.SubmitJobs(within(w.t, 20*time.Second), []job.Job{parsed}))
+	if got[0].Verdict != store.Accepted {
+		w.t.Fatalf("%+v", got[0])
+	}
+	return got[0].ID
+}
+
+// unfound waits until a job of an event that does not exist as it says is rejected, and tells whether the agent was
+// called all the same.
+func (w *world) unfound(a *agent, id uuid.UUID, says string) {
+	w.t.Helper()
+	d := w.until(id, store.Rejected)
+	if d.Reason != "event_not_found" || !strings.Contains(d.Error, says) || len(a.received()) != 0 {
+		w.t.Errorf("%s %s: %q, %d calls; want %q", d.Status, d.Reason, d.Error, len(a.received()), says)
+	}
+}
+
+// TestForgedContent: without a transactionHash too, all that a job says of its event is the event's.
+func TestForgedContent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	const file, other = `{"text":"slow"}`, `{"text":"forged"}`
+	for field, forged := range map[string]string{
+		"feedbackURI": "data:application/json," + other, "feedbackHash": crypto.Keccak256Hash([]byte(file)).Hex(),
+		"endpoint": "https://victim.example",
+		"":         "", "feedbackIndex": "2",
+	} {
+		for _, numbered := range []bool{true, false} {
+			t.Run(field+map[bool]string{true: " with a block number"}[numbered], func(t *testing.T) {
+				t.Parallel()
+				w := w.in(t)
+				a := newAgent(t)
+				j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), URI: "data:application/json," + file})
+				delete(j, "transactionHash")
+				if !numbered {
+					for _, name := range []string{"blockNumber", "blockHash", "logIndex"} {
+						delete(j, name)
+					}
+				}
+				switch field {
+				case "":
+					w.until(w.accept(j), store.Delivered)
+					return
+				case "feedbackIndex":
+					j[field] = forged
+					w.unfound(a, w.accept(j), "no transactionHash, which is needed")
+					return
+				}
+				j[field] = forged
+				w.unfound(a, w.accept(j), "differs from the job in "+field)
+			})
+		}
+	}
+}
+
+// TestForgersRegistry: a contract that a forger deployed emits what the forger likes. It is the registry's own code
+// here, which answers every question as the genuine one does.
+func TestForgersRegistry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	forger, ctx := w.net.Account(1), within(t, 30*time.Second)
+	own := must(w.net.Create(ctx, forger, common.FromHex(registry.ReputationRegistryMetaData.Bin)))
+	send := func(data []byte) *types.Receipt {
+		tx := must(w.net.Submit(ctx, forger, own, data))
+		must(w.net.Commit())
+		return must(w.net.Receipt(ctx, tx))
+	}
+	send(registry.NewReputationRegistry().PackInitialize(w.net.Deployment().Identity))
+	for name, bare := range map[string]bool{"with its transaction": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			w := w.in(t)
+			a := newAgent(t)
+			mined := send(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "scam",
+				Endpoint: "https://victim.example"}.Calldata())
+			e := must(erc8004.Decode(*mined.Logs[0]))
+			j := map[string]any{"type": "NewFeedback", "chainId": w.net.ChainID(),
+				"identityRegistry":   w.net.Deployment().Identity.Hex(),
+				"reputationRegistry": own.Hex(), "agentId": e.AgentID.String(), "clientAddress": forger.Address.Hex(),
+				"feedbackIndex": e.FeedbackIndex,
+				"value":         "0", "valueDecimals": 0, "tag1": e.Tag1, "tag2": "", "endpoint": e.Endpoint}
+			if !bare {
+				j["transactionHash"] = mined.TxHash.Hex()
+			}
+			if got := w.submit(j)[0]; got.Verdict != Refused || got.Path != "reputationRegistry" ||
+				!strings.Contains(got.Problem, "REPUTATION_REGISTRY_") {
+				t.Errorf("at intake: %+v", got)
+			}
+			w.unfound(a, w.acceptUnseen(j), "REPUTATION_REGISTRY_")
+		})
+	}
+}
