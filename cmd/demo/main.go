@@ -20,6 +20,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/alecthomas/kong"
@@ -45,6 +46,7 @@ type runCmd struct {
 }
 
 func main() {
+	mcpcall.RunSupervisor()
 	os.Exit(runGuarded(os.Stderr, runCommandLine))
 }
 
@@ -104,7 +106,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	running := make(chan *service.Worker, 1)
 	served := make(chan error, 1)
 	go func() {
-		err := service.Run(ctx, cfg, service.Options{Logger: tl.logger(), Trace: tl.step, Running: func(s *service.Worker) { running <- s }})
+		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.step, Running: func(s *service.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // nobody is left to tell of
 		served <- err
 	}()

@@ -14,12 +14,16 @@ import (
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) {
+	mcpcall.RunSupervisor() // this binary is the worker of some tests
+	embeddedtest.Main(m, devnettest.Leftovers()...)
+}
 
 // worker runs the command and returns its exit code and what it said.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {

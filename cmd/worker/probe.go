@@ -186,7 +186,8 @@ func (p *prober) probe() error {
 	if err != nil {
 		return err
 	}
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.cfg.StdioCommands, CallTimeout: p.cfg.CallTimeout, Logger: p.log})
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.cfg.StdioCommands, CallTimeout: p.cfg.CallTimeout, Logger: p.log,
+		Supervised: true})
 	if err != nil {
 		return err
 	}

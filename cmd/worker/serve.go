@@ -19,7 +19,7 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(a *app) error {
-	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Logger: a.log})
+	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})
 }
 
 type configCmd struct {

@@ -52,6 +52,10 @@ type Config struct {
 	InProcess map[string]Server
 	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
 	StdioEnv []string
+	// Supervised: this program calls RunSupervisor first of all, so that each command can have a supervisor, which ends whatever the command
+	// started when the command or this process ends, however that was. Without it, and elsewhere than on Linux, that is only the command
+	// and its process group.
+	Supervised bool
 	// ClientVersion is what agents are told beside the name "herald". Default "dev".
 	ClientVersion string
 	// Logger, default discards. Clock, default time.Now, decides about idleness and age; deadlines are the contexts'.

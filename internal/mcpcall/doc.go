@@ -6,7 +6,8 @@
 //
 //   - http.go is the RoundTripper between mcp-go and the network: size, status, Retry-After, whether the call was written, secret
 //     headers to the endpoint's own origin only, no redirects;
-//   - stdio*.go run the operator's commands: clean environment, own process group, bounded lines, nothing left behind;
+//   - stdio*.go run the operator's commands: clean environment, own process group, bounded lines, nothing left behind; supervisor_linux.go
+//     is the process that sees to that also when ours is killed;
 //   - sse.go and events.go are HTTP+SSE, the transport of 2024-11-05, and inprocess.go a server that is part of this process: transports
 //     of our own under mcp-go's client;
 //   - tap.go sits between mcp-go's client and its transport and keeps the answer as the agent sent it, because mcp-go's types drop

@@ -17,6 +17,7 @@ import (
 const childMode = "MCPCALL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
+	RunSupervisor()
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(child(mode))
 	}
@@ -30,7 +31,7 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Guard: guard, StdioCommands: [][]string{{os.Args[0]}}, RelistAfter: time.Nanosecond}
+	cfg := Config{Guard: guard, StdioCommands: [][]string{{os.Args[0]}}, RelistAfter: time.Nanosecond, Supervised: true}
 	for _, a := range adapt {
 		a(&cfg)
 	}

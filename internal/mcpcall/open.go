@@ -293,7 +293,7 @@ func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
 	switch ep.Transport {
 	case TransportStdio:
 		proc, err := startProcess(append([]string{ep.Command}, ep.Args...), append(p.cfg.StdioEnv[:len(p.cfg.StdioEnv):len(p.cfg.StdioEnv)], ep.Env...),
-			ep.Dir, p.cfg.MaxAnswerBytes)
+			ep.Dir, p.cfg.MaxAnswerBytes, p.cfg.Supervised && canSupervise)
 		if err != nil {
 			return nil, err
 		}

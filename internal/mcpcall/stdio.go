@@ -22,6 +22,7 @@ const (
 	writeWait  = 10 * time.Second       // for a command to take what is written to it, at least, whatever the calls' deadlines
 	politeWait = 2 * time.Second        // between closing a command's stdin and SIGTERM
 	termWait   = time.Second            // between SIGTERM and SIGKILL
+	startWait  = 10 * time.Second       // for a supervisor to start its command
 	killWait   = 5 * time.Second        // for the kernel to bury it
 	drainWait  = 500 * time.Millisecond // for output that a command left in its pipes
 	tailBytes  = 4 << 10                // of stderr that is remembered
@@ -36,6 +37,7 @@ type process struct {
 	stdout io.Reader // reader, as mcp-go takes it
 
 	outPipe, errPipe *os.File
+	control, status  *os.File      // the supervisor's: it kills all when control is closed, and tells in status what happened; nil: none
 	exited           chan struct{} // closed when the command and its group are gone
 	drained          chan struct{} // closed when stderr has ended
 	state            string        // how it ended, set before exited is closed
@@ -69,14 +71,18 @@ func withoutPath(err error) string {
 }
 
 // startProcess starts argv with exactly env. The caller owns the process until stop has returned.
-func startProcess(argv, env []string, dir string, maxLine int64) (*process, error) {
+func startProcess(argv, env []string, dir string, maxLine int64, supervised bool) (*process, error) {
 	var pipes []*os.File
 	closeAll := func() {
 		for _, f := range pipes {
 			_ = f.Close()
 		}
 	}
-	for range 3 {
+	count := 3
+	if supervised {
+		count = 5
+	}
+	for range count {
 		r, w, err := os.Pipe()
 		if err != nil {
 			closeAll()
@@ -91,6 +97,10 @@ func startProcess(argv, env []string, dir string, maxLine int64) (*process, erro
 	cmd.SysProcAttr = processAttributes()
 
 	p := &process{name: argv[0], cmd: cmd, outPipe: pipes[2], errPipe: pipes[4], exited: make(chan struct{}), drained: make(chan struct{})}
+	if supervised {
+		p.control, p.status = pipes[7], pipes[8]
+		superviseCommand(cmd, pipes[6], pipes[9])
+	}
 	p.stdin = &stdinWriter{pipe: pipes[1], pending: map[string]*exchange{}, broken: p.kill}
 	p.reader = &lineReader{pipe: pipes[2], limit: maxLine, broken: p.kill}
 	p.stdout = p.reader
@@ -101,7 +111,11 @@ func startProcess(argv, env []string, dir string, maxLine int64) (*process, erro
 		closeAll()
 		return nil, &startError{err}
 	}
-	for _, f := range []*os.File{pipes[0], pipes[3], pipes[5]} { // the child's ends
+	childs := []*os.File{pipes[0], pipes[3], pipes[5]}
+	if supervised {
+		childs = append(childs, pipes[6])
+	}
+	for _, f := range childs {
 		_ = f.Close()
 	}
 	go p.drain()
@@ -112,16 +126,21 @@ func startProcess(argv, env []string, dir string, maxLine int64) (*process, erro
 func (p *process) own(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := p.cmd.Start(); err != nil {
-		started <- err
+	err := p.cmd.Start()
+	if err == nil && p.status != nil {
+		if err = p.awaitCommand(); err != nil {
+			_ = p.control.Close()
+			_ = p.cmd.Wait()
+		}
+	}
+	if started <- err; err != nil {
 		return
 	}
-	started <- nil
 	pid := p.cmd.Process.Pid
 	// What it left behind in its group is ended with it: before it is reaped if possible, because then the group's number is still
 	// its own for certain.
 	if awaitExit(pid) {
-		p.kill()
+		p.signal(syscall.SIGKILL)
 		p.mu.Lock()
 		_ = p.cmd.Wait() // at once; how it ended is in ProcessState
 		p.gone = true
@@ -134,10 +153,32 @@ func (p *process) own(started chan<- error) {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 	}
 	p.state = p.cmd.ProcessState.String()
+	if p.status != nil {
+		_ = p.status.SetReadDeadline(time.Now().Add(drainWait))
+		if state, err := io.ReadAll(p.status); err == nil && len(state) > 0 {
+			p.state = string(state)
+		}
+		_ = p.status.Close()
+		_ = p.control.Close()
+	}
 	// A process that left the group may hold the pipes open for ever.
 	_ = p.outPipe.SetReadDeadline(time.Now().Add(drainWait))
 	_ = p.errPipe.SetReadDeadline(time.Now().Add(drainWait))
 	close(p.exited)
+}
+
+// awaitCommand waits until the supervisor has started the command, and returns why it could not.
+func (p *process) awaitCommand() error {
+	_ = p.cmd.ExtraFiles[1].Close() // or its end would never be read
+	_ = p.status.SetReadDeadline(time.Now().Add(startWait))
+	var errno int
+	if _, err := fmt.Fscanln(p.status, &errno); err != nil {
+		return fmt.Errorf("its supervisor does not start: %w", err)
+	}
+	if errno != 0 {
+		return syscall.Errno(errno)
+	}
+	return nil
 }
 
 // drain reads stderr to its end, so that the command never blocks on it, and remembers the last of it.
@@ -176,7 +217,14 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-func (p *process) kill() { p.signal(syscall.SIGKILL) }
+// kill ends the command and all that it started.
+func (p *process) kill() {
+	if p.control != nil {
+		_ = p.control.Close()
+		return
+	}
+	p.signal(syscall.SIGKILL)
+}
 
 // stop ends the command: its stdin ends, then SIGTERM, then SIGKILL; at once when ctx ends. It returns when nothing is left.
 func (p *process) stop(ctx context.Context) {
@@ -185,7 +233,9 @@ func (p *process) stop(ctx context.Context) {
 		p.signal(syscall.SIGTERM)
 		if !p.exitsWithin(ctx, termWait) {
 			p.kill()
-			p.exitsWithin(context.Background(), killWait)
+			if !p.exitsWithin(context.Background(), killWait) {
+				p.signal(syscall.SIGKILL)
+			}
 		}
 	}
 	<-p.drained

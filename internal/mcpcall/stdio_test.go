@@ -19,6 +19,8 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // child is an agent's command; mode is how it behaves. It never returns to the test framework.
@@ -38,6 +40,32 @@ func child(mode string) int {
 			return 1
 		}
 		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(sleeper.Process.Pid)), nil, 0o600)
+	case "daemons": // starts one that left its session, and one that lost its parent too
+		script := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
+		left := exec.Command("sleep", "300")
+		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		pid, err := script.Output()
+		if err = errors.Join(err, left.Start()); err != nil {
+			return 1
+		}
+		for _, pid := range []string{strings.TrimSpace(string(pid)), strconv.Itoa(left.Process.Pid)} {
+			_ = os.WriteFile(filepath.Join(dir, pid), nil, 0o600)
+		}
+	case "pool": // a worker with such a command, until it is killed
+		guard, err := netguard.New(netguard.Config{})
+		if err != nil {
+			return 1
+		}
+		p, err := NewPool(Config{Guard: guard, StdioCommands: [][]string{{os.Args[0]}}, Supervised: true})
+		if err != nil {
+			return 1
+		}
+		if _, err := p.Call(context.Background(), command("daemons:"+filepath.Join(dir, "command")), Request{Tool: "pid"}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Println("called")
+		select {}
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	case "noisy":
@@ -496,4 +524,69 @@ func TestFarewell(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
 		t.Errorf("it was not let finish: %v", err)
 	}
+}
+
+// TestNothingOutlivesAKilledWorker: a worker that is killed without a word leaves neither its command nor what the command started,
+// though some of that made daemons of themselves. The same goes for a command that is killed.
+func TestNothingOutlivesAKilledWorker(t *testing.T) {
+	t.Parallel()
+	if !canSupervise {
+		t.Skip("needs Linux")
+	}
+	for _, victim := range []string{"worker", "command"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			folder := filepath.Join(dir, "command")
+			if err := os.Mkdir(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			worker := exec.CommandContext(within(t, 60*time.Second), os.Args[0])
+			worker.Env = append(os.Environ(), childMode+"=pool:"+dir)
+			worker.Stderr = os.Stderr
+			out, err := worker.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := worker.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = worker.Process.Kill()
+				_ = worker.Wait() // it was killed
+			}()
+			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "called\n" {
+				t.Fatalf("%q, %v", line, err)
+			}
+			pids := started(t, folder)
+			if len(pids) != 3 {
+				t.Fatalf("%d processes were started, want 3", len(pids))
+			}
+			for _, pid := range pids {
+				if !alive(pid) {
+					t.Fatalf("process %d is gone already", pid)
+				}
+			}
+			if victim == "worker" {
+				err = worker.Process.Kill()
+			} else {
+				err = killNamed(pids, os.Args[0])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			noneLeft(t, folder, 3)
+		})
+	}
+}
+
+// killNamed kills the one of the processes that runs the program.
+func killNamed(pids []int, program string) error {
+	for _, pid := range pids {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.HasPrefix(string(line), program+"\x00") {
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	return errors.New("no process runs " + program)
 }

@@ -2,7 +2,19 @@
 
 package mcpcall
 
-import "syscall"
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// canSupervise: only Linux gives what a command's children leave behind to a process of ours.
+const canSupervise = false
+
+// RunSupervisor has nothing to do here.
+func RunSupervisor() {}
+
+func superviseCommand(*exec.Cmd, *os.File, *os.File) {}
 
 // processAttributes: a group of its own, so that all of it can be ended.
 func processAttributes() *syscall.SysProcAttr {

@@ -58,7 +58,8 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 		return nil, err
 	}
 	guard := a.content.Guard
-	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger}); err != nil {
+	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger,
+		Supervised: o.Supervised}); err != nil {
 		return nil, err
 	}
 	if a.listed, err = openListed(cfg, a.pool, o.Logger); err != nil {

@@ -29,10 +29,11 @@ const stopMargin = 15 * time.Second
 
 // Options are what a command adds to the configuration.
 type Options struct {
-	Ephemeral bool
-	Logger    *slog.Logger
-	Trace     func(delivery.Step) // nil: nobody watches
-	Running   func(*Worker)       // called once tasks are taken
+	Ephemeral  bool
+	Supervised bool // as mcpcall.Config.Supervised
+	Logger     *slog.Logger
+	Trace      func(delivery.Step) // nil: nobody watches
+	Running    func(*Worker)       // called once tasks are taken
 }
 
 // Worker is a running service, as Options.Running sees it.
