@@ -222,7 +222,7 @@ func kindOfProblem(b []byte, e *erc8004.DocumentError) (kind, words string) {
 		return kindHTML, "a web page, which is no document"
 	case erc8004.ProblemNotObject:
 		return kindJSON, "JSON but not an object: neither a registration document nor a feedback file"
-	case erc8004.ProblemTooLarge, erc8004.ProblemTooDeep:
+	case erc8004.ProblemTooLarge, erc8004.ProblemTooComplex:
 		if json.Valid(b) {
 			return kindJSON, "JSON, but as a registration document refused: " + e.Error()
 		}

@@ -2,6 +2,7 @@ package erc8004
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -12,19 +13,18 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/agentherald/herald/internal/decode"
 )
 
-// Bounds of a file that is brought into a canonical form. One beyond them has the verdict mismatch.
-const (
-	maxCanonicalBytes = 2 << 20
-	maxCanonicalDepth = 64
-)
+// maxCanonicalBytes bounds a file that is brought into a canonical form. One beyond it, or beyond decode.Modest, has the verdict mismatch.
+const maxCanonicalBytes = 2 << 20
 
 // canonicalVerdict tries the forms of a JSON document that writers hash instead of the bytes they publish. A document that
 // says more than such a form commits to is a Mismatch: whoever serves the file could have added it.
 func canonicalVerdict(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !shallow(content, maxCanonicalDepth) || !json.Valid(content) {
+	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) || !json.Valid(content) {
 		return Mismatch
 	}
 	d := json.NewDecoder(bytes.NewReader(content))
@@ -198,8 +198,25 @@ func arrayIndex(name string) (uint64, bool) {
 	return i, err == nil && i < math.MaxUint32 && strconv.FormatUint(i, 10) == name
 }
 
+// byUTF16 compares names by their UTF-16 code units, without writing them down: sorting does so a million times.
 func byUTF16(a, b string) int {
-	return slices.Compare(utf16.Encode([]rune(a)), utf16.Encode([]rune(b)))
+	for a != "" && b != "" {
+		r, n := utf8.DecodeRuneInString(a)
+		q, m := utf8.DecodeRuneInString(b)
+		if r != q {
+			return cmp.Compare(unitOrder(r), unitOrder(q))
+		}
+		a, b = a[n:], b[m:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// unitOrder puts the characters that two units stand for, beginning with 0xD800 to 0xDBFF, before those of one unit above that.
+func unitOrder(r rune) rune {
+	if r >= 0xE000 && r <= 0xFFFF {
+		return r + utf8.MaxRune + 1
+	}
+	return r
 }
 
 // text writes a string with the escapes of JSON.stringify, or of Python with ensure_ascii.

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/decode"
 )
 
 // maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38 with 18 decimals,
@@ -28,7 +30,7 @@ type FeedbackFacts struct {
 }
 
 // CrossCheck names the fields in which a feedback file contradicts its event, in the order agentRegistry, agentId, clientAddress, value
-// (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or is nested too deep to be looked at. The
+// (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or is beyond decode.Modest. The
 // file's size is the caller's to bound.
 //
 // Writers differ, so a member agrees whenever it can be read to mean what the event says:
@@ -46,7 +48,7 @@ type FeedbackFacts struct {
 func CrossCheck(file []byte, e FeedbackFacts) []string {
 	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
 	var doc object
-	if len(file) == 0 || file[0] != '{' || !shallow(file, maxRegistrationDepth) || json.Unmarshal(file, &doc) != nil {
+	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) || json.Unmarshal(file, &doc) != nil {
 		return nil
 	}
 	var out []string

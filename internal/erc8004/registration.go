@@ -11,13 +11,14 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/decode"
 )
 
 // Bounds of a registration document. What is over a count is ignored and noted in Registration.Cut; what is over a size or
 // depth is refused.
 const (
 	MaxRegistrationBytes = 1 << 20
-	maxRegistrationDepth = 64
 	maxServices          = 256
 	maxRegistrations     = 1024
 	maxListed            = 256     // tools of a service, arguments of a command
@@ -29,12 +30,12 @@ type Problem string
 
 // The problems of a document.
 const (
-	ProblemTooLarge  Problem = "too_large"
-	ProblemEmpty     Problem = "empty"
-	ProblemHTML      Problem = "html" // a web page, which many sites serve with status 200 for any path
-	ProblemNotJSON   Problem = "not_json"
-	ProblemTooDeep   Problem = "too_deep"
-	ProblemNotObject Problem = "not_object"
+	ProblemTooLarge   Problem = "too_large"
+	ProblemEmpty      Problem = "empty"
+	ProblemHTML       Problem = "html" // a web page, which many sites serve with status 200 for any path
+	ProblemNotJSON    Problem = "not_json"
+	ProblemTooComplex Problem = "too_complex"
+	ProblemNotObject  Problem = "not_object"
 )
 
 // DocumentError says that bytes are no registration document. Trying again changes nothing until the document does.
@@ -45,12 +46,12 @@ type DocumentError struct {
 
 func (e *DocumentError) Error() string {
 	text := map[Problem]string{
-		ProblemTooLarge:  fmt.Sprintf("the document is larger than %d bytes", MaxRegistrationBytes),
-		ProblemEmpty:     "the document is empty",
-		ProblemHTML:      "the document is a web page, not JSON",
-		ProblemNotJSON:   "the document is not JSON",
-		ProblemTooDeep:   fmt.Sprintf("the document is nested deeper than %d levels", maxRegistrationDepth),
-		ProblemNotObject: "the document is JSON but not an object",
+		ProblemTooLarge:   fmt.Sprintf("the document is larger than %d bytes", MaxRegistrationBytes),
+		ProblemEmpty:      "the document is empty",
+		ProblemHTML:       "the document is a web page, not JSON",
+		ProblemNotJSON:    "the document is not JSON",
+		ProblemTooComplex: fmt.Sprintf("the document has more than %d JSON tokens, or is nested deeper than %d levels", decode.MaxTokens, decode.MaxDepth),
+		ProblemNotObject:  "the document is JSON but not an object",
 	}[e.Problem]
 	if e.Err != nil {
 		return text + ": " + e.Err.Error()
@@ -111,8 +112,8 @@ func ParseRegistration(b []byte) (Registration, error) {
 		return Registration{}, &DocumentError{Problem: ProblemEmpty}
 	case b[0] == '<':
 		return Registration{}, &DocumentError{Problem: ProblemHTML}
-	case !shallow(b, maxRegistrationDepth):
-		return Registration{}, &DocumentError{Problem: ProblemTooDeep}
+	case !decode.Modest(b):
+		return Registration{}, &DocumentError{Problem: ProblemTooComplex}
 	case !json.Valid(b):
 		return Registration{}, &DocumentError{Problem: ProblemNotJSON, Err: whyInvalid(b)}
 	case b[0] != '{':
@@ -297,28 +298,6 @@ func lowerScheme(s string) string {
 		return s
 	}
 	return strings.ToLower(scheme) + ":" + rest
-}
-
-// shallow says whether JSON text is nested at most limit deep. It only counts brackets outside of strings, so that nothing is
-// allocated for text that is nothing but brackets.
-func shallow(b []byte, limit int) bool {
-	depth, quoted := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			if depth++; depth > limit {
-				return false
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return true
 }
 
 // whyInvalid returns the parser's complaint about text that is no JSON.

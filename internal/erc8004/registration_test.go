@@ -132,8 +132,8 @@ func TestParseRegistrationRefuses(t *testing.T) {
 		`[{"name":"MCP"}]`:                   ProblemNotObject,
 		"<!-- x --><html>":                   ProblemHTML,
 		"<?xml version='1.0'?><svg/>":        ProblemHTML,
-		`{"a":` + strings.Repeat("[", 1<<18): ProblemTooDeep,
-		strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65): ProblemTooDeep,
+		`{"a":` + strings.Repeat("[", 1<<18): ProblemTooComplex,
+		strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65): ProblemTooComplex,
 		strings.Repeat(" ", MaxRegistrationBytes+1):                 ProblemTooLarge,
 	} {
 		var refused *DocumentError

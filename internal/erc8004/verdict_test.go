@@ -3,8 +3,10 @@ package erc8004
 import (
 	"bytes"
 	"crypto/sha256"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -170,4 +172,18 @@ func FuzzVerifyHash(f *testing.F) {
 			t.Fatal("the file was changed")
 		}
 	})
+}
+
+// TestByUTF16 compares the order of names with that of their UTF-16 code units, written down.
+func TestByUTF16(t *testing.T) {
+	t.Parallel()
+	names := []string{"", "a", "ab", "b", "é", "\ud7ff", "\ue000", "\ufb33", "\uffff", "\U00010000", "😀", "😁", "\U0010ffff", "a😀", "a\uffff", "\xff", "a\xff\xfe"}
+	for _, a := range names {
+		for _, b := range names {
+			want := slices.Compare(utf16.Encode([]rune(a)), utf16.Encode([]rune(b)))
+			if got := byUTF16(a, b); got != want {
+				t.Errorf("%q and %q: %d, want %d", a, b, got, want)
+			}
+		}
+	}
 }

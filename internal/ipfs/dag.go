@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/ipfs/boxo/blockservice"
-	"github.com/ipfs/boxo/files"
 	"github.com/ipfs/boxo/ipld/merkledag"
-	unixfile "github.com/ipfs/boxo/ipld/unixfs/file"
+	"github.com/ipfs/boxo/ipld/unixfs"
 	uio "github.com/ipfs/boxo/ipld/unixfs/io"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
@@ -64,6 +64,7 @@ func (s *session) walk(ref *reference) ([]byte, error) {
 	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true), blockservice.WithAllowlist(bindingHashes()))
 	dag := merkledag.NewDAGService(service)
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
+		s.plain = ref.cid
 		b, err := service.GetBlock(s.ctx, ref.cid)
 		if err != nil {
 			return nil, err
@@ -84,30 +85,66 @@ func (s *session) walk(ref *reference) ([]byte, error) {
 			return nil, err
 		}
 	}
-	opened, err := unixfile.NewUnixfsFile(s.ctx, dag, node)
+	if node, ok := node.(*merkledag.ProtoNode); ok {
+		if err := s.checkFile(node); err != nil {
+			return nil, err
+		}
+	}
+	return s.appendFile(dag, node, nil)
+}
+
+// checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The declared size is a claim:
+// good for refusing early, for nothing else.
+func (s *session) checkFile(node *merkledag.ProtoNode) error {
+	head, err := unixfs.FSNodeFromBytes(node.Data())
+	if err != nil {
+		return err
+	}
+	switch {
+	case head.IsDir():
+		return &NoDocumentError{URI: s.shown, Why: "it is a directory"}
+	case head.Type() == unixfs.TSymlink:
+		return &NoDocumentError{URI: s.shown, Why: "it is a symbolic link"}
+	case head.FileSize() > uint64(s.limit):
+		return &TooLargeError{URI: s.shown, Limit: s.limit}
+	}
+	return nil
+}
+
+// readAhead is how many parts of a file are asked for together.
+const readAhead = 10
+
+// appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten thousand links
+// would be gigabytes.
+func (s *session) appendFile(dag format.NodeGetter, node format.Node, content []byte) ([]byte, error) {
+	data, err := unixfs.ReadUnixFSNodeData(node)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = opened.Close() }() // it was only read
-	switch opened.(type) {
-	case files.Directory:
-		return nil, &NoDocumentError{URI: s.shown, Why: "it is a directory"}
-	case *files.Symlink:
-		return nil, &NoDocumentError{URI: s.shown, Why: "it is a symbolic link"}
-	}
-	file, ok := opened.(files.File)
-	if !ok {
-		return nil, &NoDocumentError{URI: s.shown, Why: "it is no file"}
-	}
-	// The declared size is a claim: good for refusing early, for nothing else.
-	if size, err := file.Size(); err == nil && size > s.limit {
+	if int64(len(content)+len(data)) > s.limit {
 		return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
 	}
-	content, err := readCapped(file, s.limit)
-	if errors.Is(err, errOverCap) {
-		return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
+	content = append(content, data...)
+	links := node.Links()
+	if s.followed += len(links); s.followed > maxLinks { // the same block again is not visited again
+		return nil, s.tooManyLinks()
 	}
-	return content, err
+	for ahead := range slices.Chunk(links, readAhead) {
+		cids := make([]cid.Cid, len(ahead))
+		for i, l := range ahead {
+			cids[i] = l.Cid
+		}
+		for _, promise := range format.GetNodes(s.ctx, dag, cids) {
+			part, err := promise.Get(s.ctx)
+			if err != nil {
+				return nil, err
+			}
+			if content, err = s.appendFile(dag, part, content); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return content, nil
 }
 
 // child finds one name in a directory, decoded first and then as it was spelt.

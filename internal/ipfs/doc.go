@@ -9,8 +9,9 @@
 //   - Every stranger's host is dialled through netguard. Gateways are the
 //     operator's, dialled by a client of their own that may reach loopback;
 //     they are not followed anywhere (no redirects).
-//   - Size, time, blocks visited and bytes taken from each gateway are bounded
-//     for every fetch.
+//   - Size, time, blocks visited, links decoded and bytes taken from each
+//     gateway are bounded for every fetch; blocks of other codecs than raw and
+//     dag-pb are not decoded.
 //   - URLs in errors carry neither user information nor query.
 //
 // The way of an ipfs document: normalize → (path given: one CAR request that

@@ -38,6 +38,10 @@ type session struct {
 	shown string
 	limit int64
 
+	// The walk's own.
+	plain    cid.Cid // a root that is the document as it stands, undefined: none
+	followed int     // links that it went along
+
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // the session's own goroutines, see spawn
@@ -54,6 +58,7 @@ type session struct {
 	seen   map[string]bool // multihashes that the walk has read
 	read   int64           // bytes of the blocks in seen
 	visits int
+	links  int    // of all visits together
 	from   string // the gateway that brought the walk's first block
 }
 
@@ -122,12 +127,24 @@ func (s *session) failure() error {
 	return context.Cause(s.ctx)
 }
 
-// visit counts one look at a block, and its bytes when it is the first.
+// refuse fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is linked into the program, and
+// two MiB of dag-cbor become a hundred times as much. A root that is a document by itself is not decoded.
+func (s *session) refuse(c cid.Cid) error {
+	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
+		err := &InvalidError{URI: s.shown, Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
+		s.fail(err)
+		return err
+	}
+	return nil
+}
+
+// visit counts one look at a block, its links, and its bytes when it is the first.
 func (s *session) visit(b blocks.Block) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(b.Cid().Hash())
 	s.visits++
+	s.links += countLinks(b) // of a block that is read again too: it is decoded again
 	if !s.seen[key] {
 		s.seen[key] = true
 		s.read += int64(len(b.RawData()))
@@ -139,6 +156,8 @@ func (s *session) visit(b blocks.Block) error {
 	switch {
 	case s.visits > maxVisits:
 		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("more than %d blocks have to be read", maxVisits)}
+	case s.links > maxLinks:
+		err = s.tooManyLinks()
 	case s.read > s.budget():
 		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d bytes", s.budget())}
 	default:
@@ -146,6 +165,10 @@ func (s *session) visit(b blocks.Block) error {
 	}
 	s.fail(err)
 	return err
+}
+
+func (s *session) tooManyLinks() error {
+	return &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d links", maxLinks)}
 }
 
 func (s *session) keep(from *gateway, b blocks.Block) {
@@ -183,6 +206,9 @@ func (s *session) stored(c cid.Cid) (blocks.Block, bool) {
 // fetch: a file with a block missing is no file.
 func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
 	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	if err := s.refuse(c); err != nil {
 		return nil, err
 	}
 	var once sync.Once
@@ -431,6 +457,9 @@ type sessionStore struct{ *session }
 
 func (s *sessionStore) Get(_ context.Context, c cid.Cid) (blocks.Block, error) {
 	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	if err := s.refuse(c); err != nil {
 		return nil, err
 	}
 	b, ok := s.stored(c)

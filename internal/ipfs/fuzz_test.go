@@ -125,6 +125,13 @@ func FuzzBlocks(f *testing.F) {
 	f.Add(uint8(1), []byte("{}"), leaf, "")
 	f.Add(uint8(2), []byte(`{"a":{"/":"bafkqaaa"}}`), leaf, "a/b")
 	f.Add(uint8(3), []byte("\xa1aa\x01"), leaf, "%61")
+	// What becomes more than its bytes: links, sizes of parts, and a child that is CBOR.
+	f.Add(uint8(0), linkBomb(200), leaf, "")
+	f.Add(uint8(0), sizeBomb(200, true), leaf, "")
+	f.Add(uint8(0), sizeBomb(200, false), leaf, "a")
+	cbor := id(cid.Prefix{Version: 1, Codec: cid.DagCBOR, MhType: multihash.SHA2_256, MhLength: -1}.Sum(cborBomb(200)))
+	f.Add(uint8(0), parentOf(cbor, false), cborBomb(200), "")
+	f.Add(uint8(0), parentOf(cbor, true), cborBomb(200), "a")
 
 	var now atomic.Pointer[map[string][]byte]
 	fetcher := impatient(f, func(w http.ResponseWriter, r *http.Request) {

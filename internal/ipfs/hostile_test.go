@@ -294,7 +294,7 @@ func TestDAGBomb(t *testing.T) {
 	_, err := f.Fetch(t.Context(), bomb, mib)
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
-	if kind(err) != "large" || !strings.Contains(err.Error(), "more than 4096 blocks") {
+	if kind(err) != "large" || !strings.Contains(err.Error(), "more than 10000 links") {
 		t.Errorf("%s (%v)", kind(err), err)
 	}
 	if took > 5*time.Second {

@@ -1,0 +1,110 @@
+package erc8004
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// repeated is JSON of about so many bytes: the item again and again, each with a number of its own where it has a verb.
+func repeated(before, item, after string, size int) []byte {
+	var b strings.Builder
+	b.Grow(size + 1<<10)
+	b.WriteString(before)
+	for i := 0; b.Len() < size-1<<10; i++ {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if strings.Contains(item, "%") {
+			fmt.Fprintf(&b, item, i)
+		} else {
+			b.WriteString(item)
+		}
+	}
+	b.WriteString(after)
+	return []byte(b.String())
+}
+
+// allocatedBy is what f allocates in sum. Tests that ask for it are not parallel: it is the whole process'.
+func allocatedBy(f func()) int64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc)
+}
+
+// TestFileIsNotDecodedBeyondItsBounds: a file of the allowed size with a wrong hash, which costs some two hundred megabytes and three
+// seconds when a tree is built of it.
+func TestFileIsNotDecodedBeyondItsBounds(t *testing.T) {
+	for name, file := range map[string][]byte{
+		"zeros":          repeated("[", "0", "]", 2<<20),
+		"objects":        repeated("[", "{}", "]", 2<<20),
+		"members":        repeated("{", `"%d":0`, "}", 2<<20),
+		"nested members": repeated(`{"a":[`, `{"a":{"b":[0]}}`, "]}", 2<<20),
+		"strings":        repeated("[", `""`, "]", 2<<20),
+		"depth":          []byte(strings.Repeat(`{"a":`, 300_000) + "0" + strings.Repeat("}", 300_000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got Verdict
+			if n := allocatedBy(func() { got = VerifyHash(file, common.Hash{1}) }); n > 1<<20 {
+				t.Errorf("comparing its hash allocates %d KiB", n>>10)
+			}
+			if got != Mismatch {
+				t.Errorf("the verdict is %s", got)
+			}
+			if n := allocatedBy(func() { CrossCheck(file, FeedbackFacts{}) }); n > 1<<20 {
+				t.Errorf("comparing it with its event allocates %d KiB", n>>10)
+			}
+			// The bytes themselves are still compared.
+			if got := VerifyHash(file, common.Hash{}); got != NotGiven {
+				t.Errorf("without a hash: %s", got)
+			}
+		})
+	}
+}
+
+// TestLargestFile: what stays within the bounds costs what they are chosen for.
+func TestLargestFile(t *testing.T) {
+	for name, file := range map[string][]byte{
+		"members of long names": repeated("{", `"`+strings.Repeat("n", 30)+`%09d":0`, "}", 2<<20-1<<18),
+		"a few longer names":    repeated("{", `"`+strings.Repeat("n", 2000)+`%09d":0`, "}", 2<<20),
+		"objects":               repeated("[", `{"`+strings.Repeat("n", 90)+`%d":[]}`, "]", 2<<20-1<<19),
+		"long numbers":          repeated("[", strings.Repeat("9", 25)+"e%d", "]", 2<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got Verdict
+			n := allocatedBy(func() { got = VerifyHash(file, common.Hash{1}) })
+			if got != Mismatch || n > 128<<20 {
+				t.Errorf("%s, and %d MiB were allocated in sum", got, n>>20)
+			}
+			t.Logf("%d KiB for %d KiB", n>>10, len(file)>>10)
+		})
+	}
+}
+
+// TestRegistrationIsNotDecodedBeyondItsBounds is the same for a registration document.
+func TestRegistrationIsNotDecodedBeyondItsBounds(t *testing.T) {
+	for name, doc := range map[string][]byte{
+		"members":       repeated("{", `"%d":0`, "}", MaxRegistrationBytes),
+		"services":      repeated(`{"services":[`, "{}", "]}", MaxRegistrationBytes),
+		"registrations": repeated(`{"registrations":[`, "0", "]}", MaxRegistrationBytes),
+		"depth":         []byte(`{"services":` + strings.Repeat("[", 400_000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			n := allocatedBy(func() { _, err = ParseRegistration(doc) })
+			var refused *DocumentError
+			if !errors.As(err, &refused) || refused.Problem != ProblemTooComplex {
+				t.Errorf("it is read: %v", err)
+			}
+			if n > 1<<20 {
+				t.Errorf("refusing it allocates %d KiB", n>>10)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package ipfs_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/http"
+	"runtime"
+	"testing"
+
+	"github.com/ipfs/boxo/ipld/unixfs"
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+)
+
+// emptyLink is a dag-pb link to a raw block of no bytes, which stands in its CID: eight bytes, and nothing has to be fetched.
+var emptyLink = []byte{0x12, 6, 0x0a, 4, 1, 0x55, 0, 0}
+
+// pbField is a length-delimited field of a protobuf message.
+func pbField(number byte, value []byte) []byte {
+	return append(binary.AppendUvarint([]byte{number<<3 | 2}, uint64(len(value))), value...)
+}
+
+// linkBomb is a file's dag-pb block with so many links.
+func linkBomb(n int) []byte {
+	return append(bytes.Repeat(emptyLink, n), pbField(1, []byte{8, 2, 0x18, 0})...)
+}
+
+// sizeBomb is a file's block that lists so many sizes of parts, one by one or packed.
+func sizeBomb(n int, packed bool) []byte {
+	sizes := bytes.Repeat([]byte{0x20, 1}, n)
+	if packed {
+		sizes = pbField(4, bytes.Repeat([]byte{1}, n))
+	}
+	return pbField(1, append([]byte{8, 2, 0x18, 0}, sizes...))
+}
+
+// cborBomb is a dag-cbor list of so many zeros.
+func cborBomb(n int) []byte {
+	return append([]byte{0x9a, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, make([]byte, n)...)
+}
+
+// parentOf is a file, or a directory with the entry "a", whose only block below has that CID.
+func parentOf(c cid.Cid, directory bool) []byte {
+	link := pbField(1, c.Bytes())
+	data := []byte{8, 2, 0x18, 4, 0x20, 4}
+	if directory {
+		link, data = append(link, pbField(2, []byte("a"))...), unixfs.FolderPBData()
+	}
+	return append(pbField(2, link), pbField(1, data)...)
+}
+
+// TestDecodedSizeIsBounded: blocks whose hashes are right, and that are made to become a hundred times their size when they are decoded.
+// Not parallel, because it measures what the whole process allocates.
+func TestDecodedSizeIsBounded(t *testing.T) {
+	const full = 2<<20 - 64
+	g := ipfstest.New()
+	id := must[cid.Cid](t)
+	add := func(block []byte, codec uint64) cid.Cid { return id(g.AddBlock(block, codec, multihash.SHA2_256)) }
+	inline := id(cid.Prefix{Version: 1, Codec: cid.DagCBOR, MhType: multihash.IDENTITY, MhLength: -1}.Sum(cborBomb(100)))
+	cbor := add(cborBomb(full), cid.DagCBOR)
+	links := add(linkBomb(full/8), cid.DagProtobuf)
+	var spread []byte // over eleven blocks of 1,000 links
+	for i := range 11 {
+		child := add(append(bytes.Repeat(emptyLink, 1000), pbField(1, []byte{8, 2, 0x18, byte(i)})...), cid.DagProtobuf)
+		spread = append(spread, pbField(2, pbField(1, child.Bytes()))...)
+	}
+	repeated := add(linkBomb(1000), cid.DagProtobuf)
+	for range 3 { // a thousand million times nothing
+		repeated = add(append(bytes.Repeat(pbField(2, pbField(1, repeated.Bytes())), 1000), pbField(1, []byte{8, 2, 0x18, 0})...), cid.DagProtobuf)
+	}
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isCAR(r) {
+			w.WriteHeader(http.StatusNotFound) // to make one, the gateway would have to decode the blocks itself
+			return
+		}
+		g.Handler().ServeHTTP(w, r)
+	}))
+	for name, c := range map[string]struct{ uri, want string }{
+		"a dag-cbor root":                {"ipfs://" + cbor.String(), "none"},
+		"a dag-cbor child":               {"ipfs://" + add(parentOf(cbor, false), cid.DagProtobuf).String(), "invalid"},
+		"a dag-cbor entry":               {"ipfs://" + add(parentOf(cbor, true), cid.DagProtobuf).String() + "/a", "invalid"},
+		"a dag-cbor child in its CID":    {"ipfs://" + add(parentOf(inline, false), cid.DagProtobuf).String(), "invalid"},
+		"a dag-json child":               {"ipfs://" + add(parentOf(add(bytes.Repeat([]byte("["), full), 0x129), false), cid.DagProtobuf).String(), "invalid"},
+		"262,000 links":                  {"ipfs://" + links.String(), "large"},
+		"262,000 links below":            {"ipfs://" + add(parentOf(links, false), cid.DagProtobuf).String(), "large"},
+		"262,000 links as an entry":      {"ipfs://" + add(parentOf(links, true), cid.DagProtobuf).String() + "/a", "large"},
+		"262,000 links, then a segment":  {"ipfs://" + links.String() + "/a", "large"},
+		"a million sizes":                {"ipfs://" + add(sizeBomb(full/2-8, false), cid.DagProtobuf).String(), "large"},
+		"two million packed sizes":       {"ipfs://" + add(sizeBomb(full-8, true), cid.DagProtobuf).String(), "large"},
+		"10,000 links in small blocks":   {"ipfs://" + add(append(spread, pbField(1, []byte{8, 2, 0x18, 0})...), cid.DagProtobuf).String(), "large"},
+		"the same links again and again": {"ipfs://" + repeated.String(), "large"},
+		"links that are allowed":         {"ipfs://" + add(linkBomb(9990), cid.DagProtobuf).String(), "ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFetcher(t, ipfs.Config{Gateways: []string{base}, CacheBytes: -1})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := f.Fetch(t.Context(), c.uri, 2*mib)
+			runtime.ReadMemStats(&after)
+			if kind(err) != c.want {
+				t.Errorf("%s (%v), want %s", kind(err), err, c.want)
+			}
+			// The block comes twice, in a CAR and raw, and growing buffers take each several times; the test's own server is counted too.
+			allocated := int64(after.TotalAlloc - before.TotalAlloc)
+			if allocated > 48*mib {
+				t.Errorf("%d MiB were allocated for blocks of 2 MiB", allocated>>20)
+			}
+			t.Logf("%d KiB: %v", allocated>>10, err)
+		})
+	}
+}
