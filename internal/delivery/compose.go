@@ -71,13 +71,25 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	if !ok {
 		return errNoTool
 	}
-	f, err := Fit(a.job, a.file, a.claim.ID.String(), tool)
+	f, err := p.fitArguments(ctx, a, tool)
 	if err != nil {
 		return err
 	}
 	a.tool, a.args, a.cleaned = tool, f.Arguments, f.Cleaned
 	a.out.ToolName, a.out.Arguments = tool.Name, f.Sent
 	return nil
+}
+
+// fitArguments fits the arguments to a tool when their turn comes. What is decoded at worst is the tool's schema, and the file in every place
+// where a template may name it.
+func (p *Pipeline) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
+	places := max(1, bytes.Count(a.job.Action.PayloadTemplate, []byte("{{")))
+	release, err := p.Decoding.Acquire(ctx, len(tool.InputSchema)+places*len(a.file.Content))
+	if err != nil {
+		return Fitted{}, err
+	}
+	defer release()
+	return Fit(a.job, a.file, a.claim.ID.String(), tool)
 }
 
 // list asks what the agent offers.

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
@@ -54,15 +56,20 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 	if err != nil {
 		return p.withoutFile(a, err, note)
 	}
-	verdict := erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable())
-	if verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
+	file, err := p.examine(ctx, a.job, doc, hash)
+	if err == nil && file.verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
 		// A web server may have been in the middle of replacing the file; nothing of it is cached.
-		if again, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit); err == nil {
-			doc, verdict = again, erc8004.VerifyHash(again.Bytes, hash, again.Immutable())
+		if again, failed := p.Fetcher.Fetch(ctx, uri, p.FetchLimit); failed == nil {
+			doc = again
+			file, err = p.examine(ctx, a.job, doc, hash)
 		}
 	}
+	if err != nil {
+		return p.withoutFile(a, err, note)
+	}
+	verdict := file.verdict
 	note(doc.Source, string(verdict))
-	a.out.FileDisagrees = disagreements(a.job, doc.Bytes)
+	a.out.FileDisagrees = file.disagrees
 	switch {
 	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
 		return "", retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: the hash on chain is %s, keccak256 of the file is %s",
@@ -70,12 +77,29 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && unproven(doc) != "":
 		return "", retry.Fail(retry.HashMismatch, unproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}
-	a.file.Content = content(doc)
+	a.file.Content = file.content
 	detail := fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, verdict)
 	if len(a.out.FileDisagrees) > 0 {
 		detail += "; the file disagrees with the event in " + strings.Join(a.out.FileDisagrees, ", ") + ": the event wins"
 	}
 	return detail, nil
+}
+
+// examined is what a file that was fetched turned out to be.
+type examined struct {
+	verdict   erc8004.Verdict
+	disagrees []string
+	content   json.RawMessage // for the agent
+}
+
+// examine compares a file with its hash and its event, when its turn comes.
+func (p *Pipeline) examine(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examined, error) {
+	release, err := p.Decoding.Acquire(ctx, len(doc.Bytes))
+	if err != nil {
+		return examined{}, &ipfs.UnavailableError{URI: "the file", Err: err}
+	}
+	defer release()
+	return examined{erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()), disagreements(j, doc.Bytes), content(doc)}, nil
 }
 
 // disagreements names the fields of a feedback file that contradict its event. They are told to the operator; what the agent receives
@@ -119,9 +143,10 @@ func (p *Pipeline) withoutFile(a *attempt, err error, note func(source, verifica
 	return "", fmt.Errorf("feedback file: %w", err)
 }
 
-// content is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped.
+// content is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped, also JSON of more parts
+// than anybody should have to decode.
 func content(doc ipfs.Document) json.RawMessage {
-	if utf8.Valid(doc.Bytes) && json.Valid(doc.Bytes) {
+	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes
 	}
 	return asJSON(map[string]string{"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})

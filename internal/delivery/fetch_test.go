@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -173,5 +174,53 @@ func TestCrossCheckIsOfFeedback(t *testing.T) {
 	a, detail, err := fetched(doc, HashAnnotate, j)
 	if err != nil || json.RawMessage(doc.Bytes) == nil || string(a.file.Content) != string(doc.Bytes) || !strings.HasSuffix(detail, "hash: mismatch; the file disagrees with the event in agentId, value: the event wins") {
 		t.Errorf("%v %s", err, detail)
+	}
+}
+
+// TestFileOfTooManyParts: JSON beyond what anybody should have to decode is delivered as bytes if its hash is right, and otherwise not taken
+// for what another form of it might hash to.
+func TestFileOfTooManyParts(t *testing.T) {
+	t.Parallel()
+	for name, file := range map[string]string{
+		"tokens": "[" + strings.Repeat("0,", decode.MaxTokens) + "0]",
+		"depth":  strings.Repeat("[", decode.MaxDepth+1) + strings.Repeat("]", decode.MaxDepth+1),
+	} {
+		doc := ipfs.Document{Source: ipfs.SourceCID, Bytes: []byte(file), MediaType: "application/json"}
+		a, _, err := fetched(doc, HashStrict, job.Job{FeedbackHash: crypto.Keccak256Hash(doc.Bytes)})
+		var wrapped struct {
+			Raw       []byte `json:"raw"`
+			MediaType string `json:"mediaType"`
+		}
+		if err != nil || a.out.FileVerification != "raw" || json.Unmarshal(a.file.Content, &wrapped) != nil || string(wrapped.Raw) != file || wrapped.MediaType != doc.MediaType {
+			t.Errorf("%s: %v, %s, %.60s", name, err, a.out.FileVerification, a.file.Content)
+		}
+		// The same in another form, which is how a writer's library may hash it.
+		spaced := doc
+		spaced.Bytes = append(doc.Bytes[:len(doc.Bytes):len(doc.Bytes)], '\n')
+		if a, _, err := fetched(spaced, HashAnnotate, job.Job{FeedbackHash: crypto.Keccak256Hash(doc.Bytes)}); err != nil || a.out.FileVerification != "mismatch" {
+			t.Errorf("%s: %v, %s", name, err, a.out.FileVerification)
+		}
+	}
+}
+
+// TestFileWaitsForItsTurn: a large file waits while others are decoded, and one that waits too long was not to be had; a small one does not wait.
+func TestFileWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	budget := decode.NewBudget(1 << 20)
+	release, err := budget.Acquire(t.Context(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	for _, file := range [][]byte{large, []byte(`{}`)} {
+		p := &Pipeline{Config: Config{Decoding: budget}}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := p.examine(ctx, job.Job{Kind: job.KindNewFeedback}, ipfs.Document{Bytes: file}, common.Hash{1})
+		var away *ipfs.UnavailableError
+		if errors.As(err, &away) != (len(file) > 2) {
+			t.Errorf("%d bytes: %v", len(file), err)
+		}
 	}
 }

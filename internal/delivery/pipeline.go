@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
@@ -99,6 +100,8 @@ type Config struct {
 	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s): after Postgres is
 	// back, the sweep waits much longer.
 	RecordTimeout, RecordPause time.Duration
+	// Decoding bounds the documents that are decoded at a time, in the whole process; nil: not bounded.
+	Decoding *decode.Budget
 	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
 

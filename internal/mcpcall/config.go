@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -50,6 +51,8 @@ type Config struct {
 	PingAfter time.Duration
 	// InProcess are servers that are part of this process, by the name that Endpoint.Command gives. Default none.
 	InProcess map[string]Server
+	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
+	Decoding *decode.Budget
 	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
 	StdioEnv []string
 	// Supervised: this program calls RunSupervisor first of all, so that each command can have a supervisor, which ends whatever the command

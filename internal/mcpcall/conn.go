@@ -298,6 +298,11 @@ func (c *conn) page(ctx context.Context, cursor string) (toolPage, error) {
 	if s.result == nil {
 		return toolPage{}, c.failure(StageList, ctx, s, err)
 	}
+	release, err := c.cfg.Decoding.Acquire(ctx, len(s.result))
+	if err != nil {
+		return toolPage{}, &CallError{Stage: StageList, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
+	}
+	defer release()
 	page, readErr := readTools(s.result, c.mirrors())
 	if readErr != nil {
 		return toolPage{}, &CallError{Stage: StageList, Err: readErr}

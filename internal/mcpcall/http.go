@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -18,6 +19,7 @@ import (
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -197,6 +199,7 @@ type limitedBody struct {
 	x      *exchange  // nil for requests nobody waits for
 	alone  int64      // bytes read when x is nil
 	events *eventScan // nil when the body is no event stream
+	tokens decode.Counter
 	err    error
 }
 
@@ -217,6 +220,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	switch {
 	case read > b.limit:
 		tooLarge = &TooLargeError{Limit: b.limit, Unit: "bytes"}
+	case !b.tokens.Add(p[:n]):
+		tooLarge = tooManyTokens()
 	case b.events == nil:
 		return n, err
 	default:
@@ -231,6 +236,11 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	}
 	b.err = tooLarge
 	return 0, b.err
+}
+
+// tooManyTokens refuses JSON that would become too much when mcp-go decodes it.
+func tooManyTokens() *TooLargeError {
+	return &TooLargeError{Limit: decode.MaxTokens, Unit: fmt.Sprintf("JSON tokens, or %d levels", decode.MaxDepth)}
 }
 
 func (b *limitedBody) Close() error { return b.body.Close() }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/decode"
 )
 
 const (
@@ -155,6 +157,8 @@ func (s *sse) read(body io.Reader, found chan<- struct{}) error {
 			}
 			known = true
 			close(found)
+		case !decode.Modest(e.data):
+			return tooManyTokens()
 		case e.name == "" || e.name == "message":
 			if s.message(e.data) {
 				s.unasked = max(0, s.unasked-e.size)

@@ -126,8 +126,8 @@ func withJournal(ctx context.Context) (context.Context, *journal) {
 // errEra: the client was opened for 2026-07-28 and mcp-go wants to fall back to initialize. We decide about that: see open.go.
 var errEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 says")
 
-// errTaken ends a tools/call in mcp-go's client once the result is in the exchange: only an error keeps it from reading the result too,
-// from refusing what it does not know, and from repeating the call.
+// errTaken ends a tools/call, and a tools/list of the older era, in mcp-go's client once the result is in the exchange: only an error keeps it
+// from reading the result too, from refusing what it does not know, and from repeating the call.
 var errTaken = errors.New("the result was taken")
 
 // errWrongID: the answer belongs to another request.
@@ -226,9 +226,10 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 	case string(mcp.MethodToolsCall):
 		return nil, errTaken
 	case string(mcp.MethodToolsList):
-		if t.modern {
-			response.Result = forLibrary(response.Result) // a copy: ours is in x
+		if !t.modern { // mcp-go wants the list only to mirror arguments into headers
+			return nil, errTaken
 		}
+		response.Result = forLibrary(response.Result) // a copy: ours is in x
 	case string(mcp.MethodServerDiscover):
 		var discovered struct {
 			SupportedVersions []string `json:"supportedVersions"`

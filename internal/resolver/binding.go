@@ -151,7 +151,7 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, bindingLimit)
 	if err == nil {
 		var reg erc8004.Registration
-		reg, err = erc8004.ParseRegistration(doc.Bytes)
+		reg, err = r.parse(ctx, doc)
 		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations // nothing else of it counts
 	}
 	list.err = err

@@ -107,15 +107,29 @@ func (r *Resolver) document(ctx context.Context, a Agent, uri string, old *page,
 		source += " from " + doc.From
 	}
 	w.step("document", source, describeDocument(doc))
-	p := r.read(a, doc)
+	reg, err := r.parse(ctx, doc)
+	var problem *erc8004.DocumentError
+	if err != nil && !errors.As(err, &problem) {
+		return nil, documentError(err)
+	}
+	p := r.read(a, doc, reg, err)
 	p.uri, p.validators = uri, doc.Validators
 	return p, nil
 }
 
-// read finds the entry to call in a registration document.
-func (r *Resolver) read(a Agent, doc ipfs.Document) *page {
+// parse reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that it could not be read now.
+func (r *Resolver) parse(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
+	release, err := r.cfg.Decoding.Acquire(ctx, len(doc.Bytes))
+	if err != nil {
+		return erc8004.Registration{}, unavailable(withoutQuery(doc.URI), err)
+	}
+	defer release()
+	return erc8004.ParseRegistration(doc.Bytes)
+}
+
+// read finds the entry to call in a registration document, which could be parsed if err is nil.
+func (r *Resolver) read(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
-	reg, err := erc8004.ParseRegistration(doc.Bytes)
 	if err != nil {
 		p.shape, p.err = shown(err.Error()), &SkipError{Reason: NoDocument, Err: err}
 		return p

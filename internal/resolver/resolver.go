@@ -14,6 +14,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
@@ -67,6 +68,8 @@ type Config struct {
 	PinnedTTL time.Duration
 	// NegativeTTL is how long "nothing to deliver to" is believed. Default 1 min.
 	NegativeTTL time.Duration
+	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
+	Decoding *decode.Budget
 	// CacheEntries bounds the agents remembered. Default 10,000.
 	CacheEntries int
 

@@ -59,7 +59,7 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 	}
 	guard := a.content.Guard
 	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger,
-		Supervised: o.Supervised}); err != nil {
+		Supervised: o.Supervised, Decoding: a.content.Decoding}); err != nil {
 		return nil, err
 	}
 	if a.listed, err = openListed(cfg, a.pool, o.Logger); err != nil {
@@ -86,7 +86,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	}
 	parts := delivery.Config{
 		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Sealer: keys,
-		Dispatcher: dispatcher, Results: a.queue, Limits: a.limits, Schedule: schedule,
+		Dispatcher: dispatcher, Results: a.queue, Limits: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/resolver"
@@ -16,12 +17,13 @@ type Content struct {
 	Guard    *netguard.Guard
 	Fetcher  *ipfs.Fetcher
 	Resolver *resolver.Resolver
+	Decoding *decode.Budget // of the whole process
 	chains   map[uint64]*chain.Client
 }
 
 // OpenContent prepares it. No network is touched.
 func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
-	c := &Content{chains: map[uint64]*chain.Client{}}
+	c := &Content{Decoding: decode.NewBudget(decode.DefaultBudget), chains: map[uint64]*chain.Client{}}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -45,7 +47,8 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard, Logger: log}); err != nil {
 		return nil, err
 	}
-	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands, MayRun: cfg.MayRun, Binding: cfg.Binding})
+	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands,
+		MayRun: cfg.MayRun, Binding: cfg.Binding, Decoding: c.Decoding})
 	if err != nil {
 		return nil, err
 	}

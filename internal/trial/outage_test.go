@@ -34,21 +34,34 @@ func TestOutageLog(t *testing.T) {
 
 // outageWorld is a worker that delivers, and what its log should have said so far.
 type outageWorld struct {
-	*Site
-	t      *testing.T
-	ctx    context.Context
-	agents *Agents
-	worker *Worker
+	*oneWorker
 	serial int
 	want   []string // beginnings of lines at level warn and above, in order
 }
 
 func newOutageWorld(t *testing.T) *outageWorld {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), outageTime)
+	w := &outageWorld{oneWorker: startOneWorker(t, "outage", outageTime, 6, 24, "HERALD_LEASE=60s")}
+	w.agents.BehaveAll(Taking(100 * time.Millisecond))
+	return w
+}
+
+// oneWorker is a Herald of one worker that is ready, with agents that answer at once.
+type oneWorker struct {
+	*Site
+	t      *testing.T
+	ctx    context.Context
+	agents *Agents
+	worker *Worker
+}
+
+// startOneWorker starts everything for a test that takes no longer than within.
+func startOneWorker(t *testing.T, name string, within time.Duration, agents, concurrency int, env ...string) *oneWorker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
 	t.Cleanup(cancel)
-	dir, err := os.MkdirTemp("", "herald-outage-")
-	w := &outageWorld{t: t, ctx: ctx}
+	dir, err := os.MkdirTemp("", "herald-"+name+"-")
+	w := &oneWorker{t: t, ctx: ctx}
 	w.must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w.must(os.Chmod(dir, 0o711)) // the servers may be another user
@@ -67,8 +80,7 @@ func newOutageWorld(t *testing.T) *outageWorld {
 			t.Error(err)
 		}
 	})
-	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "outage",
-		Logs: filepath.Join(dir, "logs"), Env: []string{"HERALD_LEASE=60s"}})
+	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: name, Logs: filepath.Join(dir, "logs"), Env: env})
 	skipWithout(t, embedded.ErrNoRedis, err)
 	w.must(err)
 	t.Cleanup(func() {
@@ -76,17 +88,16 @@ func newOutageWorld(t *testing.T) *outageWorld {
 			t.Error(err)
 		}
 	})
-	w.agents, err = StartAgents(6)
+	w.agents, err = StartAgents(agents)
 	w.must(err)
 	t.Cleanup(w.agents.Close)
-	w.agents.BehaveAll(Taking(100 * time.Millisecond))
-	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 24})
+	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: concurrency})
 	w.must(err)
 	w.must(w.worker.Ready(ctx))
 	return w
 }
 
-func (w *outageWorld) must(err error) {
+func (w *oneWorker) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)

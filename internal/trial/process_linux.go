@@ -63,3 +63,18 @@ func (p *Process) ResidentBytes() (int64, error) {
 	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
 	return pages * int64(os.Getpagesize()), err
 }
+
+// PeakResidentBytes is the most memory that the process has held so far.
+func (p *Process) PeakResidentBytes() (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(b) {
+		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "VmHWM:" {
+			kib, err := strconv.ParseInt(string(fields[1]), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status does not say how much memory was held", p.PID())
+}

@@ -17,3 +17,6 @@ func children(int) ([]int, error) { return nil, errLinuxOnly }
 
 // ResidentBytes is how much memory the process holds now.
 func (p *Process) ResidentBytes() (int64, error) { return 0, errLinuxOnly }
+
+// PeakResidentBytes is the most memory that the process has held so far.
+func (p *Process) PeakResidentBytes() (int64, error) { return 0, errLinuxOnly }

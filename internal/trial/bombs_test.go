@@ -1,0 +1,262 @@
+package trial
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ipfs/go-cid"
+	"github.com/multiformats/go-multihash"
+)
+
+const (
+	bombTime    = 2 * time.Minute // for the whole test on a busy machine; on an idle one it takes ten seconds
+	bombs       = 64              // documents at once
+	mostMemory  = 400 << 20       // resident, of a worker that meets all of them
+	calledSoon  = 5 * time.Second // from the enqueuing of a healthy agent's delivery to its call
+	documentMax = 2 << 20
+)
+
+// TestDecodingBombs gives a worker 64 documents at once, each valid and each made to become a hundred times its size when it is decoded, and
+// beside them a delivery to an agent that is well.
+func TestDecodingBombs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the most memory that a process has held")
+	}
+	b := &bomber{blocks: map[string][]byte{}}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	w := startOneWorker(t, "bombs", bombTime, bombs+1, bombs, "IPFS_GATEWAYS="+b.URL, "RPC_URL_8453="+b.URL+"/rpc",
+		"HERALD_RETRY_SCHEDULE=100ms,100ms", "HERALD_LEASE=60s")
+	healthy := bombs
+	_, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(healthy, 0)))
+	w.must(err)
+	w.must(w.AwaitFinal(w.ctx))
+	before, err := w.worker.PeakResidentBytes()
+	w.must(err)
+
+	var lines strings.Builder
+	for i := range bombs {
+		lines.WriteString(b.line(w.agents, i))
+	}
+	_, _, err = w.Enqueue(w.ctx, strings.NewReader(lines.String()))
+	w.must(err)
+	began := time.Now()
+	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(healthy, 1)))
+	w.must(err)
+	called := time.Duration(0)
+	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
+		calls, err := w.agents.Calls()
+		for _, c := range calls {
+			if c.Delivery == accepted[0] {
+				called = c.Begun.Sub(began)
+			}
+		}
+		return called > 0, err
+	}))
+	w.must(w.AwaitFinal(w.ctx))
+	took := time.Since(began)
+	peak, err := w.worker.PeakResidentBytes()
+	w.must(err)
+	rows, err := w.Rows(w.ctx)
+	w.must(err)
+	t.Log(NewFigures("bombs", strconv.Itoa(bombs)).Add("before", before>>20).Add("peak", peak>>20).Add("called", called).Add("took", took), CountStatus(rows))
+	if peak > mostMemory {
+		t.Errorf("the worker held %d MiB, %d are allowed", peak>>20, mostMemory>>20)
+	}
+	if called > calledSoon {
+		t.Errorf("the healthy agent was called after %s, %s are allowed", called, calledSoon)
+	}
+	for want, n := range map[string]int{"rejected hash_mismatch": 16, "skipped no_document": 12, "delivered": 24 + 2} {
+		if got := CountStatus(rows)[want]; got < n {
+			t.Errorf("%d deliveries are %s, want %d: %v", got, want, n, CountStatus(rows))
+		}
+	}
+}
+
+// bomber serves everything: files, an IPFS gateway, a chain's node, and agents.
+type bomber struct {
+	*httptest.Server
+	mu     sync.Mutex
+	blocks map[string][]byte // by CID
+}
+
+// line is a job with document i, of five kinds by turns; no two are the same document.
+func (b *bomber) line(agents *Agents, i int) string {
+	action := fmt.Sprintf(`"resolveEndpoint":false,"endpoint":{"transport":"http","url":"%s"}`, agents.URL(i))
+	uri := ""
+	salt := fmt.Appendf(nil, "%08d", i)
+	switch i % 8 {
+	case 0, 1: // a file with a wrong hash
+		uri = fmt.Sprintf("%s/file/%d", b.URL, i)
+	case 2: // a child in CBOR
+		uri = "ipfs://" + b.add(cid.DagProtobuf, parentOf(b.add(cid.DagCBOR, cborBomb(documentMax-64, salt))))
+	case 3, 4: // links
+		uri = "ipfs://" + b.add(cid.DagProtobuf, linkBomb(documentMax/8-8, salt))
+	case 5: // a registration
+		action = `"resolveEndpoint":true`
+	case 6: // agents' tools
+		action = fmt.Sprintf(`"resolveEndpoint":false,"endpoint":{"transport":"http","url":"%s/mcp/%d"}`, b.URL, i)
+	case 7:
+		action = `"resolveEndpoint":true`
+	}
+	file := `"includeFileContent":false`
+	if uri != "" {
+		file = `"includeFileContent":true,"verifyFileHash":true`
+	}
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
+		`"feedbackURI":%q,"feedbackHash":"0x%064x","action":{%s,%s}}`+"\n", 1000+i, 1000+i, uri, i+1, action, file)
+}
+
+func (b *bomber) add(codec uint64, block []byte) string {
+	c, err := cid.Prefix{Version: 1, Codec: codec, MhType: multihash.SHA2_256, MhLength: -1}.Sum(block)
+	if err != nil {
+		panic(err) // SHA-256 takes everything
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.blocks[c.String()] = block
+	return c.String()
+}
+
+func (b *bomber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	number, _ := strconv.Atoi(name)
+	switch kind {
+	case "ipfs":
+		b.mu.Lock()
+		block, ok := b.blocks[name]
+		b.mu.Unlock()
+		if !ok || r.URL.Query().Get("format") != "raw" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write(block)
+	case "file":
+		if number%16 < 8 {
+			_, _ = w.Write(fillJSON(fmt.Sprintf(`{"n":%d,"a":[`, number), "0", "]}", documentMax)) // a million values
+			return
+		}
+		// As many as are allowed, in as many bytes.
+		_, _ = w.Write(fillJSON(fmt.Sprintf(`{"n":%d`, number), `"`+strings.Repeat("n", 30)+`%09d":0`, "}", documentMax*7/8))
+	case "registration":
+		if number%16 < 8 {
+			_, _ = w.Write([]byte(fmt.Sprintf(`{"n":%d,"services":`, number) + strings.Repeat(`{"a":`, 100_000) + "0" + strings.Repeat("}", 100_000) + "}"))
+			return
+		}
+		_, _ = w.Write(fillJSON(fmt.Sprintf(`{"n":%d,"services":[`, number), "{}", "]}", 1<<20))
+	case "rpc":
+		b.serveChain(w, r)
+	case "mcp":
+		serveBombTools(w, r, number)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// serveChain knows nothing but where registrations are.
+func (b *bomber) serveChain(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+		Params []any           `json:"params"`
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if json.NewDecoder(r.Body).Decode(&req) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	result := `"0x2105"`
+	if req.Method == "eth_call" {
+		call, _ := req.Params[0].(map[string]any)
+		data, _ := call["data"].(string)
+		raw, err := hex.DecodeString(strings.TrimPrefix(data, "0x"))
+		if err != nil || len(raw) != 36 {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		uri := fmt.Sprintf("%s/registration/%d", b.URL, new(big.Int).SetBytes(raw[4:]).Int64()-1000)
+		result = fmt.Sprintf(`"0x%064x%064x%x%s"`, 32, len(uri), uri, strings.Repeat("00", 31-(len(uri)+31)%32))
+	}
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
+}
+
+// serveBombTools is an agent whose list of tools is the bomb.
+func serveBombTools(w http.ResponseWriter, r *http.Request, number int) {
+	var req request
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bomber","version":"1"}}`)
+	case "tools/list":
+		list := `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object","properties":{"value":`
+		if number%16 < 8 {
+			reply(w, r, req.ID, string(fillJSON(list+`{"enum":[`, "0", `]}}}}]}`, 1<<20-1<<10)))
+			return
+		}
+		reply(w, r, req.ID, string(fillJSON(list+`{"anyOf":[`, `{"enum":[%d,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}`, `]}}}}]}`, 120<<10)))
+	case "tools/call":
+		reply(w, r, req.ID, `{"content":[{"type":"text","text":"thank you"}]}`)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// fillJSON repeats an item, numbered where it has a verb, until it has about so many bytes.
+func fillJSON(before, item, after string, size int) []byte {
+	out := bytes.NewBufferString(before)
+	for i := 0; out.Len() < size-1<<10; i++ {
+		if c := before[len(before)-1]; i > 0 || c != '[' && c != '{' {
+			out.WriteByte(',')
+		}
+		if strings.Contains(item, "%") {
+			fmt.Fprintf(out, item, i)
+		} else {
+			out.WriteString(item)
+		}
+	}
+	out.WriteString(after)
+	return out.Bytes()
+}
+
+// pbField is a length-delimited field of a protobuf message.
+func pbField(number byte, value []byte) []byte {
+	return append(binary.AppendUvarint([]byte{number<<3 | 2}, uint64(len(value))), value...)
+}
+
+// linkBomb is a file's dag-pb block with so many links to a block of no bytes that stands in its CID.
+func linkBomb(n int, salt []byte) []byte {
+	return append(bytes.Repeat([]byte{0x12, 6, 0x0a, 4, 1, 0x55, 0, 0}, n), pbField(1, append([]byte{8, 2, 0x12, byte(len(salt))}, salt...))...)
+}
+
+// cborBomb is a dag-cbor list of so many numbers.
+func cborBomb(n int, salt []byte) []byte {
+	list := append([]byte{0x9a, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, make([]byte, n)...)
+	for i, c := range salt {
+		list[5+i] = c & 15
+	}
+	return list
+}
+
+// parentOf is a file whose only part has that CID.
+func parentOf(child string) []byte {
+	c, err := cid.Decode(child)
+	if err != nil {
+		panic(err) // it was made a moment ago
+	}
+	return append(pbField(2, pbField(1, c.Bytes())), pbField(1, []byte{8, 2, 0x18, 4, 0x20, 4})...)
+}
