@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	bombTime    = 2 * time.Minute // for the whole test on a busy machine; on an idle one it takes ten seconds
+	bombTime    = 4 * time.Minute // for the whole test on a busy machine; on an idle one it takes ten seconds
 	bombs       = 64              // documents at once
 	mostMemory  = 400 << 20       // resident, of a worker that meets all of them
 	calledSoon  = 5 * time.Second // from the enqueuing of a healthy agent's delivery to its call
