@@ -240,6 +240,8 @@ func TestCheckOtherKinds(t *testing.T) {
 		}
 	}
 	for field, j := range map[string]job.Job{
+		// One event under many keys, though each names a block that nobody has.
+		"logIndex":     with(response, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} }),
 		"responder":    with(response, func(j *job.Job) { j.Responder = w.rater.Address }),
 		"responseURI":  with(response, func(j *job.Job) { j.ResponseURI = "" }),
 		"responseHash": with(validation, func(j *job.Job) { j.ResponseHash = common.Hash{} }),
@@ -250,6 +252,10 @@ func TestCheckOtherKinds(t *testing.T) {
 		if got := w.check(j, VerifyReceipt); got != contradicts(field) {
 			t.Errorf("%s forged: %+v", field, got)
 		}
+	}
+	elsewhere := with(validation, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} })
+	if got := w.check(elsewhere, VerifyReceipt); got != contradicts("logIndex") {
+		t.Errorf("a validation elsewhere: %+v", got)
 	}
 	updated := job.Job{Kind: job.KindAgentUpdated, ChainID: w.net.ChainID()}
 	if got := w.check(updated, VerifyReceipt); !got.Found || !got.Confirmed {

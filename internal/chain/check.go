@@ -227,10 +227,6 @@ func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
 	if r.failed() {
 		return erc8004.Event{}, contradicts("transactionHash")
 	}
-	sameBlock := j.BlockHash == r.BlockHash
-	if sameBlock && j.BlockNumber != 0 && j.BlockNumber != uint64(r.BlockNumber) {
-		return erc8004.Event{}, contradicts("blockNumber")
-	}
 	// If no log fits, the one that the job meant says best why: the log at its index, else one of the right kind.
 	why := "transactionHash"
 	if j.LogIndex != nil {
@@ -238,18 +234,21 @@ func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
 	}
 	for i := range r.Logs {
 		l := r.Logs[i]
+		l.BlockNumber, l.BlockHash = uint64(r.BlockNumber), r.BlockHash
 		at := j.LogIndex != nil && l.Index == *j.LogIndex
-		// Log indexes count through the block. In another block than the job's, the event has another one.
-		if j.LogIndex != nil && !at && (sameBlock || j.BlockHash == (common.Hash{})) {
-			continue
-		}
 		e, err := erc8004.Decode(l)
 		if err != nil || l.Removed {
 			continue
 		}
+		switch positionDiffers(j, e) {
+		case "blockNumber":
+			return erc8004.Event{}, contradicts("blockNumber")
+		case "logIndex":
+			continue
+		}
 		field := differs(j, e)
 		if field == "" {
-			return e, Standing{Found: true, BlockNumber: uint64(r.BlockNumber), BlockHash: r.BlockHash}
+			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}
 		}
 		if at || field != "type" {
 			why = field

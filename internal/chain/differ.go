@@ -90,14 +90,15 @@ func contentDiffers(j job.Job, e erc8004.Event) string {
 	return ""
 }
 
-// positionDiffers names what of the job's position the event contradicts. In another block than the job's, as after a
-// reorg, the event has another log index.
+// positionDiffers names what of the job's position the event contradicts. In another block than the job's, as after a reorg,
+// the event has another log index; but where that is part of the key, one event would pass for many.
 func positionDiffers(j job.Job, e erc8004.Event) string {
-	sameHash, sameNumber := j.BlockHash == e.BlockHash, j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber
-	sameBlock := sameHash || j.BlockHash == (common.Hash{}) && sameNumber
+	sameBlock := j.BlockHash == e.BlockHash
+	keyed := j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse
+	moved := !sameBlock && j.BlockHash != (common.Hash{}) && !keyed
 	return first(
-		same{"blockNumber", !sameHash || sameNumber},
-		same{"logIndex", j.LogIndex == nil || !sameBlock || *j.LogIndex == e.LogIndex},
+		same{"blockNumber", !sameBlock || j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber},
+		same{"logIndex", j.LogIndex == nil || moved || *j.LogIndex == e.LogIndex},
 	)
 }
 
