@@ -20,7 +20,7 @@ import (
 
 type keysCmd struct {
 	Init      keysInitCmd      `cmd:"" help:"Print a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
-	List      keysListCmd      `cmd:"" help:"List the keys of the keyset in force, and what is sealed with each."`
+	List      keysListCmd      `cmd:"" help:"List the keys of the keyset in force, and what is sealed with each. There are few: the list has no pages."`
 	Rotate    keysRotateCmd    `cmd:"" help:"Print the keyset of the next step of a rotation. Roll each one out to every worker and enqueuer before the next."`
 	Reencrypt keysReencryptCmd `cmd:"" help:"Seal what older keys have sealed with the key that seals now. It can be stopped and run again."`
 }

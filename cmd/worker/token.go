@@ -25,7 +25,7 @@ import (
 type tokenCmd struct {
 	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release deliveries held because this token was missing."`
 	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
-	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens."`
+	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens. All of them, without pages: an operator stored each."`
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }

@@ -33,8 +33,8 @@ func (e *NoDatabaseError) Error() string {
 }
 
 // Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on this data
-// folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at most wait for another
-// process that holds the folder: a worker that is starting publishes its addresses as soon as its Postgres answers.
+// folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at most wait for that start, and
+// for another process that holds the folder: a worker that is starting publishes its addresses as soon as its Postgres answers.
 func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*Backend, error) {
 	dir := DataDir(cfg)
 	if !cfg.DatabaseURL.IsZero() {
@@ -46,7 +46,7 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 	patience, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		b, err := attachFolder(ctx, cfg, dir, log)
+		b, err := attachFolder(ctx, patience, cfg, dir, log)
 		var held *embedded.InUseError
 		if !errors.As(err, &held) {
 			return b, explainUnreadable(err, dir)
@@ -78,8 +78,8 @@ func attachConfigured(cfg *config.Config, dir string) *Backend {
 }
 
 // attachFolder looks once: a running worker's addresses, else the cluster it left. *embedded.InUseError: another process holds the
-// folder and has published nothing.
-func attachFolder(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+// folder and has published nothing. patience bounds the start of that cluster.
+func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
 	switch {
@@ -105,11 +105,11 @@ func attachFolder(ctx context.Context, cfg *config.Config, dir string, log *slog
 	if !there {
 		return nil, &NoDatabaseError{Dir: dir}
 	}
-	return startLeftCluster(ctx, cfg, dir, log)
+	return startLeftCluster(ctx, patience, cfg, dir, log)
 }
 
 // startLeftCluster starts the Postgres that a worker made, for the time of one command.
-func startLeftCluster(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
 	lock, err := embedded.LockDir(dir)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,11 @@ func startLeftCluster(ctx context.Context, cfg *config.Config, dir string, log *
 	log.Info("no worker runs on this data folder: starting its Postgres alone; what is accepted waits for a worker", "folder", dir)
 	b := &Backend{RedisURL: cfg.RedisURL, DataDir: dir}
 	b.release = append(b.release, func(context.Context) error { return lock.Release() })
-	if err := b.startPostgres(ctx, cfg, false, BackendOptions{Logger: log}); err != nil {
+	if err := b.startPostgres(patience, cfg, false, BackendOptions{Logger: log}); err != nil {
+		if patience.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("the Postgres that a worker made on %s did not start in time (after a crash it replays its log): "+
+				"wait longer with --timeout (%w)", dir, err)
+		}
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	return b, nil
