@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
@@ -44,8 +45,47 @@ func (a account) own(path string) error {
 	return os.Lchown(path, int(a.uid), int(a.gid))
 }
 
+// privateGroups are numbers that distributions give to nobody (Debian reserves 65000 to 65533).
+const firstPrivateGroup, lastPrivateGroup = 65004, 65099
+
+// inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres and who used sudo
+// run other programs too: those pass through no folder of ours (closeTo), and the kernel does not let them trace the servers.
+func (a account) inPrivateGroup() account {
+	if !a.drops() {
+		return a
+	}
+	for gid := uint32(firstPrivateGroup); gid <= lastPrivateGroup; gid++ {
+		var unknown user.UnknownGroupIdError
+		if _, err := user.LookupGroupId(strconv.Itoa(int(gid))); errors.As(err, &unknown) {
+			a.gid = gid
+			break
+		}
+	}
+	return a
+}
+
+// closeTo lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close.
+func (a account) closeTo(dir string, mode fs.FileMode) error {
+	if !a.drops() {
+		return nil
+	}
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
+		return nil
+	}
+	return errors.Join(f.Chown(-1, int(a.gid)), f.Chmod(mode))
+}
+
 // pickAccount chooses the user for Postgres. owner is the uid that owns an existing cluster, else -1: a cluster can only be
-// served by its owner. Root becomes SUDO_UID, else postgres, else nobody; anybody else stays who they are.
+// served by its owner. Root becomes SUDO_UID, else herald, else postgres, else nobody; anybody else stays who they are.
 func pickAccount(owner int) (account, error) {
 	self := os.Geteuid()
 	if self != 0 {
@@ -65,12 +105,12 @@ func pickAccount(owner int) (account, error) {
 			return fromPasswd(u)
 		}
 	}
-	for _, name := range []string{"postgres", "nobody"} {
+	for _, name := range []string{"herald", "postgres", "nobody"} {
 		if u, err := user.Lookup(name); err == nil && u.Uid != "0" {
 			return fromPasswd(u)
 		}
 	}
-	return account{}, &AccountError{"Postgres refuses to run as root and there is no user postgres or nobody to run it as: run as an ordinary user or set DATABASE_URL"}
+	return account{}, &AccountError{"Postgres refuses to run as root and there is no user herald, postgres or nobody to run it as: run as an ordinary user or set DATABASE_URL"}
 }
 
 func fromPasswd(u *user.User) (account, error) {

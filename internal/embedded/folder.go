@@ -116,7 +116,7 @@ func socketFolder(base string, acct account) (dir string, temporary bool, err er
 			continue
 		}
 		if dir, err = os.MkdirTemp(parent, socketPrefix); err == nil {
-			return dir, true, acct.own(dir)
+			return dir, true, acct.closeTo(dir, 0o770)
 		}
 	}
 	if err == nil {

@@ -127,7 +127,8 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	if p.acct, err = pickAccount(owner); err != nil {
 		return nil, err
 	}
-	if err := p.acct.enter(p.base); err != nil {
+	p.acct = p.acct.inPrivateGroup()
+	if err := errors.Join(p.acct.closeTo(p.base, 0o710), p.acct.enter(p.base)); err != nil {
 		return nil, err
 	}
 	if p.binaries, err = choosePostgres(ctx, cfg, p.data, major, p.acct, log); err != nil {
@@ -238,8 +239,8 @@ func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
 	return nil
 }
 
-// settings are the server's command line. Everybody who can reach the socket is trusted, so the socket's folder is 0700 and
-// there is no TCP. Failed statements are the client's business: with level "log" they, and the values in them, are not logged.
+// settings are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
+// others pass (closeTo) and there is no TCP. Failed statements are the client's business: with level "log" they, and the values in them, are not logged.
 func (p *Postgres) settings(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",

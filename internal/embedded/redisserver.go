@@ -44,7 +44,8 @@ func startRedisServer(ctx context.Context, cfg RedisConfig, base string, log *sl
 	} else if err != nil {
 		return nil, err
 	}
-	if err := s.acct.enter(base); err != nil {
+	s.acct = s.acct.inPrivateGroup()
+	if err := errors.Join(s.acct.closeTo(base, 0o710), s.acct.enter(base)); err != nil {
 		return nil, err
 	}
 	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path, "user", s.acct.String())

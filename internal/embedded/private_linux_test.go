@@ -1,0 +1,133 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// asUser runs f with the rights of another user on a thread that ends with it: the raw calls change one thread, not the process.
+func asUser(t *testing.T, uid, gid uint32, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		var err error
+		for _, call := range [][4]uintptr{
+			{unix.SYS_SETGROUPS, 0, 0, 0},
+			{unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)},
+			{unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)},
+		} {
+			if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
+				err = errors.Join(err, fmt.Errorf("call %d: %w", call[0], errno))
+			}
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func dialUnix(path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+}
+
+// TestRootsServersAreRootsAlone: other programs of the user that root's servers run as reach neither their sockets nor their data, in a new
+// folder, in one of the version before, and where the path is too long for a socket.
+func TestRootsServersAreRootsAlone(t *testing.T) {
+	needPostgres(t)
+	needRedis(t)
+	if os.Geteuid() != 0 {
+		return // then they run as who started them, in folders of mode 0700
+	}
+	for name, owner := range map[string]string{"new": "", "of nobody": "65534", "of no passwd entry": "42421"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("SUDO_UID", "")
+			dir := openTemp(t)
+			if owner != "" {
+				keepAsBefore(t, dir, owner)
+			}
+			keepOut(t, dir)
+		})
+	}
+	t.Run("long path", func(t *testing.T) {
+		dir := filepath.Join(openTemp(t), fmt.Sprintf("%0100d", 0))
+		if err := errors.Join(os.Mkdir(dir, 0o711), os.Chmod(dir, 0o711)); err != nil {
+			t.Fatal(err)
+		}
+		keepOut(t, dir)
+	})
+}
+
+// keepAsBefore makes data folders as a version made them that closed nothing to the servers' own user.
+func keepAsBefore(t *testing.T, dir, owner string) {
+	t.Helper()
+	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	exec1(t, p.URL(), "CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)")
+	stopPostgres(t, p)
+	var uid int
+	if _, err := fmt.Sscan(owner, &uid); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(filepath.Join(dir, "postgres", "data"), func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, uid, uid))
+	})
+	if err = errors.Join(err, os.Lchown(filepath.Join(dir, "postgres"), 0, 0), os.Chmod(filepath.Join(dir, "postgres"), 0o711)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keepOut(t *testing.T, dir string) {
+	t.Helper()
+	_, hadData := os.Stat(filepath.Join(dir, "postgres", "data"))
+	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	if hadData == nil && query(t, p.URL(), "SELECT count(*)::text FROM kept") != "1" {
+		t.Error("the data of the version before is not there")
+	}
+	r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+	server, ok := r.engine.(*redisServer)
+	if !ok {
+		t.Fatalf("%T", r.engine)
+	}
+	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), server.socket()}
+	for _, socket := range sockets { // for this process they are there
+		if err := dialUnix(socket); err != nil {
+			t.Fatalf("%s: %v", socket, err)
+		}
+	}
+	other, err := pickAccount(int(p.acct.uid)) // with the groups that programs of that user have
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []account{other, {uid: mappedID, gid: mappedID}, {uid: 1, gid: 1}} {
+		asUser(t, a.uid, a.gid, func() {
+			for _, socket := range sockets {
+				if err := dialUnix(socket); !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("uid %d connects to %s: %v", a.uid, socket, err)
+				}
+			}
+			for _, file := range []string{p.data + "/PG_VERSION", server.data} {
+				fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				if !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("uid %d opens %s: %v", a.uid, file, err)
+					_ = unix.Close(fd)
+				}
+			}
+		})
+	}
+}
