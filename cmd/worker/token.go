@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
@@ -25,14 +27,14 @@ import (
 type tokenCmd struct {
 	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release deliveries held because this token was missing."`
 	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
-	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin, until when. Never the tokens. All of them, without pages: an operator stored each."`
+	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin and path, until when. Never the tokens. All of them, without pages: an operator stored each."`
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
 
 type tokenSetCmd struct {
 	agentArg
-	Origin  string `help:"Where the token may go, as in https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
+	Origin  string `help:"Where the token may go, with all below it: https://agent.example/mcp, or a whole origin, https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
 	Header  string `help:"The header that carries the bare token. Default: what the agent's registration names, else Authorization with Bearer." placeholder:"NAME"`
 	File    string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
 	Expires string `help:"When it is not sent any more: RFC 3339, or in how long, as in 90d or 12h." placeholder:"TIME"`
@@ -47,6 +49,7 @@ type tokenChange struct {
 	Agent      string     `json:"agent"`
 	Registry   string     `json:"identityRegistry"`
 	Origin     string     `json:"origin"`
+	Path       string     `json:"path,omitempty"`
 	Scheme     string     `json:"scheme,omitempty"`
 	Header     string     `json:"header,omitempty"`
 	Issuer     string     `json:"issuer,omitempty"` // this and the next three: of an OAuth credential
@@ -63,6 +66,9 @@ type tokenChange struct {
 // audit is what the trail keeps of a change; no secret is in it.
 func (c tokenChange) audit(actor, action string) store.Audit {
 	filter := map[string]any{"agent": c.Agent, "registry": c.Registry, "origin": c.Origin}
+	if c.Path != "" {
+		filter["path"] = short(c.Path)
+	}
 	if c.Scheme != "" {
 		filter["scheme"], filter["header"] = c.Scheme, c.Header
 	}
@@ -137,11 +143,22 @@ func (c *tokenChange) words(what string, t store.Token) string {
 		until = " until " + t.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %d held deliveries were released (audit %d)",
-		what, nameOf(t.Agent), printable(t.Origin), printable(howSent(t)), until, c.Released, c.Audit)
+		what, nameOf(t.Agent), placeWords(t), printable(howSent(t)), until, c.Released, c.Audit)
+}
+
+// placeWords tell where a token goes.
+func placeWords(t store.Token) string {
+	switch t.Path {
+	case "":
+		return printable(t.Origin) + " (the agent's own path)"
+	case "/":
+		return printable(t.Origin) + " (every path)"
+	}
+	return printable(short(t.URL()))
 }
 
 func changeOfToken(t store.Token) tokenChange {
-	return tokenChange{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
+	return tokenChange{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
 
 // howSent tells a scheme in words.
@@ -208,14 +225,14 @@ func (c *tokenSetCmd) aim(a *app, t store.Token) (store.Token, error) {
 		if err != nil {
 			return t, &misuseError{fmt.Sprintf("--origin: %v", err)}
 		}
-		t.Origin = origin
+		t.Origin, t.Path = origin, delivery.CredentialPath(c.Origin)
 		warnOfHeaders(a, t.Agent)
 	} else {
 		found, err := findTarget(a, t.Agent, ", or say --origin")
 		if err != nil {
 			return t, err
 		}
-		t.Origin = found.Origin
+		t.Origin, t.Path = found.Origin, found.Path
 		if t.Header == "" {
 			if t.Header, err = found.header(); err != nil {
 				return t, &misuseError{fmt.Sprintf("%v; name another with --header", err)}
@@ -265,14 +282,19 @@ func schemeOf(header string, file bool) (scheme, canonical string) {
 func (c *tokenSetCmd) ask(a *app, t store.Token, found target) error {
 	tty, err := a.tty()
 	if err != nil {
-		return &misuseError{fmt.Sprintf("%s is at %s (%s): nobody is here to be asked whether its token may go there, so say --origin %s",
-			nameOf(t.Agent), printable(t.Origin), printable(found.Words), printable(t.Origin))}
+		return &misuseError{fmt.Sprintf("%s is at %s (%s): nobody is here to be asked whether its token may go there, so say%s",
+			nameOf(t.Agent), printable(t.URL()), printable(found.Words), originOption(t))}
 	}
 	defer func() { _ = tty.Close() }()
 	_, sent := schemeOf(t.Header, false)
-	fmt.Fprintf(tty, "%s is at %s (%s).\nSend its token there, and nowhere else, as %s? [y/N] ", nameOf(t.Agent), printable(t.Origin), printable(found.Words),
+	fmt.Fprintf(tty, "%s is at %s (%s).\nSend its token there, and nowhere else, as %s? [y/N] ", nameOf(t.Agent), printable(t.URL()), printable(found.Words),
 		printable(howSent(store.Token{Header: sent})))
 	return yes(a.ctx, tty)
+}
+
+// originOption is the option that says where the token goes, as it can be typed.
+func originOption(t store.Token) string {
+	return cmp.Or(retry.OriginOption(t.URL()), " --origin with its address")
 }
 
 // yes is the answer of whoever sits there. It does not outlast ctx, though nothing may end the reading before the process does.
@@ -355,6 +377,7 @@ type listedToken struct {
 	Agent     string     `json:"agent"`
 	Registry  string     `json:"identityRegistry"`
 	Origin    string     `json:"origin"`
+	Path      string     `json:"path,omitempty"` // and below; none: the path that is registered, or that the servers file says
 	Scheme    string     `json:"scheme"`
 	Header    string     `json:"header"`
 	Issuer    string     `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
@@ -394,16 +417,16 @@ func (c *tokenListCmd) Run(a *app) error {
 		return writeJSON(a, list)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tORIGIN\tSCHEME\tHEADER\tISSUER\tKEY\tSTORED\tEXPIRES\tSTATE")
+	fmt.Fprintln(w, "AGENT\tORIGIN\tPATH\tSCHEME\tHEADER\tISSUER\tKEY\tSTORED\tEXPIRES\tSTATE")
 	for _, t := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", t.Agent, orDash(t.Origin), orDash(t.Scheme), orDash(t.Header), orDash(short(t.Issuer)), t.Key, when(&t.UpdatedAt), when(t.ExpiresAt), t.State)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", t.Agent, orDash(t.Origin), orDash(short(t.Path)), orDash(t.Scheme), orDash(t.Header), orDash(short(t.Issuer)), t.Key, when(&t.UpdatedAt), when(t.ExpiresAt), t.State)
 	}
 	return w.Flush()
 }
 
 func listedOf(t store.Token, now time.Time) listedToken {
 	key, _ := secret.KeyID(t.Ciphertext)
-	return listedToken{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer,
+	return listedToken{Agent: fmt.Sprintf("%d:%s", t.ChainID, t.ID), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer,
 		Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt, State: tokenState(t, now)}
 }
 
@@ -443,7 +466,7 @@ func showTokens(a *app, tokens []store.Token, now time.Time) error {
 				until = ", expired at " + when(t.ExpiresAt)
 			}
 		}
-		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", printable(t.Origin), printable(howSent(t)), until); err != nil {
+		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", placeWords(t), printable(howSent(t)), until); err != nil {
 			return err
 		}
 	}

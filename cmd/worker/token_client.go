@@ -60,7 +60,8 @@ func (c *tokenSetCmd) setClient(a *app) error {
 	if err != nil {
 		return err
 	}
-	t.Origin, t.Scheme, t.Header, t.Issuer = s.Origin, store.SchemeClientCredentials, authorization, s.Issuer
+	t.Origin, t.Path = s.Origin, s.Path
+	t.Scheme, t.Header, t.Issuer = store.SchemeClientCredentials, authorization, s.Issuer
 	st, err := a.dispatching()
 	if err != nil {
 		return err

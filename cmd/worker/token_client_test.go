@@ -86,7 +86,7 @@ func TestTokenSetClient(t *testing.T) {
 	out := d.oauth(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
 		"Have that server's tokens sent to that agent", origin, s.Issuer),
 		canary+"-secret\n", "y\n", set...)
-	for _, want := range []string{fmt.Sprintf("is stored for %s, sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
+	for _, want := range []string{fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
 		s.Issuer + " gave a token, good until 20", ", for feedback"} {
 		if !strings.Contains(words(out), want) {
 			t.Errorf("lacks %q: %s", want, out)
@@ -108,8 +108,8 @@ func TestTokenSetClient(t *testing.T) {
 	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != authorization {
 		t.Errorf("%+v", l)
 	}
-	d.oauth(0, fmt.Sprintf("8453:42 %s oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
-	d.oauth(0, fmt.Sprintf("token stored for %s, sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
+	d.oauth(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
+	d.oauth(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
 	shown := decode[shownAgent](t, d.oauth(0, "", "", "", "agent", "show", "8453:42", "--json"))
 	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
 		t.Errorf("%+v", shown)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // agree shows where the agent is, who gives its tokens and what they are asked for, unless the command line says both places, and has
@@ -21,7 +22,7 @@ func (f *sourceFinder) agree(s tokenSource) error {
 	case s.Guessed:
 		says = "since it names none"
 	}
-	where := printable(s.Origin)
+	where := printable(s.token().URL())
 	if s.Words != "" {
 		where += " (" + printable(s.Words) + ")"
 	}
@@ -31,12 +32,15 @@ func (f *sourceFinder) agree(s tokenSource) error {
 	}
 	tty, err := f.tty()
 	if err != nil {
-		return &misuseError{fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say --origin %s --issuer %s", found, printable(s.Origin), printable(s.Issuer))}
+		return &misuseError{fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say%s --issuer %s", found, originOption(s.token()), printable(s.Issuer))}
 	}
 	defer func() { _ = tty.Close() }()
 	fmt.Fprintf(tty, "%s.\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else? [y/N] ", found)
 	return yes(f.ctx, tty)
 }
+
+// token is where the tokens go.
+func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, Path: s.Path} }
 
 // askedWords tell what tokens are asked for. Of an address in the servers file they tell the origin alone: its path may be a secret.
 func askedWords(s tokenSource) string {

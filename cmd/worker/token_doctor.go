@@ -100,7 +100,7 @@ func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error 
 	now := time.Now()
 	return eachToken(a, st.TokensAfter, func(token store.Token) error {
 		t.stored++
-		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, printable(token.Origin), sourceWords(token))
+		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, printable(short(token.URL())), sourceWords(token))
 		t.note(token)
 		if id, ok := secret.KeyID(token.Ciphertext); keys != nil && (!ok || !keys.Has(id)) {
 			t.sealed = append(t.sealed, name)

@@ -39,6 +39,7 @@ type importedToken struct {
 	Agent   string `json:"agent"`
 	Line    int    `json:"line"`
 	Origin  string `json:"origin,omitempty"`
+	Path    string `json:"path,omitempty"`
 	Header  string `json:"header,omitempty"`
 	Where   string `json:"where,omitempty"`
 	Problem string `json:"problem,omitempty"` // why it is not stored
@@ -182,19 +183,19 @@ func (r *importedToken) find(ctx context.Context, a *app, content *service.Conte
 		return nil
 	}
 	_, r.Header = schemeOf(r.Header, false)
-	r.Origin, r.Where = t.Origin, t.Words
+	r.Origin, r.Path, r.Where = t.Origin, t.Path, t.Words
 	return nil
 }
 
 func (o *tokenImport) list(a *app) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LINE\tAGENT\tORIGIN\tHEADER\tWHERE, OR WHY NOT")
+	fmt.Fprintln(w, "LINE\tAGENT\tORIGIN\tPATH\tHEADER\tWHERE, OR WHY NOT")
 	for _, r := range o.Rows {
 		text := r.Where
 		if r.Problem != "" {
 			text = "not stored: " + r.Problem
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", r.Line, r.Agent, orDash(r.Origin), orDash(r.Header), orDash(text))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", r.Line, r.Agent, orDash(r.Origin), orDash(short(r.Path)), orDash(r.Header), orDash(text))
 	}
 	return w.Flush()
 }
@@ -223,7 +224,7 @@ func (c *tokenImportCmd) store(a *app, keys *secret.Keyset, out *tokenImport) (e
 }
 
 func (o *tokenImport) put(a *app, st *openStore, keys *secret.Keyset, r *importedToken) error {
-	t := store.Token{Agent: r.agent, Origin: r.Origin}
+	t := store.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
 	t.Scheme, t.Header = schemeOf(r.Header, false)
 	var err error
 	if t.Ciphertext, err = keys.Seal([]byte(r.plain.Reveal()), t.Binding()); err != nil {

@@ -19,7 +19,7 @@ import (
 
 type tokenLoginCmd struct {
 	agentArg
-	Origin string `help:"Where the tokens may go, as in https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
+	Origin string `help:"Where the tokens may go, with all below it: https://agent.example/mcp, or a whole origin. Default: where the agent is now, after you were asked." placeholder:"URL"`
 	clientFlags
 	ClientMetadataURL string        `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string        `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
@@ -67,7 +67,7 @@ func (c *tokenLoginCmd) Run(a *app) error {
 		return fmt.Errorf("nothing was stored, though the login is done: %w; log in again when that is mended", err)
 	}
 	defer st.close()
-	t.Origin = s.Origin
+	t.Origin, t.Path = s.Origin, s.Path
 	out, err := c.put(a, st, keys, t, s, token, cred)
 	if err != nil {
 		return err

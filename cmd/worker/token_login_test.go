@@ -58,7 +58,7 @@ func TestTokenLogin(t *testing.T) {
 
 	// Herald registers itself.
 	out := d.login(0, fmt.Sprintf("Its authorization server is %s, as it says, and is asked for tokens with scope feedback offline_access, for resource %s. Have", s.Issuer, origin), "", clicks)
-	if want := fmt.Sprintf("is stored for %s, sent as Authorization: Bearer, had by a login from %s; 1 held deliveries were released", origin, s.Issuer); !strings.Contains(words(out), want) {
+	if want := fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by a login from %s; 1 held deliveries were released", origin, s.Issuer); !strings.Contains(words(out), want) {
 		t.Errorf("lacks %q: %s", want, out)
 	}
 	if d.status(held) != "queued" {

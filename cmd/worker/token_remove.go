@@ -11,7 +11,7 @@ import (
 
 type tokenRemoveCmd struct {
 	agentArg
-	Origin string `required:"" help:"The origin it was stored for, as token list tells." placeholder:"URL"`
+	Origin string `required:"" help:"The origin it was stored for, as token list tells, with or without its path." placeholder:"URL"`
 	actorFlag
 	JSON bool `name:"json" help:"As JSON."`
 }
@@ -30,11 +30,15 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 		return err
 	}
 	defer st.close()
-	had, err := c.login(a, st, g, origin)
+	t, err := c.stored(a, st, g, origin)
 	if err != nil {
 		return err
 	}
-	out := changeOfToken(store.Token{Agent: g, Origin: origin})
+	var had *removedLogin
+	if t.OAuth() {
+		had = openLogin(a, st, t)
+	}
+	out := changeOfToken(store.Token{Agent: g, Origin: origin, Path: t.Path})
 	out.Audit, err = audited(a.ctx, st, out.audit(c.actor(), "token remove"), func() (int64, error) {
 		released, tasks, err := st.RemoveToken(a.ctx, g, origin)
 		st.dispatch(a.ctx, tasks)
@@ -60,15 +64,20 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 	return err
 }
 
-// login is the OAuth credential that is about to be removed, opened; nil: what is stored is none, or is not there.
-func (c *tokenRemoveCmd) login(a *app, st *openStore, g store.Agent, origin string) (*removedLogin, error) {
+// stored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for an origin.
+func (c *tokenRemoveCmd) stored(a *app, st *openStore, g store.Agent, origin string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(a.ctx, g)
 	if err != nil {
-		return nil, err
+		return store.Token{}, err
 	}
-	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin && t.OAuth() })
+	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
 	if i < 0 {
-		return nil, nil
+		return store.Token{}, nil // RemoveToken says so
 	}
-	return openLogin(a, st, tokens[i]), nil
+	t := tokens[i]
+	if path := delivery.CredentialPath(c.Origin); path != "/" && path != t.Path {
+		return t, &misuseError{fmt.Sprintf("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
+			nameOf(g), placeWords(t), printable(short(path)), printable(origin))}
+	}
+	return t, nil
 }

@@ -53,6 +53,7 @@ func (c clientFlags) checkAsked() error {
 // tokenSource is who gives an agent's tokens, and where they may go.
 type tokenSource struct {
 	Origin   string
+	Path     string // as of target
 	Words    string // why there; "" when the command line says so and nobody looked
 	Listed   bool   // the servers file says so, whose paths may be secret
 	Issuer   string
@@ -71,6 +72,7 @@ type sourceFinder struct {
 	agent  store.Agent
 	flags  clientFlags
 	origin string // of the command line, "" when it names none
+	path   string // of the same
 	alone  bool   // nobody is asked about what the command line says
 	// lenient: that the agent cannot be asked what it calls itself is no error, when the command line says where it is and who gives its tokens.
 	lenient bool
@@ -87,6 +89,7 @@ func newSourceFinder(a *app, g store.Agent, flags clientFlags, origin string) (*
 		if f.origin, err = delivery.CredentialOrigin(origin); err != nil {
 			return nil, &misuseError{fmt.Sprintf("--origin: %v", err)}
 		}
+		f.path = delivery.CredentialPath(origin)
 	}
 	if err := flags.checkAsked(); err != nil {
 		return nil, err
@@ -110,7 +113,7 @@ func (f *sourceFinder) close() { f.content.Close() }
 
 // find looks only for what the command line does not say.
 func (f *sourceFinder) find() (tokenSource, error) {
-	s := tokenSource{Origin: f.origin, Issuer: f.flags.Issuer, Resource: f.flags.Resource, Scope: f.flags.Scope}
+	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.flags.Issuer, Resource: f.flags.Resource, Scope: f.flags.Scope}
 	told := s.Origin != "" && s.Issuer != ""
 	if !told || s.Resource == "" && !f.alone {
 		err := f.ask(&s)
@@ -135,8 +138,12 @@ func (f *sourceFinder) ask(s *tokenSource) error {
 		return err
 	case err != nil:
 		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err, f.unsaid("--origin", "--issuer", "--resource"))
-	case f.origin != "" && f.origin != found.Origin:
-		return &misuseError{fmt.Sprintf("%s is at %s now (%s), and not at %s", nameOf(f.agent), printable(found.Origin), printable(found.Words), printable(f.origin))}
+	case f.origin != "" && (f.origin != found.Origin || !delivery.CoversPath(f.path, delivery.CredentialPath(found.Endpoint.URL))):
+		return &misuseError{fmt.Sprintf("%s is at %s now (%s), and not at %s", nameOf(f.agent), printable(found.Origin+found.Path), printable(found.Words),
+			printable(f.origin+f.path))}
+	}
+	if f.origin == "" {
+		s.Path = found.Path
 	}
 	s.Origin, s.Words, s.Listed = found.Origin, found.Words, found.Endpoint.Listed
 	if s.Issuer != "" && s.Resource != "" {

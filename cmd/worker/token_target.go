@@ -18,6 +18,7 @@ import (
 // target is where an agent's deliveries go now.
 type target struct {
 	Origin      string
+	Path        string // of the registration; "" when the servers file names the agent, whose path may be a secret: its token goes where that leads
 	TokenHeader string // that the registration names, as it names it
 	Words       string // where that is from, and what binds the agent to it
 	Endpoint    mcpcall.Endpoint
@@ -74,7 +75,7 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
-	return target{Origin: origin, TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
+	return target{Origin: origin, Path: delivery.CredentialPath(t.URL), TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 

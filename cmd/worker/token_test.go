@@ -124,7 +124,7 @@ func TestTokenSet(t *testing.T) {
 	other := d.ended(7, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	origin := []string{"token", "set", "8453:42", "--origin"}
 
-	d.answers(0, "is stored for https://agent.example, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",
+	d.answers(0, "is stored for https://agent.example/mcp, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",
 		append(origin, "HTTPS://Agent.Example:443/mcp")...)
 	if got := d.reveals("8453:42"); len(got) != 1 || got["https://agent.example"] != "bearer Authorization "+canary {
 		t.Errorf("%v", got)
@@ -151,13 +151,15 @@ func TestTokenSet(t *testing.T) {
 	if len(list) != 3 || list[0].Agent != "8453:9" || list[0].Scheme != "file" || list[1].State != "valid" || list[2].State != "soon" || list[1].Key == 0 {
 		t.Errorf("%+v", list)
 	}
-	d.answers(0, "8453:42 https://other.example header X-Api-Key", "", "", "token", "list")
-	d.answers(0, "token stored for https://agent.example, sent as Authorization: Bearer token stored for https://other.example, sent as the header X-Api-Key, until 20",
+	d.answers(0, "8453:42 https://agent.example /mcp bearer Authorization", "", "", "token", "list")
+	d.answers(0, "token stored for https://agent.example/mcp, sent as Authorization: Bearer token stored for https://other.example (every path), sent as the header X-Api-Key, until 20",
 		"", "", "agent", "show", "8453:42")
 	d.answers(0, "warn tokens 3 are stored; 1 expire within 7 days: 8453:42 for https://other.example at 20", "", "", "doctor")
 
 	d.answers(1, "no token of agent 8453:42 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" is stored for https://nobody.example", "", "",
 		"token", "remove", "8453:42", "--origin", "https://nobody.example")
+	d.answers(exitMisuse, "for this origin is stored for https://agent.example/mcp, and not for /evil: say --origin https://agent.example to remove it", "", "",
+		"token", "remove", "8453:42", "--origin", "https://agent.example/evil")
 	d.answers(0, "for https://other.example is removed; 0 held deliveries", "", "", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
 	if list := d.tokens(); len(list) != 2 {
 		t.Errorf("%+v", list)
@@ -277,10 +279,10 @@ func TestTokenImport(t *testing.T) {
 	load := []string{"token", "import", "--chain", "31337"}
 	out, errs := d.give(exitLeft, "", "", append(load, file)...)
 	for _, want := range []string{
-		fmt.Sprintf("2 31337:%s https://agent.example Authorization from data, ", plain), fmt.Sprintf("3 31337:%s https://keyed.example X-Api-Key from data, ", keyed),
-		fmt.Sprintf("4 31337:%s - - not stored: the registration names a header that its token is not sent in: the header Cookie", cookie),
-		fmt.Sprintf("5 31337:%s - - not stored: agent 31337:%s", none, none), fmt.Sprintf("6 31337:%s - - not stored: the agent is in line 2 already", plain),
-		"7 31337:9999999 - - not stored: ", "8 31337:-1 - - not stored: its agent_id is no agent id", "9 31337:·[2J - - not stored: its agent_id", "not stored: its token is empty",
+		fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", plain), fmt.Sprintf("3 31337:%s https://keyed.example /mcp X-Api-Key from data, ", keyed),
+		fmt.Sprintf("4 31337:%s - - - not stored: the registration names a header that its token is not sent in: the header Cookie", cookie),
+		fmt.Sprintf("5 31337:%s - - - not stored: agent 31337:%s", none, none), fmt.Sprintf("6 31337:%s - - - not stored: the agent is in line 2 already", plain),
+		"7 31337:9999999 - - - not stored: ", "8 31337:-1 - - - not stored: its agent_id is no agent id", "9 31337:·[2J - - - not stored: its agent_id", "not stored: its token is empty",
 		"2 tokens would be stored for 2 origins. Look whether each may have its token. Nothing was changed: the same command with --yes stores them.",
 	} {
 		if !strings.Contains(words(out), words(want)) {
@@ -314,7 +316,7 @@ func TestTokenImport(t *testing.T) {
 	// What is registered now, set without --origin.
 	d.answers(0, "Send its token there, and nowhere else, as the header X-Api-Key?", canary, "y\n", "token", "set", "31337:"+keyed.String())
 	d.answers(exitMisuse, "the header Cookie cannot carry a token: it has another meaning; name another with --header", canary, "y\n", "token", "set", "31337:"+cookie.String())
-	d.answers(0, "is stored for https://keyed.example, sent as the header X-Own", canary, "y\n", "token", "set", "31337:"+cookie.String(), "--header", "x-own")
+	d.answers(0, "is stored for https://keyed.example/mcp, sent as the header X-Own", canary, "y\n", "token", "set", "31337:"+cookie.String(), "--header", "x-own")
 	d.answers(exitFailed, "is not found: ", canary, "y\n", "token", "set", "31337:"+none.String())
 	d.nowhere()
 }
@@ -365,7 +367,7 @@ func TestTokenKeys(t *testing.T) {
 	if now := uses(); len(now) != 1 || now[0].Sealed != 4 {
 		t.Errorf("%+v", now)
 	}
-	d.says(0, "8453:0 https://agent.example bearer", "token", "list")
+	d.says(0, "8453:0 https://agent.example / bearer", "token", "list")
 	sealing := strconv.FormatUint(uint64(uses()[0].ID), 10)
 	d.with(first)
 	d.says(0, "key "+sealing+" sealed it, which is not in HERALD_KEYSET; put the keyset back that has this key", "token", "list")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -59,13 +58,11 @@ func (c *Credentials) Renew(ctx context.Context, g store.Agent, e *mcpcall.Endpo
 	if err != nil {
 		return false, err
 	}
-	origin, err := CredentialOrigin(e.URL)
-	i := slices.IndexFunc(k.tokens, func(t store.Token) bool { return t.Origin == origin })
-	if err != nil || i < 0 {
+	t := tokenOfOrigin(k.tokens, e.URL)
+	if t == nil {
 		return false, nil // nothing that is stored went there
 	}
-	t := k.tokens[i]
-	wants, ok := challenged(t, *e, failure)
+	wants, ok := challenged(*t, *e, failure)
 	if !ok {
 		return false, nil
 	}
@@ -115,9 +112,9 @@ func howToStore(t store.Token) string {
 	case store.SchemeAuthorizationCode:
 		return fmt.Sprintf("`worker token login %d:%s`", t.ChainID, t.ID)
 	case store.SchemeClientCredentials:
-		return fmt.Sprintf("`worker token set %d:%s --origin %s --client-id …`", t.ChainID, t.ID, t.Origin)
+		return fmt.Sprintf("`worker token set %d:%s%s --client-id …`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
 	}
-	return fmt.Sprintf("`worker token set %d:%s --origin %s`", t.ChainID, t.ID, t.Origin)
+	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
 }
 
 // explain says what became of a renewal and what to do about it. What only an operator can mend holds the delivery, whatever else the

@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -22,16 +20,15 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/net/idna"
 )
 
 // TokenLedger is the store as stored tokens need it.
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
+	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
 	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
 	RenewalLedger
 }
@@ -59,7 +56,7 @@ type CredentialsConfig struct {
 	Now    func() time.Time // default time.Now
 }
 
-// Credentials are what operators stored for agents: which token goes to which origin. What is remembered is sealed. It also remembers who
+// Credentials are what operators stored for agents: which token goes to which origin and path. What is remembered is sealed. It also remembers who
 // refused what, so that an agent that wants another credential is asked once and not with every delivery. The nil one knows nothing. Safe
 // for concurrent use.
 type Credentials struct {
@@ -141,8 +138,8 @@ func (c *Credentials) of(ctx context.Context, a store.Agent, epoch int64) (*know
 	return k, nil
 }
 
-// authorize gives the call the token that is stored for its origin. The job's own headers win, then those of the servers file; a
-// command takes none. A registration that leads to another origin than the one a token was stored for is held: the token goes nowhere
+// authorize gives the call the token that is stored for its origin and path. The job's own headers win, then those of the servers file; a
+// command takes none. A registration that leads to another place than the one a token was stored for is held: the token goes nowhere
 // else, and whether the agent is still the same is for the operator to say.
 func (p *Pipeline) authorize(ctx context.Context, a *attempt) (note string, err error) {
 	c := p.Credentials
@@ -156,6 +153,9 @@ func (p *Pipeline) authorize(ctx context.Context, a *attempt) (note string, err 
 	registered := a.job.Action.ResolveEndpoint && !a.target.Listed
 	if a.stored, err = c.attach(ctx, k.tokens, a.claim.Agent(), &a.target, registered, a.claim.Replay); err != nil {
 		return "", err
+	}
+	if a.stored == nil && len(a.target.Headers) == 0 {
+		a.withheld = tokenOfOrigin(k.tokens, a.target.URL)
 	}
 	note = noteOf(a.stored)
 	if a.claim.Replay {
@@ -194,34 +194,68 @@ func noteOf(t *store.Token) string {
 	return ", with the token stored for it"
 }
 
-// attach sets the header of the token that is stored for the endpoint's origin, unless it has headers already, and returns that token;
-// nil: there is none to send. insist has what failed a moment ago tried again.
+// attach sets the header of the token that is stored for the endpoint, unless it has headers already, and returns that token; nil: there is
+// none to send. insist has what failed a moment ago tried again.
 func (c *Credentials) attach(ctx context.Context, tokens []store.Token, g store.Agent, e *mcpcall.Endpoint, registered, insist bool) (*store.Token, error) {
 	if len(tokens) == 0 || e.URL == "" || len(e.Headers) > 0 {
 		return nil, nil
 	}
-	origin, err := CredentialOrigin(e.URL)
-	if err != nil {
-		return nil, nil // the guard says why it is not called
-	}
-	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	t := tokenOfOrigin(tokens, e.URL)
+	goes, err := c.mayGo(ctx, t, e, registered)
 	switch {
-	case i < 0 && registered:
-		return nil, moved(g, origin, tokens)
-	case i < 0:
+	case err != nil:
+		return nil, err
+	case !goes && registered && t != nil:
+		return nil, moved(g, e.URL, []store.Token{*t}) // with its path, if it was bound to that only now
+	case !goes && registered:
+		return nil, moved(g, e.URL, tokens)
+	case !goes:
 		return nil, nil
 	}
-	t := tokens[i]
 	if t.ExpiresAt != nil && !c.Now().Before(*t.ExpiresAt) {
 		return nil, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
-			origin, t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(t)))
+			t.URL(), t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(*t)))
 	}
-	value, err := c.value(ctx, errand{token: t, url: e.URL, insist: insist})
+	value, err := c.value(ctx, errand{token: *t, url: e.URL, insist: insist})
 	if err != nil {
 		return nil, err
 	}
 	e.Headers = map[string]secret.Secret{t.Header: value}
-	return &t, nil
+	return t, nil
+}
+
+// tokenOfOrigin is a copy of the token that is stored for a URL's origin, whatever its path; nil: there is none.
+func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
+	origin, err := CredentialOrigin(rawURL)
+	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	if err != nil || i < 0 {
+		return nil // the guard says why what is no address is not called
+	}
+	t := tokens[i]
+	return &t
+}
+
+// mayGo tells whether the token of an endpoint's origin goes there: to the path it was stored for, and below, when the registration or the
+// servers file leads there, and to exactly that URL when a job names it: many agents may live at an origin, and who enqueues is not the
+// operator. A token that was stored without a path, by a version before, is bound to the first registered one.
+func (c *Credentials) mayGo(ctx context.Context, t *store.Token, e *mcpcall.Endpoint, registered bool) (bool, error) {
+	path := CredentialPath(e.URL)
+	switch {
+	case t == nil:
+		return false, nil
+	case !registered && !e.Listed:
+		return t.Path != "" && exactlyAt(e.URL, t.Path), nil
+	case !registered:
+		return t.Path == "" || CoversPath(t.Path, path), nil
+	case t.Path != "":
+		return CoversPath(t.Path, path), nil
+	}
+	var err error
+	if t.Path, err = c.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
+		return false, retry.Pause(retry.Throttled, time.Second, "the token stored for "+t.Origin+" is just being removed")
+	}
+	c.known.Remove(t.Agent) // it is read anew, with its path
+	return err == nil && CoversPath(t.Path, path), err
 }
 
 // value is what the token's header says.
@@ -233,15 +267,19 @@ func (c *Credentials) value(ctx context.Context, e errand) (secret.Secret, error
 }
 
 // moved holds what is for an agent whose registration leads somewhere else than its token may go.
-func moved(g store.Agent, now string, tokens []store.Token) error {
+func moved(g store.Agent, rawURL string, tokens []store.Token) error {
+	origin, err := CredentialOrigin(rawURL)
+	if err != nil {
+		return nil // the guard says why it is not called
+	}
 	const most = 3
 	var before []string
 	for _, t := range tokens[:min(len(tokens), most)] {
-		before = append(before, t.Origin)
+		before = append(before, excerpt(t.URL(), 300))
 	}
-	again := store.Token{Agent: g, Origin: excerpt(now, 300), Scheme: tokens[0].Scheme}
+	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
 	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
-		"its doing, then %s", again.Origin, strings.Join(before, ", "), howToStore(again)))
+		"its doing, then %s", excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
 // reveal is the value of a token that is sent as it is stored.
@@ -344,45 +382,6 @@ func credentialOf(e mcpcall.Endpoint) [sha256.Size]byte {
 		add(e.Headers[name].Reveal())
 	}
 	return [sha256.Size]byte(h.Sum(nil))
-}
-
-// CredentialOrigin is the origin that a token is stored for, in the one spelling that is compared: lower case, no default port, names in
-// ASCII as they are dialled (IDNA). What has no such origin is an error.
-func CredentialOrigin(rawURL string) (string, error) {
-	u, err := url.Parse(rawURL)
-	switch {
-	case err != nil || u.Hostname() == "" || !strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
-		return "", errors.New("it must be an http or https URL")
-	case u.User != nil:
-		return "", errors.New("it holds a user or password")
-	}
-	host := u.Hostname()
-	if strings.ContainsFunc(host, func(r rune) bool { return r >= 0x80 }) {
-		if host, err = idna.Lookup.ToASCII(host); err != nil { // as net/http does
-			return "", errNoHost
-		}
-		if port := u.Port(); port != "" {
-			u.Host = host + ":" + port
-		} else {
-			u.Host = host
-		}
-	}
-	if _, err := netip.ParseAddr(host); (err != nil || strings.Contains(host, "%")) && !hostName(host) {
-		return "", errNoHost
-	}
-	return netguard.Origin(u), nil
-}
-
-var errNoHost = errors.New("its host is no name that can be dialled")
-
-// hostName: labels of letters, digits, - and _ with single dots between and perhaps one at the end.
-func hostName(host string) bool {
-	for _, label := range strings.Split(strings.TrimSuffix(host, "."), ".") {
-		if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
 }
 
 // MaxToken bounds a token, in bytes.

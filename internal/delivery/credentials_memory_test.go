@@ -96,6 +96,10 @@ func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]store.Toke
 	return nil, l.held, l.err
 }
 
+func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path string) (string, error) {
+	return path, l.err
+}
+
 func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err

@@ -81,7 +81,7 @@ func (r *recorder) got(text string) bool {
 // token stores one for an agent as `worker token set` does it.
 func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
 	w.t.Helper()
-	t := store.Token{Agent: w.agentOf(id), Origin: must(CredentialOrigin(rawURL)), Scheme: scheme, Header: header}
+	t := store.Token{Agent: w.agentOf(id), Origin: must(CredentialOrigin(rawURL)), Path: CredentialPath(rawURL), Scheme: scheme, Header: header}
 	for _, f := range adapt {
 		f(&t)
 	}
@@ -288,8 +288,12 @@ func TestStoredTokens(t *testing.T) {
 		}
 		w.until(w.accept(with(w.feedback(id), own(other.URL, nil))), store.Delivered)
 		w.until(w.accept(with(w.feedback(id), own(a.URL+"/elsewhere", nil))), store.Delivered)
-		if other.got(canary) || !a.got("Bearer "+canary) {
-			t.Error("a token goes to its origin, whoever names that, and nowhere else")
+		if other.got(canary) || a.got(canary) {
+			t.Error("a token goes where a job says")
+		}
+		w.until(w.accept(with(w.feedback(id), own(a.URL, nil))), store.Delivered)
+		if !a.got("Bearer " + canary) {
+			t.Error("a token does not go to exactly where it was stored for")
 		}
 	})
 
@@ -387,7 +391,8 @@ func TestTokensGoNowhereElse(t *testing.T) {
 		{name: "a name that looks like it", stored: func(*recorder, *recorder) string { return "https://apple.example" }, now: func(*recorder, *recorder) string { return "https://аpple.example" }, says: "https://xn--pple-43d.example now"},
 		{name: "a longer name", stored: func(*recorder, *recorder) string { return "http://127.0.0.1.example" }, now: func(_, evil *recorder) string { return evil.URL }, says: "the agent moved"},
 		{name: "capitals are the same", stored: func(a, _ *recorder) string { return "http://localhost:" + port(a) }, now: func(a, _ *recorder) string { return "HTTP://LocalHost:" + port(a) + "/" }, status: store.Delivered, delivered: true},
-		{name: "another path is the same", stored: func(a, _ *recorder) string { return a.URL + "/x?y" }, now: func(a, _ *recorder) string { return a.URL + "/mcp" }, status: store.Delivered, delivered: true},
+		{name: "another path", stored: func(a, _ *recorder) string { return a.URL + "/x?y" }, now: func(a, _ *recorder) string { return a.URL + "/mcp" }, says: "the agent moved"},
+		{name: "another query is the same", stored: func(a, _ *recorder) string { return a.URL + "/x?y" }, now: func(a, _ *recorder) string { return a.URL + "/x?z" }, status: store.Delivered, delivered: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

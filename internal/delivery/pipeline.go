@@ -270,9 +270,11 @@ type attempt struct {
 	kept    bool         // Redis has out, because Postgres did not take it at once
 	away    bool         // it failed because Postgres or Redis was away
 	stored  *store.Token // whose token the target is sent; nil: none that is stored
-	place   Place        // at the origin
-	offered time.Time    // when the tools in out were listed
-	out     store.Outcome
+	// withheld is a token for the target's origin that is not for the target; nil: there is none.
+	withheld *store.Token
+	place    Place     // at the origin
+	offered  time.Time // when the tools in out were listed
+	out      store.Outcome
 }
 
 // onUnknown is what becomes of a call of which nobody knows whether the agent took it.

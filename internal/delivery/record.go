@@ -88,7 +88,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	refused := v.Reason == retry.AuthRequired && errors.As(failure, &call)
 	a.oauth = refused && a.wantsOAuth(call)
 	p.Credentials.refuse(a, v, failure)
-	if refused && (a.target.Listed || a.oauth) {
+	if refused && (a.target.Listed || a.oauth || a.withheld != nil) {
 		v.Text += ": " + a.remedy()
 	}
 	if v.Reason == retry.AuthRequired && a.own {

@@ -40,6 +40,8 @@ func (a *attempt) remedy() string {
 	switch ep, _ := a.server.Endpoint(); {
 	case a.target.Listed && len(ep.Headers) > 0: // they win over a stored token
 		return "mend its auth or headers in the servers file, which releases what is held"
+	case a.withheld != nil:
+		return a.withheldWords()
 	case a.oauth:
 		agent := a.claim.Agent()
 		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`", agent.ChainID, agent.ID)
@@ -47,6 +49,20 @@ func (a *attempt) remedy() string {
 		return token
 	}
 	return "give it auth or headers in the servers file, or " + token
+}
+
+// withheldWords tell why a token that is stored for the endpoint's origin was not sent.
+func (a *attempt) withheldWords() string {
+	t := *a.withheld
+	where := excerpt(t.URL(), 300)
+	if t.Path == "" {
+		where = "the registered endpoint at " + where
+	}
+	if !a.job.Action.ResolveEndpoint {
+		where += ", and an endpoint that a job names is sent it only if it is exactly that"
+	}
+	t.Path = CredentialPath(a.target.URL)
+	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here in its place, %s", where, howToStore(t))
 }
 
 // registered takes the endpoint of the agent's registration.
@@ -117,7 +133,7 @@ func display(e mcpcall.Endpoint) string {
 	if err != nil {
 		return e.Transport + ":(unreadable URL)"
 	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
 // origin is scheme://host:port of a URL, what a credential is stored for.

@@ -23,10 +23,11 @@ const (
 	SchemeAuthorizationCode = "oauth_authorization_code" // a person agreed once; it is renewed with a refresh token
 )
 
-// Token is a credential that an operator stored: his consent that it is sent to that origin, and to no other.
+// Token is a credential that an operator stored: his consent that it is sent to that origin and path, and nowhere else.
 type Token struct {
 	Agent
 	Origin     string // scheme://host[:port], as delivery.CredentialOrigin spells it
+	Path       string // it goes there and below, as delivery.CredentialPath spells it; empty: the first URL that is registered decides (PinTokenPath)
 	Scheme     string
 	Header     string // canonical; Authorization means that Bearer stands before the token
 	Issuer     string // of an OAuth credential: the only authorization server that it is for, as that one spells itself; else empty
@@ -44,7 +45,16 @@ func (t Token) OAuth() bool {
 	return t.Scheme == SchemeClientCredentials || t.Scheme == SchemeAuthorizationCode
 }
 
-// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open.
+// URL is where it goes, and below: the origin alone when that is all of it, or nobody knows yet.
+func (t Token) URL() string {
+	if t.Path == "/" {
+		return t.Origin
+	}
+	return t.Origin + t.Path
+}
+
+// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open. The path is none of
+// it: it comes to a token that is stored without (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
 		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
@@ -59,10 +69,10 @@ func (t Token) AccessBinding() secret.Binding {
 
 // tokenColumns are read by scanToken.
 const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
-	t.created_at, t.updated_at, t.expires_at`
+	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
 func (t *Token) columns() []any {
-	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
+	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.Path, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
 }
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
@@ -79,12 +89,14 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	switch {
 	case !ok || t.Origin == "" || t.Header == "":
 		return 0, nil, errors.New("a token needs an origin, a header and a ciphertext")
+	case t.Path != "" && t.Path[0] != '/':
+		return 0, nil, errors.New("a token's path begins with a slash")
 	case t.OAuth() != (t.Issuer != ""):
 		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
 	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.setToken, t.ChainID, t.Registry, t.ID, t.Origin, t.Scheme, t.Header, t.Ciphertext, int64(key), t.ExpiresAt,
-			null(t.Issuer)); err != nil {
+			null(t.Issuer), null(t.Path)); err != nil {
 			return err
 		}
 		return setAccess(ctx, tx, t)
@@ -109,6 +121,23 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (releas
 		err = fmt.Errorf("remove the token of agent %d:%s for %s: %w", a.ChainID, a.ID, origin, Plain(err))
 	}
 	return released, tasks, err
+}
+
+// PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path that it is bound to:
+// another worker may have been first. ErrNotFound: it was removed meanwhile.
+func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
+		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("bind the token of agent %d:%s for %s to its path: %w", t.ChainID, t.ID, t.Origin, Plain(err))
+	}
+	return pinned, nil
 }
 
 // changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that releases.

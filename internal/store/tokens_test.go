@@ -192,3 +192,39 @@ func TestTokenPagesAndReseal(t *testing.T) {
 		t.Errorf("key %d, want %d", id, other.PrimaryID())
 	}
 }
+
+// TestTokenPath: the first path stays until a token is stored in the place of the one before, which may have none.
+func TestTokenPath(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	token := sealedFor(t, k, agentNamed("1"), tokenOrigin, "one")
+	pin := func(path, want string) {
+		t.Helper()
+		if got, err := s.PinTokenPath(t.Context(), token, path); err != nil || got != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+		list, err := s.TokensAfter(t.Context(), nil)
+		if err != nil || len(list) != 1 || list[0].Path != want {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	if _, err := s.PinTokenPath(t.Context(), token, "/"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	for _, path := range []string{"", "/a", "", "/"} {
+		token.Path = path
+		if _, _, err := s.SetToken(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		if path == "" {
+			pin("/first", "/first")
+			pin("/second", "/first")
+			continue
+		}
+		pin("/first", path)
+	}
+	token.Path = "a"
+	if _, _, err := s.SetToken(t.Context(), token); err == nil {
+		t.Error("a path without a slash is stored")
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"strings"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
@@ -218,14 +217,37 @@ func (s Subject) agent() string {
 // name is the agent without its registry.
 func (s Subject) name() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
 
-// plainHost is what a host looks like that is safe in a shell: a URL's may hold "$(…)".
-var plainHost = regexp.MustCompile(`^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?$`)
+// plainURL is what a URL looks like that is safe in a shell as it stands, quotedURL what is within single quotes: an agent's may hold "$(…)".
+var (
+	plainURL  = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?(?:/[A-Za-z0-9/._~%@:+=,-]*)?$`)
+	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)
+)
 
-// origin is the option that names where the agent is called, if that can be said: without it the command asks.
+// maxOption is the longest address that people copy.
+const maxOption = 300
+
+// OriginOption is the option that names where a token is to go, if that can be said: without it the command asks.
+func OriginOption(rawURL string) string {
+	switch {
+	case len(rawURL) > maxOption:
+		return ""
+	case plainURL.MatchString(rawURL):
+		return " --origin " + rawURL
+	case quotedURL.MatchString(rawURL):
+		return " --origin '" + rawURL + "'"
+	}
+	return ""
+}
+
+// origin is OriginOption for where the agent is called. Its endpoint is shown without a query.
 func (s Subject) origin() string {
 	u, err := url.Parse(s.Endpoint)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || !plainHost.MatchString(u.Host) {
+	if err != nil || u.Host == "" {
 		return ""
 	}
-	return " --origin " + strings.TrimSpace(netguard.Origin(u))
+	path := u.EscapedPath()
+	if path == "/" {
+		path = ""
+	}
+	return OriginOption(netguard.Origin(u) + path)
 }

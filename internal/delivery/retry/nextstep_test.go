@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -21,8 +22,8 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 		SchemaMismatch: "worker agent probe 8453:110", HashMismatch: "HERALD_HASH_POLICY=annotate", EndpointUnverified: "HERALD_BINDING=warn",
 		AddressBlocked: "HERALD_ALLOW_NETWORKS", TransportRefused: "HERALD_STDIO_COMMANDS", AuthFailed: replay, ToolError: replay,
 		BadResponse: "worker agent probe 8453:110", Operator: replay, Reorg: "nothing to do: ",
-		AuthRequired: "store a token: worker token set 8453:110 --origin https://agent.example (where it wants OAuth: " +
-			"worker token login 8453:110 --origin https://agent.example)",
+		AuthRequired: "store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: " +
+			"worker token login 8453:110 --origin https://agent.example/mcp)",
 		AgentDisabled:     "worker agent enable 8453:110",
 		HeldUnknown:       "worker delivery cancel 5b0e1111-2222-5333-8444-555566667777",
 		ChainUnconfigured: "RPC_URL_8453", GatewayUnconfigured: "ARWEAVE_GATEWAY",
@@ -71,14 +72,33 @@ func TestNextStepNamesWhatIsKnown(t *testing.T) {
 		"in the file":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Listed: true}, "HERALD_SERVERS_FILE"},
 		"by the file":  {AgentDisabled, Subject{ChainID: 8453, AgentID: "7", Listed: true}, `"enabled": true`},
 		"of a probe":   {ToolError, Subject{ChainID: 8453, AgentID: "7"}, "worker delivery replay --agent 8453:7 --reason tool_error --yes"},
-		"a port":       {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example:8443/x"}, "set 8453:7 --origin https://a.example:8443 "},
+		"a port":       {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example:8443/x"}, "set 8453:7 --origin https://a.example:8443/x "},
 		"a literal":    {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://[2001:db8::1]:8443/"}, "--origin https://[2001:db8::1]:8443 "},
+		"a path":       {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/b%2Fc/"}, "--origin https://a.example/b%2Fc/ "},
+		"hostile path": {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/$(reboot);b"}, "--origin 'https://a.example/$(reboot);b' "},
+		"quoted path":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/';reboot;'"}, "worker token set 8453:7 (where"},
+		"long path":    {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/" + strings.Repeat("a", 300)}, "worker token set 8453:7 (where"},
 		"no address":   {AuthRequired, Subject{ChainID: 8453, AgentID: "7"}, "worker token set 8453:7 (where"},
 		"hostile host": {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a$(reboot).example/"}, "worker token set 8453:7 (where"},
 		"quoted host":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a';b.example/"}, "worker token set 8453:7 (where"},
 	} {
 		if got := c.r.NextStep(c.s); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q does not say %q", name, got, c.want)
+		}
+	}
+}
+
+// TestOriginOptionCanBeTyped: a shell hands on exactly the address, and runs nothing of it.
+func TestOriginOptionCanBeTyped(t *testing.T) {
+	t.Parallel()
+	if got := OriginOption("https://a.example/'b"); got != "" {
+		t.Errorf("%q", got)
+	}
+	for _, raw := range []string{"https://a.example", "https://a.example/", "https://[::1]:8080/mcp", "https://a.example/a$(echo$IFS)b", "https://a.example/a;b&c",
+		"https://a.example/~a%2Fb/*!@:+=,(c)[d]", "https://a.example/`id`"} {
+		got, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s|'"+OriginOption(raw)).Output()
+		if err != nil || string(got) != "--origin|"+raw+"|" {
+			t.Errorf("%s is typed as %q, %v", raw, got, err)
 		}
 	}
 }

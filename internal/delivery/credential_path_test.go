@@ -1,0 +1,196 @@
+package delivery
+
+import (
+	"fmt"
+	"math/big"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// tricks are spellings by which some server takes a path below /victim for /evil, or for nothing that is known here.
+var tricks = []string{"/victim/../evil", "/victim/%2e%2e/evil", "/victim/.%2E/evil", "/victim/%2E./evil", "/victim/..%2fevil", "/victim%2F..%2Fevil",
+	"/victim/..%5cevil", "/victim/%252e%252e/evil", "/victim/..;/evil", "/victim/..%3bx=y/evil", "/victim/;/evil", "/victim//evil", "/victim/./evil",
+	"/victim/.../evil", "/victim/..%20/evil", "/victim/%c0%ae%c0%ae/evil", "/victim/%00/evil", "/./victim/x", "//victim/x", "/x/../victim"}
+
+// TestTokensKeepTheirPath: at an origin where many live, a token goes to the path it was stored for and below, whatever is registered.
+func TestTokensKeepTheirPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.credentialed()
+	w.serve(k)
+	t.Cleanup(func() { w.noCanary(k) })
+	type row struct {
+		stored, now string
+		goes        bool
+	}
+	rows := []row{{"/victim", "/victim", true}, {"/victim", "/victim/mcp", true}, {"/victim", "/victim/", true}, {"/victim", "/victim?x=/../evil", true},
+		{"", "/any/where", true}, {"/", "/any/../where", true}, {"/victim/a%2fb", "/victim/a%2fb", true}, {"/victim", "/victim/a;b", true},
+		{"/victim", "/evil", false}, {"/victim", "/victims", false}, {"/victim", "/", false}, {"/victim", "", false}, {"/victim/mcp", "/victim", false},
+		{"/victim/", "/victim", false}, {"/victim", "/Victim", false}, {"/victim", "/%76ictim", false}}
+	for _, trick := range tricks {
+		rows = append(rows, row{"/victim", trick, false})
+	}
+	for i, tt := range rows {
+		t.Run(fmt.Sprintf("%q at %q", tt.stored, tt.now), func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a := newRecorder(t, "", "")
+			id := w.register(at(a.URL + strings.ReplaceAll(tt.now, "%", "%25"))) // in a data: URI
+			w.bearer(id, a.URL+tt.stored)
+			d := w.accept(w.feedback(id))
+			if tt.goes {
+				if w.until(d, store.Delivered); !a.got(canary) {
+					t.Error("the token was not sent")
+				}
+				return
+			}
+			held := w.heldFor(d, "the agent moved: it is at "+a.URL)
+			option := fmt.Sprintf("`worker token set %d:%s --origin ", w.net.ChainID(), id)
+			if a.requests() > 0 || !strings.Contains(held.Error, option) {
+				t.Errorf("row %d: %d requests, and %s", i, a.requests(), held.Error)
+			}
+		})
+	}
+}
+
+// moves registers another address for an agent, and has every worker look.
+func (w *world) moves(id *big.Int, rawURL string) {
+	w.t.Helper()
+	ctx := within(w.t, 20*time.Second)
+	if _, err := w.net.SetURI(ctx, w.net.Account(0), id, "data:application/json,"+string(asJSON(at(rawURL)))); err != nil {
+		w.t.Fatal(err)
+	}
+	w.sql(`UPDATE herald.agents SET epoch = epoch + 1 WHERE agent_id = $1::numeric`, id.String())
+}
+
+// TestJobsNameNoPathOfAToken: who enqueues may name an endpoint at the origin of a token; that one is called without it.
+func TestJobsNameNoPathOfAToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.credentialed()
+	w.serve(k)
+	t.Cleanup(func() { w.noCanary(k) })
+	for _, tt := range []struct {
+		stored, named string
+		goes          bool
+	}{{"/victim", "/victim", true}, {"/victim", "/victim/below", false}, {"/victim", "/victim/", false}, {"/victim", "/evil", false},
+		{"/victim", "/victim?x", false}, {"/victim", "/victim?", false}, {"/", "/evil", false}, {"", "/evil", false}, {"/", "", true}} {
+		t.Run(fmt.Sprintf("%q named %q", tt.stored, tt.named), func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a := newRecorder(t, "", "")
+			id := w.register(nil)
+			w.bearer(id, a.URL+tt.stored)
+			w.until(w.accept(with(w.feedback(id), own(a.URL+tt.named, nil))), store.Delivered)
+			if a.got(canary) != tt.goes {
+				t.Errorf("the token was sent: %t", !tt.goes)
+			}
+		})
+	}
+
+	t.Run("it wants a token", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newRecorder(t, "Authorization", "Bearer "+canary)
+		id := w.register(at(a.URL + "/victim"))
+		w.bearer(id, a.URL+"/victim")
+		d := w.heldFor(w.accept(with(w.feedback(id), own(a.URL+"/evil", nil))), "it is for "+a.URL+"/victim, and an endpoint that a job names")
+		if want := fmt.Sprintf("`worker token set %d:%s --origin %s/evil`", w.net.ChainID(), id, a.URL); a.got(canary) || !strings.Contains(d.Error, want) {
+			t.Errorf("with the token %t: %s", a.got(canary), d.Error)
+		}
+		w.until(w.accept(w.feedback(id)), store.Delivered) // what was refused to a job is not the agent's affair
+	})
+}
+
+// TestTokensWithoutAPath: what a version before stored goes to the registered URL as before, and from then on nowhere else.
+func TestTokensWithoutAPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first, other := w.credentialed(), w.credentialed()
+	stop := w.serve(first)
+	t.Cleanup(func() { w.noCanary(first) })
+	a := newRecorder(t, "", "")
+	id := w.register(at(a.URL + "/victim"))
+	w.token(id, a.URL, store.SchemeBearer, "Authorization", canary, func(t *store.Token) { t.Path = "" })
+	stale := must(other.pipeline.Credentials.of(t.Context(), w.agentOf(id), 0)) // knows nothing of a path
+	w.until(w.accept(with(w.feedback(id), own(a.URL+"/evil", nil))), store.Delivered)
+	w.until(w.accept(with(w.feedback(id), own(a.URL+"/victim", nil))), store.Delivered)
+	if a.got(canary) {
+		t.Error("a job has a token sent that nobody stored for its endpoint")
+	}
+	w.until(w.accept(w.feedback(id)), store.Delivered)
+	if !a.got(canary) {
+		t.Error("a token of before does not go to the registered URL")
+	}
+	stop()
+
+	// Whoever has read the token before it had its path finds that out, too.
+	evil := endpointAt(a.URL + "/evil")
+	if _, err := other.pipeline.Credentials.attach(t.Context(), stale.tokens, w.agentOf(id), evil, true, true); err == nil ||
+		!strings.Contains(err.Error(), "its token was stored for "+a.URL+"/victim") || len(evil.Headers) > 0 {
+		t.Error(err)
+	}
+	w.moves(id, a.URL+"/evil")
+	w.serve(w.credentialed())
+	requests := a.requests()
+	w.heldFor(w.accept(w.feedback(id)), "its token was stored for "+a.URL+"/victim")
+	if a.requests() != requests {
+		t.Error("the agent was asked")
+	}
+}
+
+// TestOAuthKeepsItsPath: an access token goes no further than a token that is stored as it is.
+func TestOAuthKeepsItsPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := guarded(t, oauthtest.Options{})
+	k := w.authorizing()
+	w.serve(k)
+	t.Cleanup(func() { w.noCanary(k) })
+	for name, c := range map[string]oauth.Credential{"a client": clientFor(s), "a login": loginFor(s, "")} {
+		id := w.register(at(strings.TrimSuffix(s.AgentURL, "/mcp") + "/evil/mcp"))
+		w.authorize(id, s.AgentURL, s.Issuer, c)
+		w.heldFor(w.accept(w.feedback(id)), "the agent moved: it is at ")
+		if n := len(s.TokenRequests()); n > 0 {
+			t.Errorf("%s: %d requests for tokens", name, n)
+		}
+	}
+}
+
+// FuzzCoversPath: nothing below a path leads anywhere else, however a server reads it.
+func FuzzCoversPath(f *testing.F) {
+	for _, trick := range tricks {
+		f.Add(trick)
+	}
+	f.Add("/victim/mcp")
+	f.Fuzz(func(t *testing.T, raw string) {
+		const stored = "/victim"
+		if !CoversPath(stored, raw) || raw == stored {
+			return
+		}
+		for read := raw; ; {
+			noParameters := ""
+			for _, s := range strings.Split(read, "/")[1:] {
+				name, _, _ := strings.Cut(s, ";")
+				noParameters += "/" + name
+			}
+			for _, p := range []string{read, noParameters, strings.ReplaceAll(read, `\`, "/")} {
+				if clean := path.Clean(p); clean != stored && !strings.HasPrefix(clean, stored+"/") {
+					t.Fatalf("%q is read as %q", raw, clean)
+				}
+			}
+			next, err := url.PathUnescape(read)
+			if err != nil || next == read {
+				return
+			}
+			read = next
+		}
+	})
+}
