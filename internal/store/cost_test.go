@@ -136,7 +136,7 @@ func TestPlans(t *testing.T) {
 		"release_held":    {q.releaseHeld, agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
 		"held_disabled":   {q.heldDisabled, `8453, 17, 500`},
 		"learn":           {q.learn, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
-		"set_token":       {q.setToken, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example'`},
+		"set_token":       {q.setToken, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
 		"lease_renewal":   {q.leaseRenewal, agent + `, 'https://a.example', '30 s', NULL`},
 		"save_renewal":    {q.saveRenewal, agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
 		"retain":          {q.retain, `'1 day', 500`},
