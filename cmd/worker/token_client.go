@@ -104,9 +104,11 @@ func (c tokenChange) with(cred oauth.Credential, asked string) tokenChange {
 	return c
 }
 
-// credential is the client with what stdin holds. Its scope is the most that may be asked for: what the operator said, and not the agent.
+// credential is the client with what stdin holds. Its scope is the most that will be asked for: what the operator said, else what the agent
+// wants now. What it wants later it does not get by saying so.
 func (c *tokenSetCmd) credential(a *app, s tokenSource) (oauth.Credential, error) {
-	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: c.ClientID, KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: s.Resource, Scope: c.Scope}
+	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: c.ClientID, KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: s.Resource,
+		Scope: oauth.UnionScopes(s.Scope, "")}
 	text, err := fromStdin(a, "the client's secret or private key", delivery.MaxToken)
 	if err != nil {
 		return cred, err

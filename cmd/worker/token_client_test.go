@@ -97,7 +97,7 @@ func TestTokenSetClient(t *testing.T) {
 	}
 	scheme, c := d.credential(origin)
 	if scheme != store.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
-		c.Resource != s.AgentURL || c.Scope != "" || c.ClientID != "herald" {
+		c.Resource != s.AgentURL || c.Scope != "feedback" || c.ClientID != "herald" {
 		t.Errorf("%s %+v", scheme, c)
 	}
 	if list, err := d.store.AccessAfter(t.Context(), nil); err != nil || len(list) != 1 || list[0].Issuer != s.Issuer {
@@ -294,20 +294,22 @@ func TestTokenSetScope(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	s.Require("feedback", "admin")
-	out := d.oauth(0, "another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
-	if calls, tokens := s.Calls(), s.Tokens(); len(calls) != 1 || len(tokens) != 2 || tokens[0].Scope != "feedback" || tokens[1].Scope != "feedback admin" || strings.Contains(out, "it wants OAuth") {
-		t.Errorf("%+v %+v %s", calls, tokens, out)
-	}
-
+	more := "a delivery is held (auth_required): the agent wants more than the operator allowed: if it may have it, `worker token set 8453:42 --origin " + origin +
+		" --client-id …` --scope 'feedback admin'"
+	d.oauth(0, more, "", "", "agent", "probe", "8453:42", "--send")
 	d.oauth(0, "", canary, "", append(set, "--scope", "feedback")...)
 	if _, c := d.credential(origin); c.Scope != "feedback" {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(0, "a delivery is held (auth_required): the agent wants more than the operator allowed", "", "", "agent", "probe", "8453:42", "--send")
-	for _, token := range s.Tokens()[2:] {
+	d.oauth(0, more, "", "", "agent", "probe", "8453:42", "--send")
+	for _, token := range s.Tokens() {
 		if token.Scope != "feedback" {
 			t.Errorf("%+v", token)
 		}
+	}
+	d.oauth(0, "", canary, "", append(set, "--scope", "feedback admin")...)
+	if out := d.oauth(0, "", "", "", "agent", "probe", "8453:42", "--send"); len(s.Calls()) != 1 || strings.Contains(out, "it wants OAuth") {
+		t.Errorf("%+v %s", s.Calls(), out)
 	}
 }
 

@@ -25,7 +25,7 @@ type clientFlags struct {
 	KeyID      string `name:"key-id" help:"The private key's id there (kid)." placeholder:"ID"`
 	Algorithm  string `help:"What the private key signs with, as in ES256. Default: the first that fits it." placeholder:"ALG"`
 	Issuer     string `help:"The authorization server. Default: the one that the agent names, after you were asked." placeholder:"URL"`
-	Scope      string `help:"What the tokens are asked for, and never more. Default: what the agent says it wants, now and later." placeholder:"SCOPES"`
+	Scope      string `help:"What the tokens are asked for, and never more. Default: what the agent says it wants now." placeholder:"SCOPES"`
 	Resource   string `help:"What the tokens are asked for as resource (RFC 8707). Default: what the agent calls itself." placeholder:"URI"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -110,8 +111,9 @@ type goal struct {
 	scope      string
 }
 
-// aim finds the authorization server, which must be the one that the credential is for, and the scope to ask for. The agent is asked when
-// it refused a token, or when the credential does not say what it is for. An agent without a document names nobody else.
+// aim finds the authorization server, which must be the one that the credential is for, and the scope to ask for: that of the credential, else,
+// of one that a version before stored, that of its last access token. The agent is asked when it refused a token, or when the credential does
+// not say what it is for. An agent without a document names nobody else.
 func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.Credential, last *access) (goal, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope that the login had
 	scope := cred.Scope
@@ -125,7 +127,7 @@ func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.C
 		switch {
 		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && kept(err)):
 			return goal{}, err
-		case err != nil: // it names nobody else, and would only have said which scope to ask for
+		case err != nil: // it names nobody else
 		case found.Legacy:
 			resource.URL = cmp.Or(resource.URL, found.URL)
 		default:
@@ -141,8 +143,7 @@ func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.C
 	if !wants {
 		return goal{server, cred, ""}, nil
 	}
-	scope, err = scopeFor(e, t, cred.Scope, scope, resource)
-	return goal{server, cred, scope}, err
+	return goal{server, cred, scope}, checkScope(e, t, scope)
 }
 
 // kept: the agent gives the document to nobody without a token.
@@ -151,19 +152,18 @@ func kept(err error) bool {
 	return errors.As(err, &document) && document.Denied
 }
 
-// scopeFor is what to ask for: what the operator said, and no more; else what was asked for before and what the agent wants now, and at
-// first all that the agent knows.
-func scopeFor(e errand, t store.Token, said, before string, resource oauth.Resource) (string, error) {
-	more := oauth.UnionScopes(before, e.says.Scope)
-	switch {
-	case said != "" && e.narrow && more != said:
-		return "", retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s --scope %q", howToStore(t), more))
-	case said != "":
-		return said, nil
-	case before == "":
-		return resource.ScopeFor(e.says), nil
+// checkScope refuses to ask for more than what was stored: the operator's --scope, or what the agent wanted when he stored the credential. An
+// agent that wants more now may be somebody else's, and the operator says whether it may have that.
+func checkScope(e errand, t store.Token, stored string) error {
+	more := oauth.UnionScopes(stored, e.says.Scope)
+	if !e.narrow || more == stored {
+		return nil
 	}
-	return more, nil
+	option := "--scope …"
+	if !strings.Contains(more, "'") { // the agent's words, which a shell must not read
+		option = "--scope '" + more + "'"
+	}
+	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
 }
 
 // keptAccess is what is sealed.

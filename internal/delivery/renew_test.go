@@ -657,32 +657,26 @@ func TestJoinsItsOwn(t *testing.T) {
 	}
 }
 
-// TestMoreScopeFails: that no access token with more scope is to be had says nothing of the one with less, and is remembered for itself.
+// TestMoreScopeFails: an agent does not get more scope than was stored by saying that it wants it, whether the operator or the agent said
+// then what to ask for; that says nothing of an access token with less.
 func TestMoreScopeFails(t *testing.T) {
 	t.Parallel()
-	w := newRenewing(t, clientOf(""))
-	w.life = 5 * time.Minute
-	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
-	more := w.errand()
-	more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
-	w.authority.fails(&oauth.RefusedError{Status: 400, Code: "invalid_scope"})
-	w.fails(t, r, more, retry.AuthRequired, "invalid_scope", 2)
-	w.fails(t, r, more, retry.AuthRequired, "not again for 10m0s", 2)
-	w.authority.fails(nil)
-	w.later(4 * time.Minute)
-	w.sends(t, r, w.errand(), "access-3", 3)
-	other := more
-	other.says.Scope = "some"
-	other.refused = secret.New("Bearer access-3")
-	w.sends(t, r, other, "access-4", 4)
-
-	// The operator's word is the limit.
-	w.replace(clientOf("a"))
-	w.sends(t, r, w.errand(), "access-5", 5)
-	more = w.errand()
-	more.refused, more.narrow, more.says = secret.New("Bearer access-5"), true, oauth.Challenge{Scope: "all"}
-	w.fails(t, r, more, retry.AuthRequired, `wants more than the operator allowed: if it may have it, `+"`worker token set 1:7 --origin https://agent.example --client-id …` --scope \"a all\"", 5)
+	for _, stored := range []string{"", "a"} {
+		w := newRenewing(t, clientOf(stored))
+		w.life = 5 * time.Minute
+		r := w.worker()
+		w.sends(t, r, w.errand(), "access-1", 1)
+		more := w.errand()
+		more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
+		says := fmt.Sprintf("wants more than the operator allowed: if it may have it, `worker token set 1:7 --origin https://agent.example --client-id …` --scope '%s'",
+			strings.TrimSpace(stored+" all"))
+		w.fails(t, r, more, retry.AuthRequired, says, 1)
+		w.fails(t, r, more, retry.AuthRequired, "not again for 10m0s", 1)
+		w.later(4 * time.Minute)
+		w.sends(t, r, w.errand(), "access-2", 2)
+		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
+		w.fails(t, r, more, retry.AuthRequired, "--client-id …` --scope …", 2)
+	}
 }
 
 // TestDocumentKept: an agent that gives its document to nobody without a token does not say that another issuer is to be asked.
@@ -795,37 +789,40 @@ func TestReplacedWhileRenewed(t *testing.T) {
 	}
 }
 
-// TestScopes: the operator's, the agent's, and what a challenge adds, which is kept.
+// TestScopes: the one that is stored, and nothing that the agent says since; of a credential that a version before stored without one, that
+// of its last access token.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		scope     string
-		supported []string
-		says      oauth.Challenge
-		want      [2]string // at first, and after the challenge
-		looked    int
+		scope, last string
+		supported   []string
+		says        oauth.Challenge
+		want        string
 	}{
-		"of the operator":      {scope: "a", supported: []string{"b"}, want: [2]string{"a", "a"}, looked: 1},
-		"of the agent":         {supported: []string{"b", "c"}, want: [2]string{"b c", "b c"}, looked: 2},
-		"none":                 {looked: 2},
-		"of the challenge":     {says: oauth.Challenge{Scope: "x"}, want: [2]string{"", "x"}, looked: 2},
-		"no more than allowed": {scope: "a", says: oauth.Challenge{Scope: "x a"}, want: [2]string{"a", "a"}, looked: 1},
-		"more than the agents": {supported: []string{"b"}, says: oauth.Challenge{Scope: "x"}, want: [2]string{"b", "b x"}, looked: 2},
+		"of the operator":            {scope: "a", supported: []string{"b"}, want: "a"},
+		"none":                       {},
+		"none, and the agent's":      {supported: []string{"b", "c"}},
+		"none, and the challenge's":  {says: oauth.Challenge{Scope: "x"}},
+		"no more than stored":        {scope: "a", says: oauth.Challenge{Scope: "x a"}, want: "a"},
+		"of before":                  {last: "b", supported: []string{"c"}, says: oauth.Challenge{Scope: "x"}, want: "b"},
+		"of before, and stored anew": {scope: "a", last: "b", want: "a"},
 	} {
 		w := newRenewing(t, clientOf(tt.scope))
 		w.resource.Scopes = tt.supported
+		if tt.last != "" {
+			w.access = must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("access-0"), Scope: tt.last, Expires: w.Now().Add(-time.Minute)}, w.Now().Add(-time.Hour)))
+		}
 		r := w.worker()
 		w.sends(t, r, w.errand(), "access-1", 1)
 		e := w.errand()
 		e.refused, e.says = secret.New("Bearer access-1"), tt.says
 		w.sends(t, r, e, "access-2", 2)
-		if w.scopes[0] != tt.want[0] || w.scopes[1] != tt.want[1] || w.looked != tt.looked {
-			t.Errorf("%s: asked for %q, looked %d times; want %q, %d", name, w.scopes, w.looked, tt.want, tt.looked)
-		}
 		w.later(time.Hour)
 		w.sends(t, w.worker(), w.errand(), "access-3", 3)
-		if w.scopes[2] != tt.want[1] {
-			t.Errorf("%s: what the challenge added is forgotten: %q", name, w.scopes)
+		for _, scope := range w.scopes {
+			if scope != tt.want {
+				t.Errorf("%s: asked for %q, want %q", name, w.scopes, tt.want)
+			}
 		}
 	}
 }
