@@ -67,8 +67,8 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	d := newDesk(t)
 	held := d.ended(110, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Endpoint: "https://agent.example/mcp",
 		Error: "listing the agent's tools: the agent answered HTTP 401 Unauthorized"})
-	d.says(0, "next step store a token: worker token set 8453:110 --origin https://agent.example (where it wants OAuth: "+
-		"worker token login 8453:110 --origin https://agent.example)", "delivery", "show", held.String())
+	d.says(0, "next step store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: "+
+		"worker token login 8453:110 --origin https://agent.example/mcp)", "delivery", "show", held.String())
 	row, err := d.store.Delivery(t.Context(), held)
 	if err != nil {
 		t.Fatal(err)
