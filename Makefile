@@ -103,6 +103,10 @@ vet: ## Look for mistakes with go vet, and for files that gofmt would change.
 lint: ## Look for mistakes with staticcheck.
 	$(TOOL) staticcheck $(PKG)
 
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or GOVULNDB=file:///path of a copy; skipped is no success).
+	@GOVULNCHECK='$(TOOL) govulncheck' scripts/vuln $(PKG)
+
 .PHONY: fuzz
 fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
