@@ -39,6 +39,9 @@ type Config struct {
 	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. It
 	// bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
 	MaxClients int
+	// MaxHeldBytes bounds what clients that nobody uses hold of what agents sent: tool lists, schemas compiled from them, and events that
+	// have not ended. The longest unused one makes room. Default 64 MiB.
+	MaxHeldBytes int64
 	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake. Default 16.
 	IdlePerHost int
 	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default none.
@@ -76,7 +79,7 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("mcpcall: Config.%s is negative", name)
 		}
 	}
-	if c.MaxAnswerBytes < 0 || c.MaxRequestBytes < 0 || c.MaxClients < 0 || c.IdlePerHost < 0 {
+	if c.MaxAnswerBytes < 0 || c.MaxRequestBytes < 0 || c.MaxClients < 0 || c.IdlePerHost < 0 || c.MaxHeldBytes < 0 {
 		return c, errors.New("mcpcall: a bound in Config is negative")
 	}
 	for _, argv := range c.StdioCommands {
@@ -102,6 +105,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.MaxAge, 24*time.Hour)
 	setDefault(&c.PingAfter, time.Minute)
 	setDefault(&c.MaxClients, 1024)
+	setDefault(&c.MaxHeldBytes, 64<<20)
 	setDefault(&c.IdlePerHost, 16)
 	setDefault(&c.ClientVersion, "dev")
 	if c.StdioEnv == nil {

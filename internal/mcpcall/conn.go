@@ -49,7 +49,11 @@ type conn struct {
 	suspect atomic.Bool  // a request that was written brought nothing in its time, and none since brought anything
 	answers atomic.Int64 // see heard
 
+	hold func(bytes int64) // more, or less, that are kept of what the agent sent
+
 	// Guarded by Pool.mu.
+	held     int64 // sum of what hold was told
+	counted  bool  // in Pool.held
 	inflight int
 	uses     int // how often it was acquired
 	retired  bool
@@ -64,6 +68,7 @@ type conn struct {
 	stale   atomic.Bool   // the agent said that its tools changed
 	mu      sync.Mutex
 	tools   *ToolSet // nil before the first list
+	listed  int64    // bytes of tools, as hold was told
 }
 
 func (c *conn) broken() bool {
@@ -255,6 +260,10 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 		cursors[cursor] = true
 	}
 
+	for _, t := range l.tools {
+		t.schema.prepared = c.countTools
+	}
+	defer c.countTools()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tools != nil && l.inherit(c.tools.Tools) {
@@ -265,6 +274,19 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 	}
 	c.tools = &ToolSet{Tools: l.tools, Server: c.server, Protocol: c.protocol, Listed: c.cfg.Clock(), Cut: l.cut}
 	return c.copyTools(), nil
+}
+
+// countTools tells the pool what the list holds now: schemas are compiled when they are first used.
+func (c *conn) countTools() {
+	c.mu.Lock()
+	var bytes int64
+	for _, t := range c.tools.Tools {
+		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.compiledBytes.Load()
+	}
+	more := bytes - c.listed
+	c.listed = bytes
+	c.mu.Unlock()
+	c.hold(more)
 }
 
 // known returns the list at hand if it is not older than maxAge.

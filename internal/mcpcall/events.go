@@ -23,6 +23,20 @@ type eventReader struct {
 	in    *bufio.Reader
 	limit int64               // bytes of one event, comments included
 	spend func(n int64) error // asked for every piece that comes; its error ends the stream
+	hold  func(bytes int64)   // is told how many bytes more, or less, the event holds that has not ended; nil: nobody is
+	held  int64               // what it was told in sum
+}
+
+// holdStep is how much an event grows before that is told.
+const holdStep = 16 << 10
+
+// count tells what the event holds now: its bytes, in buffers of up to twice their size.
+func (r *eventReader) count(size int64) {
+	more := 2*size - r.held
+	if r.hold != nil && (more >= holdStep || size == 0 && more < 0) {
+		r.held += more
+		r.hold(more)
+	}
 }
 
 func newEventReader(in io.Reader, limit int64, spend func(n int64) error) *eventReader {
@@ -34,6 +48,7 @@ func (r *eventReader) next() (event, error) {
 	var e event
 	var size int64
 	some := false // a data line came
+	r.count(0)
 	for {
 		line, n, err := r.line(r.limit - size)
 		if err != nil {
@@ -45,6 +60,7 @@ func (r *eventReader) next() (event, error) {
 				return e, nil
 			}
 			e, size = event{}, 0
+			r.count(0)
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
@@ -67,6 +83,7 @@ func (r *eventReader) line(room int64) (line []byte, n int64, err error) {
 	for {
 		piece, err := r.in.ReadSlice('\n')
 		n += int64(len(piece))
+		r.count(r.limit - room + n)
 		if len(piece) > 0 {
 			if err := r.spend(int64(len(piece))); err != nil {
 				return nil, n, err

@@ -97,6 +97,10 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	default:
 		s.conn = c
 		s.modern = &c.modern
+		if c.counted = c.proc == nil; c.counted { // commands are the operator's, and few
+			p.held += c.held
+			p.makeRoom()
+		}
 		p.cfg.Logger.Debug("connected to an agent", "endpoint", ep.place(), "protocol", c.protocol, "server", c.server.Name)
 	}
 	close(o.done)
@@ -214,6 +218,7 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWa
 		opened:  p.cfg.Clock(),
 		log:     p.cfg.Logger.With("endpoint", ep.place()),
 	}
+	c.hold = func(bytes int64) { p.hold(c, bytes) }
 	c.tap = &tap{modern: modern, onNote: c.notified}
 	inner, err := p.attach(ep, c)
 	if err != nil {
@@ -328,6 +333,7 @@ func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
 	}
 	if ep.Transport == TransportSSE {
 		c.stream = newSSE(p.ctx, u, web, p.cfg.MaxAnswerBytes, p.cfg.Clock)
+		c.stream.hold = c.hold
 		t.inner = c.stream
 		return httpTap{t}, nil
 	}

@@ -35,7 +35,8 @@ type Pool struct {
 	closed  bool
 	closing chan struct{} // closed with closed
 	slots   map[[sha256.Size]byte]*slot
-	checks  int // health checks that run
+	held    int64 // bytes of all clients in slots, see hold
+	checks  int   // health checks that run
 }
 
 // slot is the place of one endpoint's client. Its fields are guarded by Pool.mu.
@@ -268,22 +269,50 @@ func (p *Pool) slot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 		return nil, err
 	}
 	if len(p.slots) >= p.cfg.MaxClients {
-		var oldest [sha256.Size]byte
-		var victim *slot
-		for k, s := range p.slots {
-			if s.opening == nil && (s.conn == nil || s.conn.inflight == 0) && (victim == nil || s.lastUsed.Before(victim.lastUsed)) {
-				oldest, victim = k, s
-			}
-		}
-		if victim == nil {
+		if !p.dropOldest(func(*slot) bool { return true }) {
 			return nil, &CallError{Stage: StageOpen, Err: ErrBusy}
 		}
-		p.retire(victim)
-		delete(p.slots, oldest)
 	}
 	s := &slot{}
 	p.slots[key] = s
 	return s, nil
+}
+
+// dropOldest drops the slot that was used longest ago, of those that nobody uses now and that may go. It returns false when there is none.
+// p.mu is held.
+func (p *Pool) dropOldest(may func(*slot) bool) bool {
+	var oldest [sha256.Size]byte
+	var victim *slot
+	for k, s := range p.slots {
+		idle := s.opening == nil && (s.conn == nil || s.conn.inflight == 0)
+		if idle && may(s) && (victim == nil || s.lastUsed.Before(victim.lastUsed)) {
+			oldest, victim = k, s
+		}
+	}
+	if victim == nil {
+		return false
+	}
+	p.retire(victim)
+	delete(p.slots, oldest)
+	return true
+}
+
+// hold notes that c holds so many bytes more, or less, of what its agent sent. Calls in flight may go beyond the bound; release makes up for it.
+func (p *Pool) hold(c *conn, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.held += bytes
+	if c.counted {
+		p.held += bytes
+		p.makeRoom()
+	}
+}
+
+// makeRoom drops clients until the others hold no more than they may. p.mu is held.
+func (p *Pool) makeRoom() {
+	holds := func(s *slot) bool { return s.conn != nil && s.conn.counted && s.conn.held > 0 }
+	for p.held > p.cfg.MaxHeldBytes && p.dropOldest(holds) {
+	}
 }
 
 func (p *Pool) release(c *conn) {
@@ -293,6 +322,7 @@ func (p *Pool) release(c *conn) {
 	if c.retired && c.inflight == 0 {
 		close(c.drained)
 	}
+	p.makeRoom()
 }
 
 // retire takes the slot's client out of use and closes it in the background once nobody uses it. p.mu is held.
@@ -303,6 +333,10 @@ func (p *Pool) retire(s *slot) {
 	}
 	s.conn = nil
 	c.retired = true
+	if c.counted {
+		c.counted = false
+		p.held -= c.held
+	}
 	if c.inflight == 0 {
 		close(c.drained)
 	}

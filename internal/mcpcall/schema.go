@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -30,7 +31,9 @@ const schemaURL = "https://schema.invalid/input"
 // inputSchema compiles a tool's input schema on first use and validates against it, one validation at a time: the budget belongs
 // to the compiled schema, and one agent has few calls in flight.
 type inputSchema struct {
-	tooLarge bool
+	tooLarge      bool
+	prepared      func()       // is called when compiledBytes is known; nil for a schema that no list has
+	compiledBytes atomic.Int64 // about what the compiled schema holds
 
 	once     sync.Once
 	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
@@ -82,6 +85,10 @@ func (s *inputSchema) prepare(raw json.RawMessage) error {
 		}
 		if problem := s.compile(raw); problem != "" {
 			s.err = &SchemaError{Problem: problem}
+			return
+		}
+		if s.prepared != nil {
+			s.prepared()
 		}
 	})
 	return s.err
@@ -115,7 +122,8 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
-	c.UseRegexpEngine((&patterns{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}).compile)
+	expressions := &patterns{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}
+	c.UseRegexpEngine(expressions.compile)
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return "it cannot be compiled"
 	}
@@ -123,11 +131,13 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	if err != nil {
 		return compileProblem(err)
 	}
-	if !s.budget.attach(compiled, map[*jsonschema.Schema]bool{}) {
+	parts := map[*jsonschema.Schema]bool{}
+	if !s.budget.attach(compiled, parts) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
 	room := maxProof
 	s.compiled, s.proof = compiled, prove(compiled, &room)
+	s.compiledBytes.Store(int64(4<<10 + 8*len(raw) + 1<<10*len(parts) + 64*(maxPatternSize-max(0, expressions.room)))) // as measured
 	return ""
 }
 

@@ -36,6 +36,7 @@ type sse struct {
 	client *http.Client
 	limit  int64 // bytes of one event
 	now    func() time.Time
+	hold   func(bytes int64) // see eventReader
 
 	life context.Context // ends with the transport
 	end  context.CancelFunc
@@ -145,6 +146,7 @@ func (s *sse) connect(ctx context.Context) error {
 // read takes the stream's events until it ends; it always ends with an error.
 func (s *sse) read(body io.Reader, found chan<- struct{}) error {
 	events := newEventReader(body, s.limit, s.spend)
+	events.hold = s.hold
 	known := false
 	for {
 		e, err := events.next()

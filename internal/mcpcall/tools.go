@@ -18,6 +18,7 @@ const (
 	maxToolName    = 256       // bytes; the specification allows 128 characters
 	maxSchemaBytes = 128 << 10 // one tool's input schema
 	maxListBytes   = 1 << 20   // all schemas that are kept of one agent
+	toolBytes      = 512       // what a tool costs in memory beside its name and schema
 )
 
 // ToolSet is what an agent offers.

@@ -1,0 +1,131 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// heldAgents are agents, told apart by their paths, each with the same list of tools; lists counts how often they were asked for it.
+func heldAgents(t *testing.T, tools string) (url string, lists *atomic.Int64) {
+	lists = &atomic.Int64{}
+	return serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method == "tools/list" {
+			lists.Add(1)
+			reply(w, id, tools)
+		}
+		return method == "tools/list"
+	}}).URL, lists
+}
+
+// live is the memory that is in use after a collection.
+func live() int64 {
+	runtime.GC()
+	runtime.GC() // the first one only empties sync.Pools
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// checkHeld fails when the pool holds more than it may, by its own count or by what the memory shows.
+func checkHeld(t *testing.T, p *Pool, before int64) {
+	t.Helper()
+	var grown int64
+	eventually(t, "the clients that were dropped to be gone", func() bool {
+		grown = live() - before
+		return grown < p.cfg.MaxHeldBytes+16<<20
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var sum int64
+	for _, s := range p.slots {
+		if s.conn != nil && s.conn.counted {
+			sum += s.conn.held
+		}
+	}
+	if p.held != sum || sum > p.cfg.MaxHeldBytes || sum < p.cfg.MaxHeldBytes/2 {
+		t.Errorf("the pool counts %d MiB of %d, its %d clients hold %d; in memory it is %d", p.held>>20, p.cfg.MaxHeldBytes>>20, len(p.slots), sum>>20, grown>>20)
+	}
+}
+
+// TestPoolHoldsSoManyBytes: many agents with big lists of tools, and with schemas that become a hundred times their size when they are
+// compiled, keep the pool within its bytes; those that were used longest ago are forgotten. Not parallel: it measures memory.
+func TestPoolHoldsSoManyBytes(t *testing.T) {
+	title := strings.Repeat("x", 120<<10)
+	var tools []string
+	for i := range 8 {
+		tools = append(tools, fmt.Sprintf(`{"name":"tool%d","inputSchema":{"title":"%s"}}`, i, title))
+	}
+	for name, c := range map[string]struct {
+		list   string
+		agents int
+	}{
+		"lists":   {strings.Join(tools, ","), 80},
+		"schemas": {`{"name":"tool0","inputSchema":{"anyOf":[{}` + strings.Repeat(",{}", maxSchemaObjects-100) + `]}}`, 48},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, lists := heldAgents(t, `{"tools":[`+c.list+`]}`)
+			p := newPool(t)
+			before := live()
+			use := func(i int) {
+				t.Helper()
+				set, err := p.Tools(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := Fit(set.Tools[0], map[string]any{"value": "1"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range c.agents {
+				use(i)
+				use(0) // which is therefore never the one that was used longest ago
+			}
+			checkHeld(t, p, before)
+			if n := lists.Load(); n != int64(c.agents) {
+				t.Errorf("%d lists were asked for, want %d", n, c.agents)
+			}
+			use(1)
+			if n := lists.Load(); n != int64(c.agents)+1 {
+				t.Errorf("the agent that was used longest ago was not forgotten: %d lists", n)
+			}
+		})
+	}
+}
+
+// TestPoolHoldsSoManyEvents is the same for event streams that begin an event and never end it.
+func TestPoolHoldsSoManyEvents(t *testing.T) {
+	const agents = 100
+	begun := "data: " + strings.Repeat("x", 900<<10)
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method != "tools/list" {
+			return false
+		}
+		w.WriteHeader(http.StatusAccepted)
+		s.result(id, `{"tools":[]}`)
+		s.say("%s", begun)
+		return true
+	}}
+	srv := serve(t, a)
+	p := newPool(t)
+	before := live()
+	for i := range agents {
+		ep := streamOf(srv)
+		ep.URL += fmt.Sprintf("?agent=%d", i)
+		if _, err := p.Tools(within(t, 10*time.Second), ep, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The streams are read in the background.
+	eventually(t, "the streams to be read", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.held > p.cfg.MaxHeldBytes*3/4
+	})
+	checkHeld(t, p, before)
+}
