@@ -101,6 +101,16 @@ func (w *world) feedback() job.Job {
 	return w.job(erc8004.NewFeedback, r, err)
 }
 
+// minedAt is the time of a job's block.
+func (w *world) minedAt(j job.Job) int64 {
+	w.t.Helper()
+	b, err := w.client.blockAt(w.ctx, number(j.BlockNumber))
+	if err != nil || b == nil {
+		w.t.Fatal(err)
+	}
+	return int64(b.Time)
+}
+
 func (w *world) check(j job.Job, v Verify) Standing {
 	w.t.Helper()
 	s, err := w.client.Check(w.ctx, j, v)
@@ -144,7 +154,7 @@ func TestCheckFeedback(t *testing.T) {
 	w := newWorld(t, 0)
 	w.feedback()
 	j := w.feedback()
-	found := Standing{Found: true, Confirmed: true, BlockNumber: j.BlockNumber, BlockHash: j.BlockHash}
+	found := Standing{Found: true, Confirmed: true, BlockNumber: j.BlockNumber, BlockHash: j.BlockHash, Timestamp: w.minedAt(j)}
 	if got := w.check(j, VerifyReceipt); got != found {
 		t.Errorf("genuine: %+v", got)
 	}

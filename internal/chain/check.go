@@ -30,6 +30,8 @@ type Standing struct {
 	// Found is false when the chain says that there is no such event. It stays true while the answer may still come: the
 	// transaction waits, or the node has not reached job.BlockNumber yet.
 	Found bool
+	// Pending says that Found means no more than that: the event is not there yet.
+	Pending bool
 	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no such
 	// transaction was mined. Set only when Found is false.
 	Disagrees string
@@ -49,6 +51,7 @@ type Standing struct {
 	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if unknown.
 	BlockNumber uint64
 	BlockHash   common.Hash
+	Timestamp   int64 // of that block
 }
 
 func contradicts(field string) Standing { return Standing{Disagrees: field} }
@@ -219,7 +222,7 @@ func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing,
 	if tx == nil {
 		return contradicts("transactionHash"), nil
 	}
-	return Standing{Found: true, ConfirmedIn: addSaturated(c.confirmations, 1)}, nil
+	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(c.confirmations, 1)}, nil
 }
 
 // compare finds the job's event among the logs of a receipt.
@@ -268,6 +271,7 @@ func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (
 		s.ConfirmedIn = addSaturated(c.confirmations, 1)
 		return s, nil
 	}
+	s.Timestamp = int64(min(canonical.Time, math.MaxInt64))
 	// The receipt may be newer than the head of the same batch.
 	if s.ConfirmedIn, err = c.missing(ctx, v, s.BlockNumber, max(head, s.BlockNumber)); err != nil {
 		return Standing{}, err
@@ -305,7 +309,7 @@ func (c *Client) ahead(height, head uint64) (s Standing, ahead bool) {
 	case tooFarAhead(height, head):
 		return contradicts("blockNumber"), true
 	}
-	return Standing{Found: true, ConfirmedIn: addSaturated(height-head, c.confirmations)}, true
+	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(height-head, c.confirmations)}, true
 }
 
 // addSaturated keeps a height that a stranger or a node names from wrapping around to a confirmed one.

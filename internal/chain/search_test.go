@@ -197,7 +197,7 @@ func TestSearch(t *testing.T) {
 	mined := uint64(head - 9_000)
 	l, j := scriptedLog(t, mined)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved it
-	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined)}
+	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined), Timestamp: 1}
 	missing := func(from, to uint64) Standing {
 		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
 	}

@@ -55,6 +55,8 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 		verify = chain.VerifyReceipt
 	}
 	s, err := c.Check(ctx, a.job, verify)
+	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued of the event.
+	a.out.Unplaced = err == nil && (!s.Found || s.Pending)
 	switch {
 	case err != nil:
 		return "", err
@@ -66,6 +68,9 @@ func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
 		return "", retry.Pause(retry.NotConfirmed, confirmationPause(s.ConfirmedIn), fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
 	case isRetraction(a.job) && !s.Witnessed:
 		return p.confirmTold(ctx, a.job)
+	}
+	if s.BlockHash != (common.Hash{}) { // of the right transaction an enqueuer may still say another block or time
+		a.job.BlockNumber, a.job.BlockHash, a.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
 	}
 	return "event found and confirmed", nil
 }

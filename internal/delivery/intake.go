@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,12 +27,18 @@ type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
+// SealOpener also reads them, to compare them with those of a job that is known.
+type SealOpener interface {
+	Sealer
+	Opener
+}
+
 // IntakeConfig makes an Intake.
 type IntakeConfig struct {
 	Ledger AcceptLedger
 	// Dispatcher puts what is accepted into Redis; nil leaves that to the worker's sweep (no Redis at hand).
 	Dispatcher *Dispatcher
-	Sealer     Sealer
+	Sealer     SealOpener
 	Limits     job.Limits
 	// Redis says whether whole jobs in Redis are taken. Default RedisJobs.
 	Redis  RedisIntake
@@ -160,10 +167,11 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
 		return "rejected invalid_job: " + excerpt(it.Refused, maxNote), nil
 	}
-	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	if a.Verdict == store.Conflict {
+		in.Logger.Warn("job from Redis not taken: its event is known otherwise", "kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
 		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
 	}
+	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
@@ -192,8 +200,13 @@ func (in *Intake) seal(j job.Job) (store.Intake, error) {
 	if err != nil {
 		return it, errors.New("encode the job's headers")
 	}
-	if it.SealedHeaders, err = in.Sealer.Seal(b, headerBinding(j, j.Action.Endpoint.URL)); err != nil {
+	binding := headerBinding(j, j.Action.Endpoint.URL)
+	if it.SealedHeaders, err = in.Sealer.Seal(b, binding); err != nil {
 		return it, fmt.Errorf("encrypt the job's headers: %w", err)
+	}
+	it.SameHeaders = func(sealed []byte) bool {
+		other, err := in.Sealer.Open(sealed, binding)
+		return err == nil && bytes.Equal(other, b) // json.Marshal sorts the names
 	}
 	return it, nil
 }

@@ -40,6 +40,10 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 	if errors.Is(err, store.ErrStale) {
 		return Result{}, err
 	}
+	if err == nil && rec.Succeeded {
+		a.out.Status, a.out.Delay = store.Queued, 0
+		v.Text += "; another position of the event was enqueued too, and is looked at next"
+	}
 	p.trace(a, "record", string(a.out.Status), err, began)
 	p.tell(a, v, rec, err)
 	next := rec.Next // handed out also when the claim was lost
@@ -71,6 +75,9 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 
 // nextStep is what a person does about an attempt that did not deliver.
 func (a *attempt) nextStep(v retry.Verdict) string {
+	if a.out.Status == store.Queued { // another job of the event took over
+		return ""
+	}
 	agent := a.claim.Agent()
 	return v.Reason.NextStep(retry.Subject{Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID,
 		Registry: agent.Registry, Endpoint: a.out.Endpoint, Tool: a.job.Action.ToolName, Listed: a.listed, Over: a.out.Status.Final()})

@@ -24,6 +24,8 @@ const MaxAccept = 500
 type Intake struct {
 	Job           job.Job
 	SealedHeaders []byte // action.endpoint.headers, encrypted; nil without
+	// SameHeaders tells whether what another job brought is the same as SealedHeaders; nil: no.
+	SameHeaders func(sealed []byte) bool
 
 	// Refused, when set, stores the job as rejected with reason invalid_job: chain and Redis intakes have nobody to answer.
 	Refused string
@@ -46,7 +48,7 @@ type Acceptance struct {
 	Verdict Verdict
 	ID      uuid.UUID
 	Key     string
-	Field   string // Conflict: the event's field that differs
+	Field   string // Conflict: the event's field that differs, or action
 	Status  Status // of the delivery
 }
 
@@ -299,6 +301,8 @@ type holder struct {
 	status Status
 	reason string
 	raw    []byte // null: retention dropped it, or it came Refused
+	sealed []byte // the headers of its endpoint
+	called bool
 }
 
 // settleKnown decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
@@ -328,7 +332,7 @@ func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []
 			return err
 		}
 		if out[i].Verdict == Accepted { // the next of this batch with the same key meets what is there now
-			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw}
+			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders}
 		}
 	}
 	return nil
@@ -342,9 +346,9 @@ func (s *Store) holders(ctx context.Context, tx pgx.Tx, keys []string) (map[stri
 	found := make(map[string]holder, len(keys))
 	var key string
 	var h holder
-	_, err = pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called}, func() error {
 		found[key] = h
-		h.raw = nil // the next row gets bytes of its own
+		h.raw, h.sealed = nil, nil // the next row gets bytes of its own
 		return nil
 	})
 	if err != nil {
@@ -382,11 +386,15 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, line
 			out.Verdict, out.Field = Conflict, field
 			return out, nil
 		}
+		if !vanished && !notFound || h.called {
+			return s.compareDelivery(ctx, tx, a, h, brought, known, out)
+		}
 	}
 	if !vanished && !notFound {
 		return out, nil
 	}
-	err := tx.QueryRow(ctx, s.sql.reopen, h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq())).Scan(&out.ID)
+	err := tx.QueryRow(ctx, s.sql.reopen, h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
+		a.agent.Registry).Scan(&out.ID)
 	switch {
 	case err == nil:
 		out.Verdict, out.Status = Accepted, Queued

@@ -386,11 +386,12 @@ func TestReturns(t *testing.T) {
 					j.FeedbackURI = "https://elsewhere.example"
 				}
 				old := acceptOne(t, s, feedback(agent, 1))
-				exec(t, s, `UPDATE herald.deliveries SET status = $2, reason = nullif($3, ''), called = $4, job = `+tt.job+`, handed_at = NULL,
+				exec(t, s, `UPDATE herald.deliveries SET status = $2, reason = nullif($3, ''), called = $4, job = `+tt.job+`, handed_at = NULL, secret_headers = 'sealed',
 					attempts = 3, error = 'old', created_at = now() - interval '40 days', accepted_at = now() - interval '40 days',
 					finished_at = CASE WHEN $2 <> 'queued' THEN now() END WHERE id = $1`, old.ID, tt.status, tt.reason, tt.called)
 				j.BlockNumber = 7777
-				out, tasks := accept(t, s, Intake{Job: j, SealedHeaders: []byte("sealed")})
+				in := Intake{Job: j, SealedHeaders: []byte("sealed"), SameHeaders: func(b []byte) bool { return string(b) == "sealed" }}
+				out, tasks := accept(t, s, in)
 				a, got := out[0], ""
 				switch {
 				case a.Verdict == Accepted && a.ID == old.ID:
@@ -403,7 +404,7 @@ func TestReturns(t *testing.T) {
 				if got != want || a.Key != j.Key() || (got == conflict) != (a.Field == "feedbackURI") {
 					t.Fatalf("got %s (%+v), want %s", got, a, want)
 				}
-				if again, _ := accept(t, s, Intake{Job: j}); got != conflict && (again[0].Verdict != Known || again[0].ID != a.ID) {
+				if again, _ := accept(t, s, in); got != conflict && (again[0].Verdict != Known || again[0].ID != a.ID) {
 					t.Errorf("once more: %+v", again)
 				}
 				d := read(t, s, a.ID)

@@ -246,7 +246,7 @@ func TestPastJSON(t *testing.T) {
 		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18",
-			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, KeepLine: true, Moved: true}}
+			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, KeepLine: true, Moved: true, Unplaced: true}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {

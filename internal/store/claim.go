@@ -44,6 +44,7 @@ type Claim struct {
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
 	week  string // the table that holds the attempt's row; empty: not known
+	rank  int64  // of the job among those of its event (succeed.sql)
 }
 
 // Policy is what an operator decided about an agent.
@@ -98,7 +99,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
 		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
-			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.week)
+			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.week, &c.rank)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil

@@ -149,7 +149,10 @@ func TestPlans(t *testing.T) {
 		"lock_agents":     {q.lockAgents, agents},
 		"accept":          {q.accept, `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
 		"known":           {q.known, `'{k}'`},
-		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1`},
+		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1, '0xaa'`},
+		"lock_known":      {q.lockKnown, id + `, 'k', '{}'`},
+		"candidate":       {q.candidate, id + `, '', '', '', '0xaa', '1', '{}', NULL`},
+		"succeed":         {q.succeed, id + `, 1, 0, '', '', ''`},
 		"displace":        {q.displace, id + `, 'k'`},
 		"backlog":         {q.backlog, `8, 500`},
 		"due":             {q.due, `500`},
@@ -164,7 +167,7 @@ func TestPlans(t *testing.T) {
 		"depth":           {q.depth, ``},
 	} {
 		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
-		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts)\w*`).FindAllString(plan, -1) {
+		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|candidates)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}
 		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 2 {

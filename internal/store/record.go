@@ -45,6 +45,9 @@ type Outcome struct {
 	FetchFailed bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
 	KeepLine    bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
 	Moved       bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
+
+	// Unplaced: the chain does not show the event where the job says. Unless it was called, another job of the event takes over.
+	Unplaced bool `json:"unplaced,omitempty"`
 }
 
 // MarshalJSON never fails: what a stranger sent, and may be no JSON, is cut as it would be in Postgres.
@@ -69,6 +72,7 @@ type Recorded struct {
 	Task *Task  // the delivery's own next task, when Outcome.Task asked for one
 	Next []Task // the agent's next deliveries, handed out by the same transaction
 
+	Succeeded     bool          // another job of the event took over, and is looked at next
 	NextAttemptAt time.Time     // Waiting: when, by Postgres' clock
 	Age           time.Duration // since the delivery was accepted
 }
@@ -188,6 +192,9 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 	if reasons, since := o.mended(c.Epoch); reasons != nil {
 		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
+	if o.Unplaced {
+		s.queueSucceed(b, c)
+	}
 	if !o.KeepLine {
 		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
 	}
@@ -217,6 +224,11 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 			return rec, fmt.Errorf("release what was mended meanwhile: %w", err)
 		}
 	}
+	if o.Unplaced {
+		if rec.Succeeded, next, err = readSucceeded(res, next); err != nil {
+			return rec, err
+		}
+	}
 	if !o.KeepLine {
 		rows, err := res.Query()
 		if err == nil {
@@ -235,7 +247,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	rec.Age = now.Sub(accepted)
 	if next != nil {
 		rec.NextAttemptAt = *next
-		if o.Task {
+		if o.Task && !rec.Succeeded { // whoever took over is handed out by the line, or by the sweep
 			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1), Bulk: bulk, At: *next}
 		}
 	}

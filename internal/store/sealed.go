@@ -2,14 +2,13 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// Sealed is a ciphertext of a delivery (action.endpoint.headers), with what it is bound to.
+// Sealed is a ciphertext of a delivery, or of a job in line behind it (action.endpoint.headers), with what it is bound to.
 type Sealed struct {
 	ID         uuid.UUID
 	ChainID    uint64
@@ -28,16 +27,27 @@ const sealedPage = 5000
 func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT id, chain_id, identity_registry, agent_id::text,
-		CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
-		FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2`, after, sealedPage)
+	rows, err := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
+			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2
+		), sealed AS (
+			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
+			UNION ALL
+			SELECT false, p.id, p.chain_id, c.identity_registry, p.agent_id, c.job, c.secret_headers
+			  FROM page p JOIN herald.candidates c ON c.delivery_id = p.id WHERE c.secret_headers IS NOT NULL
+		)
+		SELECT own, id, chain_id, identity_registry, agent_id::text,
+		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
+		  FROM sealed ORDER BY id`, after, sealedPage)
 	if err != nil {
 		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
 	}
 	seen := 0
 	var r Sealed
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext}, func() error {
-		seen++
+	var own bool
+	_, err = pgx.ForEachRow(rows, []any{&own, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext}, func() error {
+		if own {
+			seen++
+		}
 		next = r.ID
 		if r.Ciphertext != nil {
 			page = append(page, r)
@@ -56,11 +66,12 @@ func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, `UPDATE herald.deliveries SET secret_headers = $3, updated_at = now()
-		WHERE id = $1 AND secret_headers = $2 RETURNING true`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
+	err = s.pool.QueryRow(ctx, `WITH own AS (
+			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
+		), candidate AS (
+			UPDATE herald.candidates SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
+		)
+		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM candidate)`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
 	if err != nil {
 		return false, fmt.Errorf("replace the sealed headers of delivery %s: %w", old.ID, Plain(err))
 	}

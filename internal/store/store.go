@@ -93,6 +93,7 @@ const idleInTransaction = 10 * time.Second
 // statements are the texts of sql/*.sql, read once.
 type statements struct {
 	accept, known, reopen, displace                                 string
+	lockKnown, candidate, succeed                                   string
 	claim, lockAgentOf, yield, unfinished, lockAgent, record        string
 	makeAgents, lockAgents, dispatch, backlog                       string
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
@@ -106,6 +107,7 @@ type statements struct {
 func readStatements() (q statements, err error) {
 	for name, text := range map[string]*string{
 		"accept": &q.accept, "known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
+		"lock_known": &q.lockKnown, "candidate": &q.candidate, "succeed": &q.succeed,
 		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished, "lock_agent": &q.lockAgent, "record": &q.record,
 		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,

@@ -90,7 +90,11 @@ func (s *Store) accept(it store.Intake) store.Acceptance {
 	key := cmp.Or(it.Key, it.Job.Key())
 	if known, ok := s.byKey[key]; ok {
 		out := store.Acceptance{Verdict: store.Known, ID: known.ID, Key: key, Status: known.Status}
-		if field, differs := it.Job.Conflict(known.job); differs && it.Refused == "" && known.Job != nil {
+		field, differs := it.Job.Conflict(known.job)
+		if !differs && it.Job.ActionSum() != known.job.ActionSum() {
+			field, differs = "action", true
+		}
+		if differs && it.Refused == "" && known.Job != nil {
 			out.Verdict, out.Field = store.Conflict, field
 		}
 		return out

@@ -20,7 +20,7 @@ WITH claimed AS (
        AND handed_at IS NOT NULL
        AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $4::interval))
     RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
-              created_at, called, chain_id, identity_registry, agent_id
+              created_at, called, chain_id, identity_registry, agent_id, candidate_rank
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
@@ -29,7 +29,8 @@ WITH claimed AS (
 SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
        c.called, c.chain_id, c.identity_registry, c.agent_id::text,
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
-       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol, a.week
+       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol, a.week,
+       c.candidate_rank
   FROM claimed c
  CROSS JOIN attempt a
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

@@ -2,10 +2,10 @@
 -- The event came back in another block, so the job (block, transaction) is taken from the new intake. Its age, for expiry,
 -- and its budget begin again; the attempts' numbers go on. The key guards against somebody who gave the row another one meanwhile.
 --
--- $1 id   $2 key   $3 job jsonb   $4 sealed headers or null   $5 order seq
+-- $1 id   $2 key   $3 job jsonb   $4 sealed headers or null   $5 order seq   $6 identity registry
 UPDATE herald.deliveries
    SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, fetch_failures = 0, handed_at = NULL, next_attempt_at = NULL,
-       job = $3, secret_headers = $4, order_seq = $5::text::numeric, accepted_at = now(), finished_at = NULL, updated_at = now()
+       job = $3, secret_headers = $4, order_seq = $5::text::numeric, identity_registry = $6, accepted_at = now(), finished_at = NULL, updated_at = now()
  WHERE id = $1
    AND key = $2
    AND NOT called

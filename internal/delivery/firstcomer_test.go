@@ -1,0 +1,143 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// repositioned is a job with other position fields.
+func repositioned(j map[string]any, position map[string]any) map[string]any {
+	out := maps.Clone(j)
+	maps.Copy(out, position)
+	return out
+}
+
+// An enqueuer who is first with somebody else's event says where the chain is to look and where the event is to go. What the chain does not
+// confirm leaves its place to who is right, whether it is refuted or pretends to be still to come, and however many come before him.
+func TestFirstComer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim, thief := newAgent(t), newAgent(t)
+	agent := w.register(at(victim.URL))
+	w.serve(w.newWorker())
+	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
+	later := repositioned(nowhere, map[string]any{"blockNumber": 900, "blockHash": nil}) // the chain is young
+	for name, c := range map[string]struct {
+		first  []map[string]any // positions, each with the thief's action if it has the honest one's event
+		honest bool             // the thief leaves the action as it is
+		want   store.Verdict    // of the honest job
+	}{
+		"refuted":                     {[]map[string]any{nowhere}, false, store.Conflict},
+		"refuted, same action":        {[]map[string]any{nowhere}, true, store.Known},
+		"still to come":               {[]map[string]any{later}, false, store.Conflict},
+		"still to come, same action":  {[]map[string]any{later}, true, store.Known},
+		"a flood of what is refuted":  {flood(40, nowhere), false, store.Conflict},
+		"a flood of what is to come":  {flood(20, later), false, store.Conflict},
+		"a flood with the own action": {flood(20, nowhere), true, store.Known},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			j, _ := w.rate(devnet.Feedback{AgentID: agent})
+			before := len(victim.received())
+			var jobs []map[string]any
+			for _, p := range c.first {
+				first := repositioned(j, p)
+				if !c.honest {
+					first = with(first, own(thief.URL, map[string]any{"X-Thief": "1"}))
+				}
+				jobs = append(jobs, first)
+			}
+			answers := w.submit(append(jobs, j)...)
+			last := answers[len(answers)-1]
+			if answers[0].Verdict != store.Accepted || last.Verdict != c.want || c.want == store.Conflict && last.Path != "action" {
+				t.Fatalf("first %+v, honest %+v", answers[0], last)
+			}
+			w.until(last.ID, store.Delivered)
+			if got := victim.received(); len(got) != before+1 {
+				t.Errorf("the agent was called %d times", len(got)-before)
+			}
+			if got := thief.received(); len(got) != 0 {
+				t.Fatalf("the thief was called %d times", len(got))
+			}
+		})
+	}
+
+	// The first comer with a true position wins, and the other one is told so.
+	j, _ := w.rate(devnet.Feedback{AgentID: agent})
+	answers := w.submit(with(j, own(thief.URL, nil)), j)
+	if answers[1].Verdict != store.Conflict || answers[1].Path != "action" {
+		t.Errorf("%+v", answers[1])
+	}
+	w.until(answers[0].ID, store.Delivered)
+	if n := len(thief.received()); n != 1 {
+		t.Errorf("the first comer was called %d times", n)
+	}
+	if again := w.submit(j)[0]; again.Verdict != store.Conflict || again.Path != "action" {
+		t.Errorf("after the delivery: %+v", again)
+	}
+}
+
+// flood is n positions like p, each with another transaction.
+func flood(n int, p map[string]any) []map[string]any {
+	out := make([]map[string]any, n)
+	for i := range out {
+		out[i] = repositioned(p, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 1000+i)})
+	}
+	return out
+}
+
+// Of the right transaction an enqueuer may still say another block and time: the agent is told what the chain says.
+func TestPositionIsTheChains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	agent := w.register(at(a.URL))
+	w.serve(w.newWorker())
+	j, _ := w.rate(devnet.Feedback{AgentID: agent})
+	number := j["blockNumber"].(json.Number)
+	id := w.accept(repositioned(j, map[string]any{"blockNumber": 1, "blockHash": fmt.Sprintf("0x%064x", 7), "timestamp": 4_000_000_000}))
+	w.until(id, store.Delivered)
+	args := a.received()[0].args(t)
+	if fmt.Sprint(args["blockNumber"]) != number.String() || strings.Contains(fmt.Sprint(args["timestamp"]), "4e+09") {
+		t.Errorf("%v", args)
+	}
+	block, err := w.net.Client().HeaderByNumber(within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := must(json.Number(fmt.Sprintf("%.0f", args["timestamp"])).Int64()); got != int64(block.Time) {
+		t.Errorf("timestamp %d, the block's is %d", got, block.Time)
+	}
+}
+
+// Headers are part of an action though they are sealed: the same ones are known again, others are another action.
+func TestHeadersAreCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+	action := func(headers map[string]any) map[string]any { return with(j, own("https://a.example/mcp", headers)) }
+	w.accept(action(map[string]any{"X-A": "1", "X-B": "2"}))
+	for name, c := range map[string]struct {
+		job  map[string]any
+		want store.Verdict
+	}{
+		"the same":    {action(map[string]any{"X-B": "2", "X-A": "1"}), store.Known},
+		"another":     {action(map[string]any{"X-A": "1", "X-B": "3"}), store.Conflict},
+		"fewer":       {action(map[string]any{"X-A": "1"}), store.Conflict},
+		"none":        {action(nil), store.Conflict},
+		"another URL": {with(j, own("https://b.example/mcp", map[string]any{"X-A": "1", "X-B": "2"})), store.Conflict},
+	} {
+		if got := w.submit(c.job)[0]; got.Verdict != c.want || (got.Path == "action") != (c.want == store.Conflict) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

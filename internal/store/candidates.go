@@ -1,0 +1,93 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// compareDelivery answers a job whose event is that of a delivery. The first comer's action stands, unless the chain refutes where it says that
+// the event is: a job that names another position joins the line behind the delivery, while that can still be called with another job.
+// Intakes have no chain to ask, so whatever stands before this job with another action makes it a conflict, and never silently known.
+func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, out Acceptance) (Acceptance, error) {
+	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
+	if !h.status.Final() && !h.called && brought.PositionSum() != known.PositionSum() {
+		others, err := s.joinCandidates(ctx, tx, a, h, brought)
+		if err != nil {
+			return out, err
+		}
+		contested = contested || others
+	}
+	if contested {
+		out.Verdict, out.Field = Conflict, "action"
+	}
+	return out, nil
+}
+
+func (a arrival) sameHeaders(sealed []byte) bool {
+	if a.SealedHeaders == nil || sealed == nil {
+		return a.SealedHeaders == nil && sealed == nil
+	}
+	return a.SameHeaders != nil && a.SameHeaders(sealed)
+}
+
+// joinCandidates puts a job into the line behind a delivery; contested tells whether one that stands there has another action.
+func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder, j job.Job) (contested bool, err error) {
+	var locked bool
+	err = tx.QueryRow(ctx, s.sql.lockKnown, h.id, a.key, h.raw).Scan(&locked)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = errMoved
+	}
+	if err == nil {
+		position, action := j.PositionSum(), actionSum(j, a.SealedHeaders)
+		err = tx.QueryRow(ctx, s.sql.candidate, h.id, transactionOf(j), position[:], action[:], a.agent.Registry, fmt.Sprint(j.OrderSeq()), a.raw,
+			a.SealedHeaders).Scan(&contested)
+	}
+	if err != nil {
+		return false, fmt.Errorf("keep another position of %s: %w", a.key, err)
+	}
+	return contested, nil
+}
+
+// actionSum is of a job's action with its sealed headers. No two of those are alike, so that actions with headers always differ: here nobody
+// can open them.
+func actionSum(j job.Job, sealed []byte) job.Sum {
+	sum := j.ActionSum()
+	if sealed != nil {
+		sum = sha256.Sum256(append(sum[:], sealed...))
+	}
+	return sum
+}
+
+func transactionOf(j job.Job) string {
+	if j.TransactionHash == (common.Hash{}) {
+		return ""
+	}
+	return j.TransactionHash.Hex()
+}
+
+// queueSucceed queues what lets the next in line take over from the claim's job, after its outcome is recorded.
+func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
+	position, action := c.Job.PositionSum(), actionSum(c.Job, c.SealedHeaders)
+	b.Queue(s.sql.succeed, c.ID, c.No, c.rank, transactionOf(c.Job), position[:], action[:])
+}
+
+// readSucceeded reads the answer to queueSucceed; next is until when the delivery waits, nil: it does not.
+func readSucceeded(res pgx.BatchResults, next *time.Time) (bool, *time.Time, error) {
+	var status Status
+	var due *time.Time
+	err := res.QueryRow().Scan(&status, &due)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, next, nil
+	case err != nil:
+		return false, next, fmt.Errorf("let the next position take over: %w", err)
+	}
+	return true, due, nil
+}

@@ -1,0 +1,454 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// positioned is a feedback at a position: its transaction, and with what it calls the agent.
+func positioned(index int, transaction byte, tool string) Intake {
+	j := feedback(42, index)
+	j.Action.ToolName = tool
+	if transaction > 0 {
+		j.TransactionHash = common.Hash{transaction}
+	}
+	return Intake{Job: j}
+}
+
+func inLine(t testing.TB, s *Store) int {
+	t.Helper()
+	return value[int](t, s, `SELECT count(*)::int FROM herald.candidates`)
+}
+
+var (
+	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Unplaced: true}
+	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Unplaced: true}
+)
+
+// TestSameEventOtherwise: what is answered to the event of a known delivery with another action, or at another position, and what is kept of it.
+func TestSameEventOtherwise(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	waits := func(c *Claim) { record(t, s, c, waiting(time.Hour)) }
+	uncalled := waiting(time.Hour)
+	uncalled.Called = false
+	template := func(tool, text string) Intake {
+		in := positioned(0, 1, tool)
+		in.Job.Action.PayloadTemplate = json.RawMessage(text)
+		return in
+	}
+	for i, tt := range []struct {
+		name   string
+		known  Intake
+		move   func(*Claim) // nil: it is queued
+		before []Intake
+		in     Intake
+		want   Verdict
+		kept   int
+	}{
+		{"all the same", positioned(0, 1, "a"), nil, nil, positioned(0, 1, "a"), Known, 0},
+		{"another position", positioned(0, 1, "a"), nil, nil, positioned(0, 2, "a"), Known, 1},
+		{"no position", positioned(0, 1, "a"), nil, nil, positioned(0, 0, "a"), Known, 1},
+		{"another action", positioned(0, 1, "a"), nil, nil, positioned(0, 1, "b"), Conflict, 0},
+		{"another action and position", positioned(0, 1, "a"), nil, nil, positioned(0, 2, "b"), Conflict, 1},
+		{"twice", positioned(0, 1, "a"), nil, []Intake{positioned(0, 2, "a")}, positioned(0, 2, "a"), Known, 1},
+		{"behind another action at the same position", positioned(0, 1, "a"), nil, []Intake{positioned(0, 2, "b")}, positioned(0, 2, "a"), Conflict, 1},
+		{"behind another action at a third position", positioned(0, 1, "a"), nil, []Intake{positioned(0, 2, "b")}, positioned(0, 3, "a"), Conflict, 2},
+		{"while it runs", positioned(0, 1, "a"), func(*Claim) {}, nil, positioned(0, 2, "a"), Known, 1},
+		{"while it waits", positioned(0, 1, "a"), func(c *Claim) { record(t, s, c, uncalled) }, nil, positioned(0, 2, "b"), Conflict, 1},
+		{"once it was called", positioned(0, 1, "a"), waits, nil, positioned(0, 2, "a"), Known, 0},
+		{"once it was called, another action", positioned(0, 1, "a"), waits, nil, positioned(0, 2, "b"), Conflict, 0},
+		{"delivered", positioned(0, 1, "a"), func(c *Claim) { record(t, s, c, delivered) }, nil, positioned(0, 2, "a"), Known, 0},
+		{"delivered with another action", positioned(0, 1, "a"), func(c *Claim) { record(t, s, c, delivered) }, nil, positioned(0, 1, "b"), Conflict, 0},
+		{"refuted", positioned(0, 1, "a"), func(c *Claim) { record(t, s, c, refuted) }, nil, positioned(0, 2, "b"), Accepted, 0},
+		{"a template that Postgres writes otherwise", template("a", `{"long": [1e2, 1.50, {"z": "é", "a": true}], "b": null}`), nil, nil,
+			template("a", `{"b":null,"long":[100,1.5,{"a":true,"z":"\u00e9"}]}`), Known, 0},
+		{"a number for a text", template("a", `{"b": 1}`), nil, nil, template("a", `{"b": "1"}`), Conflict, 0},
+	} {
+		index := i + 1
+		as := func(in Intake) Intake { in.Job.FeedbackIndex = uint64(index); return in }
+		exec(t, s, `DELETE FROM herald.candidates`)
+		exec(t, s, `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE finished_at IS NULL`)
+		out, tasks := accept(t, s, as(tt.known))
+		if out[0].Verdict != Accepted {
+			t.Fatalf("%s: %+v", tt.name, out)
+		}
+		if tt.move != nil {
+			tt.move(claim(t, s, tasks[0]))
+		}
+		for _, in := range tt.before {
+			accept(t, s, as(in))
+		}
+		out, _ = accept(t, s, as(tt.in))
+		if out[0].Verdict != tt.want || (out[0].Field == "action") != (tt.want == Conflict) {
+			t.Errorf("%s: %+v", tt.name, out[0])
+		}
+		if n := inLine(t, s); n != tt.kept {
+			t.Errorf("%s: %d in line, want %d", tt.name, n, tt.kept)
+		}
+	}
+}
+
+// tool tells with which action a claim would call.
+func tool(c *Claim) string { return c.Job.Action.ToolName }
+
+// takeOver records o, and claims the delivery again for the job that took over.
+func takeOver(t *testing.T, s *Store, c *Claim, o Outcome) *Claim {
+	t.Helper()
+	rec := record(t, s, c, o)
+	if !rec.Succeeded || rec.Task != nil || len(rec.Next) != 1 || rec.Next[0].ID != c.ID {
+		t.Fatalf("after %s: %+v", tool(c), rec)
+	}
+	return claim(t, s, rec.Next[0])
+}
+
+// whenDue claims a delivery whose wait, which lives in Postgres, is over.
+func whenDue(t *testing.T, s *Store, c *Claim) *Claim {
+	t.Helper()
+	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, c.ID)
+	due, err := s.Due(t.Context(), 10)
+	if err != nil || len(due) != 1 {
+		t.Fatal(due, err)
+	}
+	return claim(t, s, due[0])
+}
+
+// TestSuccession: who comes after a job that the chain refutes, or does not show yet.
+func TestSuccession(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+
+	// Refuted ones are dropped, in their order; the last one's end is the delivery's.
+	c := claim(t, s, acceptOne(t, s, positioned(1, 1, "a").Job))
+	accept(t, s, positioned(1, 2, "b"), positioned(1, 3, "c"))
+	c = takeOver(t, s, c, refuted)
+	if tool(c) != "b" || c.Budget != 1 || c.Attempt != 2 {
+		t.Errorf("%s, attempt %d of its budget, %d in all", tool(c), c.Budget, c.Attempt)
+	}
+	stale := *c
+	c = takeOver(t, s, c, refuted)
+	if tool(c) != "c" {
+		t.Error(tool(c))
+	}
+	if _, err := s.Record(t.Context(), &stale, refuted); err == nil {
+		t.Error("a claim that was recorded makes room again")
+	}
+	if rec := record(t, s, c, refuted); rec.Succeeded {
+		t.Errorf("%+v", rec)
+	}
+	if d := read(t, s, c.ID); d.Status != Rejected || len(d.History) != 3 || inLine(t, s) != 0 {
+		t.Errorf("%+v, %d in line", d, inLine(t, s))
+	}
+
+	// One that is still to come keeps its rank, and nobody of its own transaction passes it, though the node sees him first.
+	c = claim(t, s, acceptOne(t, s, positioned(2, 1, "false").Job))
+	accept(t, s, positioned(2, 2, "honest"))
+	late := positioned(2, 2, "thief")
+	late.Job.BlockHash = common.Hash{9}
+	accept(t, s, late)
+	if c = takeOver(t, s, c, pending); tool(c) != "honest" {
+		t.Error(tool(c))
+	}
+	longer := pending
+	longer.Delay = 2 * time.Hour
+	if rec := record(t, s, c, longer); !rec.Succeeded || rec.Task != nil || len(rec.Next) != 0 { // the one that was put off is due before it
+		t.Errorf("%+v", rec)
+	}
+	if c = whenDue(t, s, c); tool(c) != "false" {
+		t.Error(tool(c))
+	}
+	exec(t, s, `UPDATE herald.candidates SET due = now() WHERE job #>> '{action,toolName}' = 'honest'`)
+	if c = takeOver(t, s, c, pending); tool(c) != "honest" {
+		t.Error(tool(c))
+	}
+	soon := pending
+	soon.Delay = 0
+	rec := record(t, s, c, soon)
+	if rec.Succeeded || rec.Task == nil { // what stands in line is due later, or names the same transaction
+		t.Fatalf("%+v", rec)
+	}
+	if c = claim(t, s, *rec.Task); tool(c) != "honest" {
+		t.Error(tool(c))
+	}
+	rec = record(t, s, c, refuted) // now the other one of its transaction has his turn
+	if c = claim(t, s, rec.Next[0]); tool(c) != "thief" {
+		t.Error(tool(c))
+	}
+	rec = record(t, s, c, refuted) // and then the one that was put off, when it is due
+	if d := read(t, s, c.ID); !rec.Succeeded || d.Status != Waiting || d.Reason != "not_confirmed" || len(rec.Next) != 0 || rec.Task != nil {
+		t.Errorf("%+v, %+v", rec, d)
+	}
+	if c = whenDue(t, s, c); tool(c) != "false" {
+		t.Error(tool(c))
+	}
+	record(t, s, c, delivered)
+
+	// One that names no transaction is found when its event is there, so it makes no room before.
+	c = claim(t, s, acceptOne(t, s, positioned(3, 0, "a").Job))
+	accept(t, s, positioned(3, 2, "b"))
+	if rec := record(t, s, c, pending); rec.Succeeded || rec.Task == nil {
+		t.Errorf("%+v", rec)
+	}
+
+	// Whoever lost his claim moves nobody.
+	c = claim(t, s, acceptOne(t, s, positioned(6, 1, "a").Job))
+	lapse(t, s, c)
+	newer := next(t, s)
+	if rec := record(t, s, newer, pending); rec.Succeeded {
+		t.Errorf("%+v", rec)
+	}
+	accept(t, s, positioned(6, 2, "b"))
+	if _, err := s.Record(t.Context(), c, refuted); !errors.Is(err, ErrFenced) {
+		t.Error(err)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.candidates WHERE delivery_id = $1 AND rank = 1`, c.ID); n != 1 {
+		t.Error("a lost claim let the next take over")
+	}
+
+	// What was called is not replaced.
+	c = claim(t, s, acceptOne(t, s, positioned(4, 1, "a").Job))
+	accept(t, s, positioned(4, 2, "b"))
+	called := refuted
+	called.Called = true
+	if rec := record(t, s, c, called); rec.Succeeded {
+		t.Errorf("%+v", rec)
+	}
+
+	// Another registry of agents is another agent's line; retention drops who stands behind what ended.
+	c = claim(t, s, acceptOne(t, s, positioned(5, 1, "a").Job))
+	other := positioned(5, 2, "b")
+	other.Job.IdentityRegistry = common.HexToAddress("0xaa")
+	accept(t, s, other, positioned(5, 3, "c"))
+	rec = record(t, s, c, refuted)
+	backlog, err := s.Backlog(t.Context(), 10)
+	if err != nil || !rec.Succeeded || len(backlog) != 1 {
+		t.Fatal(rec, backlog, err)
+	}
+	if c = claim(t, s, backlog[0]); tool(c) != "b" || c.Agent().Registry != "0x00000000000000000000000000000000000000aa" {
+		t.Errorf("%s, %+v", tool(c), c.Agent())
+	}
+	record(t, s, c, delivered)
+	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '1 year' WHERE finished_at IS NOT NULL`)
+	if _, err := s.Retain(t.Context(), time.Hour, 100); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.candidates c JOIN herald.deliveries d ON d.id = c.delivery_id WHERE d.job IS NULL`); n != 0 {
+		t.Errorf("%d are left behind deliveries whose job was dropped", n)
+	}
+}
+
+// TestSealedCandidates: headers in line are found and sealed anew with the others.
+func TestSealedCandidates(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	own, behind := positioned(1, 1, "a"), positioned(1, 2, "a")
+	own.SealedHeaders, behind.SealedHeaders = []byte("own"), []byte("behind")
+	behind.Job.Action.ResolveEndpoint, behind.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}
+	accept(t, s, own, behind)
+	var page []Sealed
+	read := func() (found map[string]string) {
+		t.Helper()
+		var err error
+		var done bool
+		if page, _, done, err = s.SealedAfter(t.Context(), [16]byte{}); err != nil || !done {
+			t.Fatal(err, done)
+		}
+		found = map[string]string{}
+		for _, p := range page {
+			found[string(p.Ciphertext)] = p.URL
+		}
+		return found
+	}
+	if got := read(); len(got) != 2 || got["behind"] != "https://b.example/mcp" {
+		t.Fatal(got)
+	}
+	for _, p := range page {
+		if changed, err := s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...)); !changed || err != nil {
+			t.Error(changed, err)
+		}
+		if changed, err := s.Reseal(t.Context(), p, []byte("again")); changed || err != nil {
+			t.Error(changed, err)
+		}
+	}
+	if got := read(); len(got) != 2 || got["new behind"] != "https://b.example/mcp" {
+		t.Error(got)
+	}
+}
+
+// TestFirstComersAndClaims: producers enqueue one event at false, pending and true positions, each with an action of its own, while workers claim,
+// lose their leases and record late. Whatever happens in between: the agent is called once, with a true job, which was the first true one of
+// its position; and nobody was told "known" of a true position whose action is not the one that was called.
+func TestFirstComersAndClaims(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const events, producers, workers, truth, toCome = 60, 4, 4, 7, 3
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	type said struct {
+		event  int
+		action string
+	}
+	var mu sync.Mutex
+	known, called, seen := map[said]bool{}, map[int][]string{}, map[int]int{}
+	var produce, work sync.WaitGroup
+	for p := range producers {
+		produce.Go(func() {
+			random := rand.New(rand.NewPCG(7, uint64(p)))
+			for range 300 {
+				event := 1 + random.IntN(events)
+				transaction := random.IntN(truth)
+				if random.IntN(20) == 0 {
+					transaction = truth
+				}
+				in := positioned(event, byte(transaction), string(rune('a'+random.IntN(2))))
+				if transaction == truth && random.IntN(2) == 0 {
+					in.Job.Timestamp = int64(random.IntN(3)) // another spelling of the same position
+				}
+				if transaction != truth && random.IntN(2) == 0 { // the line of another agent, which has another lock
+					in.Job.IdentityRegistry = common.HexToAddress("0xaa")
+				}
+				out, _, err := s.Accept(ctx, []Intake{in})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if v := out[0].Verdict; transaction == truth && (v == Known || v == Accepted) {
+					mu.Lock()
+					known[said{event, tool(&Claim{Job: in.Job})}] = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	deliver := func(random *rand.Rand, task Task) error {
+		c, err := s.Claim(ctx, task.ID, task.N, lease)
+		if c == nil || err != nil {
+			return err
+		}
+		transaction, event := c.Job.TransactionHash[0], int(c.Job.FeedbackIndex)
+		mu.Lock()
+		seen[event]++
+		lags := seen[event] < 20 // the node has not reached the event's block
+		mu.Unlock()
+		o := refuted
+		switch {
+		case transaction == truth && !lags:
+			o = delivered
+		case transaction == truth || transaction <= toCome && random.IntN(4) > 0:
+			o = pending
+			o.Delay = time.Duration(random.IntN(30)) * time.Millisecond
+		}
+		if random.IntN(6) == 0 && o.Status != Delivered { // the worker sleeps through its lease, and records all the same
+			if _, err := s.pool.Exec(ctx, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE id = $1 AND claim_no = $2`, c.ID, c.No); err != nil {
+				return err
+			}
+			if _, _, err := s.ExpireLeases(ctx, 100, 1000); err != nil {
+				return err
+			}
+		}
+		if o.Status == Delivered {
+			mu.Lock()
+			called[event] = append(called[event], tool(c))
+			mu.Unlock()
+		}
+		if _, err = s.Record(ctx, c, o); err != nil && !errors.Is(err, ErrFenced) {
+			return err
+		}
+		return nil
+	}
+	for w := range workers {
+		work.Go(func() {
+			random := rand.New(rand.NewPCG(8, uint64(w)))
+			for ended, open := false, 1; !ended || open > 0; {
+				select {
+				case <-done:
+					ended = true
+				case <-ctx.Done():
+					t.Error("not everything ended in time")
+					return
+				default:
+				}
+				var tasks []Task
+				var err error
+				if tasks, open, err = everyTask(ctx, s); err != nil {
+					t.Error(err)
+					return
+				}
+				random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
+				for _, task := range tasks {
+					if err := deliver(random, task); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	produce.Wait()
+	told := map[int]bool{}
+	for k := range known {
+		told[k.event] = true
+	}
+	for event := 1; event <= events; event++ { // somebody says the truth of each in the end
+		if told[event] {
+			continue
+		}
+		in := positioned(event, truth, "honest")
+		if out, _, err := s.Accept(ctx, []Intake{in}); err != nil {
+			t.Fatal(err)
+		} else if out[0].Verdict != Conflict {
+			mu.Lock()
+			known[said{event, "honest"}] = true
+			mu.Unlock()
+		}
+	}
+	close(done)
+	work.Wait()
+	for event := 1; event <= events; event++ {
+		if len(called[event]) != 1 {
+			t.Errorf("event %d was called with %v", event, called[event])
+			continue
+		}
+		for k := range known {
+			if k.event == event && k.action != called[event][0] {
+				t.Errorf("event %d was called with action %s, and %s was known or accepted", event, called[event][0], k.action)
+			}
+		}
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status <> 'delivered'`); n != 0 {
+		t.Errorf("%d are not delivered", n)
+	}
+}
+
+// everyTask is what Redis would hold, without Redis: all that is handed out. open counts what has not ended.
+func everyTask(ctx context.Context, s *Store) (tasks []Task, open int, err error) {
+	for _, sweep := range []func(context.Context, int) ([]Task, error){s.Due, s.Backlog} {
+		if _, err := sweep(ctx, 100); err != nil {
+			return nil, 0, err
+		}
+	}
+	rows, err := s.pool.Query(ctx, `SELECT id, dispatch, handed_at IS NOT NULL FROM herald.deliveries WHERE finished_at IS NULL`)
+	if err != nil {
+		return nil, 0, err
+	}
+	var task Task
+	var handed bool
+	_, err = pgx.ForEachRow(rows, []any{&task.ID, &task.N, &handed}, func() error {
+		open++
+		if handed {
+			tasks = append(tasks, task)
+		}
+		return nil
+	})
+	return tasks, open, err
+}
