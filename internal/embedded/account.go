@@ -64,13 +64,17 @@ func (a account) inPrivateGroup() account {
 	return a
 }
 
-// closeTo lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close.
+// closeTo lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close,
+// and a link is not followed: where it leads may not be ours.
 func (a account) closeTo(dir string, mode fs.FileMode) error {
 	if !a.drops() {
 		return nil
 	}
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_DIRECTORY, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENOTDIR): // a link
+		return nil
+	case err != nil:
 		return err
 	}
 	defer func() { _ = f.Close() }()

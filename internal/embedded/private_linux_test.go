@@ -65,6 +65,16 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 			keepOut(t, dir)
 		})
 	}
+	t.Run("a link", func(t *testing.T) { // works as it did; the folder that it leads to is left as it is
+		dir, elsewhere := openTemp(t), openTemp(t)
+		if err := os.Symlink(elsewhere, filepath.Join(dir, "postgres")); err != nil {
+			t.Fatal(err)
+		}
+		startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+		if info, err := os.Stat(elsewhere); err != nil || info.Mode().Perm() != 0o711 {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
 	t.Run("long path", func(t *testing.T) {
 		dir := filepath.Join(openTemp(t), fmt.Sprintf("%0100d", 0))
 		if err := errors.Join(os.Mkdir(dir, 0o711), os.Chmod(dir, 0o711)); err != nil {
