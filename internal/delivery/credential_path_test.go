@@ -1,8 +1,10 @@
 package delivery
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/big"
+	"net/http"
 	"net/url"
 	"path"
 	"strings"
@@ -107,6 +109,24 @@ func TestJobsNameNoPathOfAToken(t *testing.T) {
 		}
 		w.until(w.accept(w.feedback(id)), store.Delivered) // what was refused to a job is not the agent's affair
 	})
+}
+
+// TestRefusalElsewhere: that an endpoint at the agent's origin which a job names refuses a call holds nothing that is for the registered one.
+func TestRefusalElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.credentialed())
+	a := newAgent(t, func(a *agent) {
+		a.on = func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			if r.URL.Path == "/evil" {
+				http.Error(rw, "no", http.StatusUnauthorized)
+			}
+			return r.URL.Path == "/evil"
+		}
+	})
+	id := w.register(at(a.URL + "/victim"))
+	w.heldFor(w.accept(with(w.feedback(id), own(a.URL+"/evil", nil))), "401")
+	w.until(w.accept(w.feedback(id)), store.Delivered)
 }
 
 // TestTokensWithoutAPath: what a version before stored goes to the registered URL as before, and from then on nowhere else.

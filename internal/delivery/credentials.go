@@ -80,7 +80,7 @@ type knownTokens struct {
 // refusal is a credential that an agent did not take, or, without credential, that there was none.
 type refusal struct {
 	epoch      int64
-	origin     string
+	url        string
 	credential [sha256.Size]byte
 	at         time.Time
 	oauth      bool // it said that it wants OAuth
@@ -320,10 +320,10 @@ func (c *Credentials) refuse(a *attempt, v retry.Verdict, failure error) {
 	var renewal *renewalError
 	switch {
 	case a.narrow, errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
-		c.refused.Add(a.claim.Agent(), refusal{a.claim.Epoch, origin(a.target.URL), credentialOf(a.target), c.Now(), a.oauth})
+		c.refused.Add(a.claim.Agent(), refusal{a.claim.Epoch, a.target.URL, credentialOf(a.target), c.Now(), a.oauth})
 	case errors.As(failure, &renewal) && !c.refused.Contains(a.claim.Agent()):
 		// The agent has refused nothing, since there was nothing to send it. When there is, what is held is released.
-		c.refused.Add(a.claim.Agent(), refusal{epoch: a.claim.Epoch, origin: origin(a.target.URL), at: c.Now()})
+		c.refused.Add(a.claim.Agent(), refusal{epoch: a.claim.Epoch, url: a.target.URL, at: c.Now()})
 	}
 }
 
@@ -345,7 +345,7 @@ func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
 	if a.stored != nil && a.stored.OAuth() {
 		c.renewer.acceptFresh(audience{agent, a.stored.Origin})
 	}
-	if r, ok := c.refused.Get(agent); !a.job.Action.ResolveEndpoint && (!ok || r.origin != origin(a.target.URL)) {
+	if r, ok := c.refused.Get(agent); !a.job.Action.ResolveEndpoint && (!ok || r.url != a.target.URL) {
 		return
 	}
 	refused := c.refused.Remove(agent)
@@ -376,7 +376,7 @@ func credentialOf(e mcpcall.Endpoint) [sha256.Size]byte {
 		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))
 		h.Write([]byte(s))
 	}
-	add(origin(e.URL))
+	add(e.URL)
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
 		add(name)
 		add(e.Headers[name].Reveal())
