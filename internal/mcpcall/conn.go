@@ -279,7 +279,7 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 // countTools tells the pool what the list holds now: schemas are compiled when they are first used.
 func (c *conn) countTools() {
 	c.mu.Lock()
-	var bytes int64
+	bytes := mirroredGrowth * c.tap.mirroredBytes.Load()
 	for _, t := range c.tools.Tools {
 		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.compiledBytes.Load()
 	}

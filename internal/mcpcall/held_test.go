@@ -129,3 +129,36 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 	})
 	checkHeld(t, p, before)
 }
+
+// TestPoolHoldsSoManyMirroredTools is the same for tools whose arguments are mirrored into headers, which mcp-go keeps, and for an agent that
+// calls them otherwise in every list.
+func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
+	const agents = 64
+	var lists atomic.Int64
+	a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if method != "tools/list" {
+			return false
+		}
+		n := lists.Add(1)
+		var tools []string
+		for i := range 12 {
+			tools = append(tools, fmt.Sprintf(`{"name":"t%d-%d","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"enum":[%s{}]}}}}`,
+				n, i, strings.Repeat(`{"a":{}},`, 500)))
+		}
+		reply(w, id, `{"resultType":"complete","tools":[`+strings.Join(tools, ",")+`]}`)
+		return true
+	})
+	url := serve(t, a).URL
+	p := newPool(t)
+	before := live()
+	for i := range agents * 3 {
+		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i/3), ProtocolHint: modernVersion}
+		if _, err := p.Tools(within(t, 10*time.Second), ep, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := lists.Load(); n != agents*3 {
+		t.Errorf("%d lists, want %d", n, agents*3)
+	}
+	checkHeld(t, p, before)
+}

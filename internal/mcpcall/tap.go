@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client/transport"
@@ -139,6 +140,9 @@ type tap struct {
 	modern bool
 	track  func(id string, x *exchange) (untrack func()) // stdio: which exchange a written line belongs to; nil for HTTP
 	onNote func(method string)
+
+	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows
+	mirroredBytes atomic.Int64   // of them all
 }
 
 // httpTap adds what mcp-go asks HTTP transports for; by having it a transport says that it is one.
@@ -229,7 +233,7 @@ func (t *tap) SendRequest(ctx context.Context, request transport.JSONRPCRequest)
 		if !t.modern { // mcp-go wants the list only to mirror arguments into headers
 			return nil, errTaken
 		}
-		response.Result = forLibrary(response.Result) // a copy: ours is in x
+		response.Result = t.forLibrary(response.Result) // a copy: ours is in x
 	case string(mcp.MethodServerDiscover):
 		var discovered struct {
 			SupportedVersions []string `json:"supportedVersions"`
