@@ -50,7 +50,7 @@ func variables() []variable {
 		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true, setKeyset},
 		{"HERALD_MASTER_KEY", "", "Opens a keyset that is wrapped: 32 bytes, base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
-		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process.", false,
+		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process. Agents without a success in the last hour share half of them.", false,
 			number(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
 			number(func(c *Config) *int { return &c.DBPool }, 2, 10000)},

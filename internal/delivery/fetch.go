@@ -52,6 +52,9 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 		note("", notFetched)
 		return "not asked for", nil
 	}
+	if err := p.Newcomers.acquireDomain(ctx, a, uri); err != nil {
+		return "", err
+	}
 	doc, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit)
 	if err != nil {
 		return p.withoutFile(a, err, note)

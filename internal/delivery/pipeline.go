@@ -75,8 +75,9 @@ type Config struct {
 	Sealer     Sealer // of the outcomes in Results
 	Dispatcher *Dispatcher
 	Results    Results
-	Limits     Limits // per origin; nil: none
-	Unbound    Limits // instead of Limits for agents that nothing binds to their endpoint; nil: they have no others
+	Limits     Limits     // per origin; nil: none
+	Unbound    Limits     // instead of Limits for agents that nothing binds to their endpoint; nil: they have no others
+	Newcomers  *Newcomers // what agents without a recent success get of the slots; nil: all
 	Schedule   retry.Schedule
 
 	// Servers is what the operator says about an agent in the servers file; nil: there is none.
@@ -203,9 +204,12 @@ func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, 
 	if err == nil {
 		// The lease is extended once at most, before the call.
 		run, cancel := context.WithTimeout(ctx, 2*p.Lease)
-		err = p.attempt(run, a)
+		if err = p.Newcomers.acquireSlot(run, a); err == nil {
+			err = p.attempt(run, a)
+		}
 		cancel()
 	}
+	defer a.leaveSlots(ctx) // the record is part of what a slot is for
 	return p.record(ctx, a, err)
 }
 
@@ -273,6 +277,7 @@ type attempt struct {
 	// withheld is a token for the target's origin that is not for the target; nil: there is none.
 	withheld *store.Token
 	place    Place     // at the origin
+	slots    []Place   // among the newcomers
 	offered  time.Time // when the tools in out were listed
 	out      store.Outcome
 }

@@ -87,6 +87,7 @@ func (a *attempt) nextStep(v retry.Verdict) string {
 func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	if failure == nil {
 		a.out.Status, a.out.AgentOK = store.Delivered, true
+		p.Newcomers.noteSuccess(a.claim.Agent())
 		return retry.Verdict{}
 	}
 	v := retry.Classify(failure)

@@ -27,6 +27,9 @@ func (p *Pipeline) resolve(ctx context.Context, a *attempt) (detail string, err 
 		detail, err = p.registered(ctx, a)
 	}
 	a.target.ProtocolHint = cmp.Or(a.target.ProtocolHint, a.claim.Protocol)
+	if err == nil {
+		err = p.Newcomers.acquireDomain(ctx, a, a.target.URL)
+	}
 	if err != nil {
 		return "", err
 	}

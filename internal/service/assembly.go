@@ -40,6 +40,8 @@ type assembly struct {
 	release *delivery.Releaser
 	backend *Backend
 	keys    *secret.Keyset
+
+	newcomers *delivery.Newcomers
 }
 
 func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
@@ -94,6 +96,10 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if a.unbound != nil {
 		parts.Unbound = a.unbound
 	}
+	if a.newcomers, err = delivery.NewNewcomers(cfg.Concurrency, o.Logger, nil); err != nil {
+		return err
+	}
+	parts.Newcomers = a.newcomers
 	authority, err := OAuth(a.content.Guard)
 	if err != nil {
 		return err
@@ -205,6 +211,9 @@ func (a *assembly) close() {
 	}
 	if a.unbound != nil {
 		a.unbound.Close()
+	}
+	if a.newcomers != nil {
+		a.newcomers.Close()
 	}
 	if a.fast != nil {
 		_ = a.fast.Close()

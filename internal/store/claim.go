@@ -40,12 +40,16 @@ type Claim struct {
 	Replay        bool // a replay asked for it
 	Policy        Policy
 	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
+	Succeeded     bool   // a delivery to the agent succeeded within RecentSuccess
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
 	week  string // the table that holds the attempt's row; empty: not known
 	rank  int64  // of the job among those of its event (succeed.sql)
 }
+
+// RecentSuccess is how long an agent's success counts: Claim.Succeeded.
+const RecentSuccess = time.Hour
 
 // Policy is what an operator decided about an agent.
 type Policy struct {
@@ -99,7 +103,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
 		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
-			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.week, &c.rank)
+			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.Succeeded, &c.week, &c.rank)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -132,14 +136,14 @@ func weekOf(table string) string {
 // a place, and is told the last of its attempts that has no outcome.
 func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
-		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance))
+		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance, RecentSuccess))
 	}
 	b := &pgx.Batch{}
 	b.Queue(s.sql.lockAgentOf, id)
 	b.Queue(s.sql.yield, id, n, clockTolerance, HandOut)
 	b.Queue(s.sql.unfinished, id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
-	b.Queue(s.sql.claim, id, n, lease, clockTolerance).QueryRow(func(row pgx.Row) error {
+	b.Queue(s.sql.claim, id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
 		if err = scan(row); errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

@@ -255,7 +255,7 @@ func TestClaimWritesNoIndex(t *testing.T) {
 	for i, task := range tasks {
 		var updated, hot int64 // by this session since it last told the statistics
 		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), s.sql.claim, task.ID, task.N, time.Minute, time.Second); err != nil {
+			if _, err := tx.Exec(t.Context(), s.sql.claim, task.ID, task.N, time.Minute, time.Second, RecentSuccess); err != nil {
 				return err
 			}
 			return tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)

@@ -146,7 +146,8 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	g := s.agent(r.agent)
 	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease, Key: r.Key, Job: r.job,
 		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
-		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol}, nil
+		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
+		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess}, nil
 }
 
 // Extend renews a claim's lease that has not run out.

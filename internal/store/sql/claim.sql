@@ -1,6 +1,7 @@
 -- claim: fence one delivery for one worker and write the intent to call, in one statement and one commit.
 --
 -- $1 delivery id   $2 n, the task's dispatch counter   $3 lease (interval)   $4 tolerance for clock differences (interval)
+-- $5 how long an agent's success counts (interval)
 --
 -- Takes the row only when the task is the newest one (dispatch = n), still handed out (what went back into the agent's line
 -- is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and its row made here, so
@@ -29,8 +30,8 @@ WITH claimed AS (
 SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
        c.called, c.chain_id, c.identity_registry, c.agent_id::text,
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
-       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol, a.week,
-       c.candidate_rank
+       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
+       coalesce(g.last_ok_at > now() - $5::interval, false) AS succeeded, a.week, c.candidate_rank
   FROM claimed c
  CROSS JOIN attempt a
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

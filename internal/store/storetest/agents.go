@@ -124,13 +124,20 @@ func (s *suite) learned() {
 	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
 	o.Tools = store.ToolList([]store.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
 	tasks := s.take(1, 3)
-	s.record(s.claim(tasks[0]), o)
-	s.record(s.claim(tasks[1]), delivered)
+	succeeded := func(c *store.Claim, want bool) *store.Claim {
+		if c.Succeeded != want {
+			s.Errorf("task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded, want)
+		}
+		return c
+	}
+	s.record(succeeded(s.claim(tasks[0]), false), o)
+	s.record(succeeded(s.claim(tasks[1]), true), delivered)
+	s.Advance(store.RecentSuccess)
 	s.knows(1, store.Learned{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
 	old := o.ServerInfo
 	o = delivered
 	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
-	s.record(s.claim(tasks[2]), o)
+	s.record(succeeded(s.claim(tasks[2]), false), o)
 	s.knows(1, store.Learned{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
 }
 

@@ -1,0 +1,148 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/store"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/net/publicsuffix"
+)
+
+// Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's slots, rounded
+// down and at least one, from the claim to the record of an attempt: as many silent agents as there are slots do not stop those that
+// answer. One registrable domain has at most half of that half, for the agent's endpoint and for the feedback's file; while an agent is
+// being resolved it is not known which domain that will be. Who finds no slot free does not wait in one: its delivery comes back when
+// its turn is expected, by the mean time that the attempts of newcomers take.
+//
+// A nil *Newcomers bounds nobody.
+type Newcomers struct {
+	slots     *limits.Limits                     // one origin, which is all of them
+	domains   *limits.Limits                     // an origin is a registrable domain
+	succeeded *lru.Cache[store.Agent, time.Time] // in this process, which knows it before the claims do
+	share     int
+	now       func() time.Time
+}
+
+const (
+	// newcomersPart is the part of a worker's slots that newcomers share, domainPart the part of these that one domain has.
+	newcomersPart = 2
+	domainPart    = 2
+	// maxSucceeded bounds the agents whose last success is remembered; of others it is known once it is committed.
+	maxSucceeded = 4096
+	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
+	longestAttempt = 24 * time.Hour
+)
+
+// NewNewcomers makes the bound for a worker of that many slots. now: nil for time.Now.
+func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcomers, error) {
+	if now == nil {
+		now = time.Now
+	}
+	share := max(1, slots/newcomersPart)
+	bound := func(n int) (*limits.Limits, error) {
+		return limits.New(limits.Config{Inflight: n, Rate: 1e6, Room: -1, Hold: longestAttempt, Logger: logger, Now: now})
+	}
+	all, err := bound(share)
+	if err != nil {
+		return nil, err
+	}
+	domains, err := bound(max(1, share/domainPart))
+	if err != nil {
+		return nil, err
+	}
+	succeeded, err := lru.New[store.Agent, time.Time](maxSucceeded)
+	if err != nil {
+		return nil, err
+	}
+	return &Newcomers{slots: all, domains: domains, succeeded: succeeded, share: share, now: now}, nil
+}
+
+// Close comes after the last attempt.
+func (n *Newcomers) Close() {
+	n.slots.Close()
+	n.domains.Close()
+}
+
+// noteSuccess makes the agent no newcomer, at once.
+func (n *Newcomers) noteSuccess(agent store.Agent) {
+	if n != nil {
+		n.succeeded.Add(agent, n.now())
+	}
+}
+
+// bounds tells whether the attempt's agent is a newcomer.
+func (n *Newcomers) bounds(a *attempt) bool {
+	if n == nil || a.claim.Succeeded {
+		return false
+	}
+	at, ok := n.succeeded.Get(a.claim.Agent())
+	return !ok || n.now().Sub(at) >= store.RecentSuccess
+}
+
+// acquireSlot takes a newcomer's slot for the attempt.
+func (n *Newcomers) acquireSlot(ctx context.Context, a *attempt) error {
+	if !n.bounds(a) {
+		return nil
+	}
+	return n.acquire(ctx, a, n.slots, "newcomers", fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
+}
+
+// acquireDomain takes one of the slots of the domain that the attempt of a newcomer is about to ask. A domain that the attempt has a slot of
+// costs no other.
+func (n *Newcomers) acquireDomain(ctx context.Context, a *attempt, rawURL string) error {
+	domain := registrableDomain(rawURL)
+	if len(a.slots) == 0 || domain == "" { // without a slot of newcomers it is none
+		return nil
+	}
+	return n.acquire(ctx, a, n.domains, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
+}
+
+func (n *Newcomers) acquire(ctx context.Context, a *attempt, from *limits.Limits, what, why string) error {
+	pass, err := from.Enter(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
+	var refused *limits.RefusedError
+	if errors.As(err, &refused) {
+		return retry.Pause(retry.AgentBusy, refused.Wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
+			why, refused.Wait.Round(100*time.Millisecond)))
+	}
+	if err != nil {
+		return fmt.Errorf("take a slot of newcomers: %w", err)
+	}
+	a.slots = append(a.slots, pass)
+	return nil
+}
+
+// leaveSlots gives back what the attempt took as a newcomer's.
+func (a *attempt) leaveSlots(ctx context.Context) {
+	for _, s := range a.slots {
+		s.Leave(ctx, limits.Neutral)
+	}
+}
+
+// registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address (of IPv6 the /64,
+// which one customer has). Empty for a URL that leads to no host.
+func registrableDomain(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip = ip.Unmap().WithZone(""); ip.Is6() {
+			return netip.PrefixFrom(ip, 64).Masked().String()
+		}
+		return ip.String()
+	}
+	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
+		return domain
+	}
+	return host // a public suffix itself, or one label
+}

@@ -1,0 +1,182 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// newcomerWorld is attempts at agents, and what they get of a worker's slots.
+type newcomerWorld struct {
+	*testing.T
+	*Newcomers
+	clock time.Time
+}
+
+func newNewcomerWorld(t *testing.T, slots int) *newcomerWorld {
+	w := &newcomerWorld{T: t, clock: time.Now()}
+	w.Newcomers = must(NewNewcomers(slots, nil, func() time.Time { return w.clock }))
+	t.Cleanup(w.Close)
+	return w
+}
+
+func (w *newcomerWorld) attempt(agent int64) *attempt {
+	return &attempt{claim: &store.Claim{ID: uuid.New(), No: 1, Job: job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: common.HexToAddress("0x1"),
+		AgentID: big.NewInt(agent)}}}
+}
+
+// enters takes a slot, and one of url's domain.
+func (w *newcomerWorld) enters(a *attempt, url string) error {
+	if err := w.acquireSlot(w.Context(), a); err != nil {
+		return err
+	}
+	return w.acquireDomain(w.Context(), a, url)
+}
+
+// waits tells whether an attempt is put off at no cost.
+func (w *newcomerWorld) waits(err error) bool {
+	w.Helper()
+	if err == nil {
+		return false
+	}
+	v := retry.Classify(err)
+	if v.Reason != retry.AgentBusy || v.Ending != retry.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
+		w.Errorf("%+v", v)
+	}
+	return true
+}
+
+// TestNewcomersShareSlots: agents without a success in the last hour have half of the slots, and one domain half of these, until their
+// attempts are recorded; the others have what they need.
+func TestNewcomersShareSlots(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 32)
+	var held []*attempt
+	take := func(n int, url func(i int) string) {
+		t.Helper()
+		for i := range n {
+			a := w.attempt(int64(len(held)))
+			if err := w.enters(a, url(i)); err != nil {
+				t.Fatalf("slot %d of the newcomers: %v", len(held)+1, err)
+			}
+			held = append(held, a)
+		}
+	}
+	evil := func(i int) string { return fmt.Sprintf("https://x%d.evil.example/mcp", i) }
+	take(8, evil)
+	ninth := w.attempt(100)
+	if !w.waits(w.enters(ninth, evil(8))) {
+		t.Error("one domain has more than half of the newcomers' slots")
+	}
+	ninth.leaveSlots(t.Context())
+	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
+	if !w.waits(w.enters(w.attempt(101), "https://z.example/mcp")) {
+		t.Error("newcomers have more than half of the slots")
+	}
+
+	// An agent that succeeded is none, wherever it is: as its claim says, or as this process knows already.
+	known := w.attempt(102)
+	known.claim.Succeeded = true
+	w.noteSuccess(w.attempt(103).claim.Agent())
+	for _, a := range []*attempt{known, w.attempt(103)} {
+		if err := w.enters(a, evil(0)); err != nil || len(a.slots) > 0 {
+			t.Errorf("an agent that succeeded waits: %v, %d slots", err, len(a.slots))
+		}
+	}
+	w.clock = w.clock.Add(store.RecentSuccess)
+	if !w.waits(w.enters(w.attempt(103), evil(0))) {
+		t.Error("a success of an hour ago counts")
+	}
+
+	// What is given back is another's, and giving back twice is giving back once.
+	for range 2 {
+		held[0].leaveSlots(t.Context())
+	}
+	if err := w.enters(w.attempt(104), evil(9)); err != nil {
+		t.Errorf("after a slot was given back: %v", err)
+	}
+	if !w.waits(w.enters(w.attempt(105), "https://z.example/mcp")) {
+		t.Error("one slot was given back twice")
+	}
+}
+
+// TestNewcomersOfFewSlots: there is one at least, and a file of the agent's own domain costs no second slot of it.
+func TestNewcomersOfFewSlots(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 1)
+	a := w.attempt(1)
+	if err := errors.Join(w.enters(a, "https://a.example/mcp"), w.acquireDomain(t.Context(), a, "https://files.a.example/7.json"),
+		w.acquireDomain(t.Context(), a, "ipfs://bafy/7.json")); err != nil {
+		t.Error(err)
+	}
+	if !w.waits(w.enters(w.attempt(2), "https://b.example/mcp")) {
+		t.Error("there were two slots")
+	}
+	a.leaveSlots(t.Context())
+	if err := w.enters(w.attempt(2), "https://a.example/mcp"); err != nil {
+		t.Error(err)
+	}
+	var none *Newcomers
+	if err := errors.Join(none.acquireSlot(t.Context(), a), none.acquireDomain(t.Context(), w.attempt(3), "https://a.example")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
+// once and not again and again.
+func TestNewcomersComeBackInTurn(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 8)
+	took := w.attempt(1)
+	if err := w.enters(took, "https://a.example"); err != nil {
+		t.Fatal(err)
+	}
+	w.clock = w.clock.Add(2 * time.Second)
+	took.leaveSlots(t.Context())
+	for i := range int64(4) {
+		if err := w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := time.Duration(0)
+	for i := range int64(100) {
+		v := retry.Classify(w.enters(w.attempt(10+i), "https://c.example"))
+		if want := last + 2*time.Second/4; i > 0 && v.Pause != want {
+			t.Fatalf("number %d comes back in %s, want %s", i, v.Pause, want)
+		}
+		last = v.Pause
+	}
+}
+
+// TestRegistrableDomain: who mints host names, or addresses of a network that is theirs, has no more domains for it.
+func TestRegistrableDomain(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://a.evil.com/mcp":              "evil.com",
+		"https://b.a.Evil.COM.:8443":          "evil.com",
+		"https://x.evil.co.uk":                "evil.co.uk",
+		"https://user.github.io/mcp":          "user.github.io", // who hosts others is a public suffix
+		"https://github.io":                   "github.io",
+		"http://localhost:8080":               "localhost",
+		"http://127.0.0.1:8080/mcp":           "127.0.0.1",
+		"http://[::ffff:127.0.0.1]/":          "127.0.0.1",
+		"https://[2001:db8:1:2:3::4]/":        "2001:db8:1:2::/64",
+		"https://[2001:db8:1:2:ffff::]:8443/": "2001:db8:1:2::/64",
+		"ipfs://bafy/a.json":                  "",
+		"":                                    "",
+		"https://a.example\x7f/not a URL":     "",
+		"data:application/json,{}":            "",
+	} {
+		if got := registrableDomain(url); got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/google/uuid"
+)
+
+// silentAgent takes calls at an address of its own and answers none until answer is called.
+func silentAgent(t testing.TB, address string) (a *agent, answer func()) {
+	t.Helper()
+	a = &agent{begun: make(chan bool, 100), hold: make(chan bool)}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address+":0")
+	if err != nil {
+		t.Skipf("%s is not this machine's: %v", address, err)
+	}
+	a.Server = httptest.NewUnstartedServer(a)
+	a.Listener = l
+	a.Start()
+	t.Cleanup(a.Close)
+	answer = sync.OnceFunc(func() { close(a.hold) })
+	t.Cleanup(answer)
+	return a, answer
+}
+
+// TestSilentOrigins: as many silent origins as a worker has slots get half of them, and an agent that answered before is delivered to.
+func TestSilentOrigins(t *testing.T) {
+	t.Parallel()
+	const slots = 4
+	net := devnettest.Start(t, devnet.Config{})
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t),
+		"HERALD_VERIFY_EVENT=off", fmt.Sprintf("HERALD_CONCURRENCY=%d", slots))...)
+	healthy := newAgent(t)
+	close(healthy.hold)
+	w := r.up()
+	line := feedback(t, net, healthy.URL)
+	delivered(t, w.Store, accept(t, w, line))
+
+	var silent []uuid.UUID
+	var answers []func()
+	for i := range slots {
+		a, answer := silentAgent(t, fmt.Sprintf("127.0.0.%d", 11+i))
+		silent, answers = append(silent, accept(t, w, feedback(t, net, a.URL))), append(answers, answer)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	var seen []string
+	eventually(t, func() bool {
+		seen = nil
+		for _, id := range silent {
+			d, err := w.Store.Delivery(ctx, id)
+			if err != nil {
+				return false
+			}
+			seen = append(seen, string(d.Status)+" "+d.Reason)
+		}
+		slices.Sort(seen)
+		return slices.Equal(seen, []string{"running ", "running ", "waiting agent_busy", "waiting agent_busy"})
+	}, func() string { return fmt.Sprintf("the deliveries to %d silent agents are %q", slots, seen) })
+
+	var again map[string]any
+	if err := json.Unmarshal(line, &again); err != nil {
+		t.Fatal(err)
+	}
+	again["feedbackIndex"] = 2
+	second, err := json.Marshal(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered(t, w.Store, accept(t, w, second))
+	for _, answer := range answers {
+		answer()
+	}
+	for _, id := range silent { // put off is not lost
+		delivered(t, w.Store, id)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
