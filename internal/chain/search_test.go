@@ -3,6 +3,7 @@ package chain
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -302,14 +303,12 @@ func TestSearchUnavailable(t *testing.T) {
 			return nil, &nodeError{4444,
 				"pruned history unavailable"}
 		}},
-		"lags":  {logs: holding(l), lags: true},
-		"hangs": {logs: nothing, hangs: true},
+		"lags": {logs: holding(l), lags: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			node.head = 1_000_000
-			client := node.serve(t, 10_000, map[bool]time.Duration{true: 200 * time.Millisecond,
-				false: 20 * time.Second}[node.hangs])
+			client := node.serve(t, 10_000, 20*time.Second)
 			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -317,6 +316,24 @@ func TestSearchUnavailable(t *testing.T) {
 				t.Errorf("%d requests", n)
 			}
 		})
+	}
+}
+
+// TestSlowSearch: a node that is too slow at this is not silent for jobs that need no search, and is not asked again for days.
+func TestSlowSearch(t *testing.T) {
+	t.Parallel()
+	_, j := scriptedLog(t, 500_000)
+	node := &scriptedNode{head: 1_000_000, hangs: true}
+	client := node.serve(t, 10_000, 1500*time.Millisecond)
+	if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || got != contradicts("transactionHash") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
+	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); !as[*UnavailableError](err) || errors.Is(err, errSilent) {
+		t.Errorf("numbered: %+v, %v", got, err)
+	}
+	if _, err := client.head(t.Context()); err != nil {
+		t.Errorf("what is not searched: %v", err)
 	}
 }
 

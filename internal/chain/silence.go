@@ -54,6 +54,9 @@ func (s *silence) endProbe(probe bool) {
 	s.probing = false
 }
 
+// searchMark marks the context of a search for logs, which a node may be slow at although it answers all else.
+type searchMark struct{}
+
 // noteOutcome takes the outcome of a request. One that the caller gave up says nothing about the node.
 func (s *silence) noteOutcome(ctx context.Context, err error) {
 	var network interface{ Timeout() bool }
@@ -61,6 +64,7 @@ func (s *silence) noteOutcome(ctx context.Context, err error) {
 	defer s.mu.Unlock()
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
+	case ctx.Value(searchMark{}) != nil && err != nil: // slow at this says nothing about the node either
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil, errors.As(err, &network) && network.Timeout():
 		s.timeouts++
 		s.until = time.Now().Add(s.quiet)

@@ -94,7 +94,8 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 	case j.TransactionHash != (common.Hash{}) || s.Disagrees != "transactionHash":
 		return fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees)
 	case s.SearchedTo == 0:
-		return "the job has no transactionHash, which is needed to find its event: HERALD_LOG_RANGE is 0"
+		return "the job has no transactionHash, which is needed to find its event: " +
+			"HERALD_LOG_RANGE is 0, or more than the node searches in time"
 	}
 	return fmt.Sprintf("blocks %d to %d have no such event, and the job has no transactionHash, "+
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
