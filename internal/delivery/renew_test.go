@@ -631,7 +631,7 @@ func TestJoinsItsOwn(t *testing.T) {
 		"more scope": func(_ *renewing, e *errand) { e.narrow, e.says = true, oauth.Challenge{Scope: "all"} },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newRenewing(t, clientOf(""))
+			w := newRenewing(t, clientOf("all"))
 			r, e := w.worker(), w.errand()
 			f, _ := r.enter(e)
 			change(w, &e)
