@@ -12,13 +12,13 @@ import (
 // TestFailuresAreTold: whatever fails between Herald and a node is told in words of Herald's.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	for _, f := range guardtest.Failures(t, "the node did not answer within 600 ms") {
+	for _, f := range guardtest.Failures(t, "the node did not answer within 3 s") {
 		urls := []string{f.URL}
 		if f.Name != "a redirect" && f.Name != "500" { // a websocket's handshake is told as such
 			urls = append(urls, strings.Replace(f.URL, "http", "ws", 1))
 		}
 		for _, url := range urls {
-			c := newClient(t, Config{ChainID: 1, URL: secret.New(url + "/v3/s3cret-of-ours"), Timeout: 600 * time.Millisecond})
+			c := newClient(t, Config{ChainID: 1, URL: secret.New(url + "/v3/s3cret-of-ours"), Timeout: 3 * time.Second})
 			err := c.Ping(t.Context())
 			if err == nil || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("%s: %v", f.Name, err)

@@ -18,9 +18,9 @@ func TestFailuresAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const wait = 600 * time.Millisecond
+	const wait = 3 * time.Second
 	cfg := ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait}
-	list := guardtest.Failures(t, "did not answer within 600 ms")
+	list := guardtest.Failures(t, "did not answer within 3 s")
 	name := guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName}
 	web := newFetcher(t, cfg)
 	for _, f := range append(list, name) {

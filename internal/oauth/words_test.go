@@ -15,8 +15,8 @@ import (
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	client := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
-		func(c *Config) { c.Timeout = 600 * time.Millisecond })
-	list := append(guardtest.Failures(t, "did not answer within 600 ms"),
+		func(c *Config) { c.Timeout = 3 * time.Second })
+	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, f := range list {
 		_, err := client.Resource(bounded(t), f.URL+"/s3cret", Challenge{})
