@@ -133,7 +133,7 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 		case err != nil && asked > 1 && search.Err() == nil && isRefusedRange(err):
 			width, refusal = asked/2, err
 			continue
-		case err != nil && j.BlockNumber == 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 			if _, err := c.head(ctx); err != nil {
 				return erc8004.Event{}, Standing{}, err
 			}

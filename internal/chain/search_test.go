@@ -3,7 +3,6 @@ package chain
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -32,10 +31,12 @@ type scriptedNode struct {
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
 	stored []byte                                  // what readFeedback returns; nil: it reverts
 	hangs  bool                                    // it never answers eth_getLogs
+	dies   bool                                    // and nothing else from then on
 	lags   bool                                    // it does not have the blocks that it names
 	status func(from, to uint64) int               // of the whole answer to a request with eth_getLogs; 0: OK
 
 	mu    sync.Mutex
+	dead  bool
 	asked [][2]uint64 // ranges
 }
 
@@ -68,7 +69,11 @@ func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	answers := make([]map[string]any, len(requests))
 	for i, q := range requests {
-		if s.hangs && q.Method == "eth_getLogs" {
+		s.mu.Lock()
+		s.dead = s.dead || s.dies && q.Method == "eth_getLogs"
+		mute := s.dead || s.hangs && q.Method == "eth_getLogs"
+		s.mu.Unlock()
+		if mute {
 			<-r.Context().Done()
 			return
 		}
@@ -329,11 +334,15 @@ func TestSlowSearch(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
-	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); !as[*UnavailableError](err) || errors.Is(err, errSilent) {
+	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); err != nil || got != contradicts("transactionHash") {
 		t.Errorf("numbered: %+v, %v", got, err)
 	}
 	if _, err := client.head(t.Context()); err != nil {
 		t.Errorf("what is not searched: %v", err)
+	}
+	gone := (&scriptedNode{head: 1_000_000, dies: true}).serve(t, 10_000, time.Second)
+	if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+		t.Errorf("a node that answers nothing any more refutes nobody: %+v, %v", got, err)
 	}
 }
 

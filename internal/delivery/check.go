@@ -95,7 +95,7 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		return fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees)
 	case s.SearchedTo == 0:
 		return "the job has no transactionHash, which is needed to find its event: " +
-			"HERALD_LOG_RANGE is 0, or more than the node searches in time"
+			"HERALD_LOG_RANGE is 0, or the node did not search its logs in time"
 	}
 	return fmt.Sprintf("blocks %d to %d have no such event, and the job has no transactionHash, "+
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
