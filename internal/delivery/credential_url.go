@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/netguard"
-	"golang.org/x/net/idna"
 )
 
 // CredentialOrigin is the origin that a token is stored for, in the one spelling that is compared: lower case, no default port, names in
@@ -22,17 +21,7 @@ func CredentialOrigin(rawURL string) (string, error) {
 	case u.User != nil:
 		return "", errors.New("it holds a user or password")
 	}
-	host := u.Hostname()
-	if strings.ContainsFunc(host, func(r rune) bool { return r >= 0x80 }) {
-		if host, err = idna.Lookup.ToASCII(host); err != nil { // as net/http does
-			return "", errNoHost
-		}
-		if port := u.Port(); port != "" {
-			u.Host = host + ":" + port
-		} else {
-			u.Host = host
-		}
-	}
+	host := netguard.Host(u)
 	if _, err := netip.ParseAddr(host); (err != nil || strings.Contains(host, "%")) && !hostName(host) {
 		return "", errNoHost
 	}

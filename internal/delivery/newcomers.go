@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/publicsuffix"
@@ -134,7 +134,7 @@ func registrableDomain(rawURL string) string {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return ""
 	}
-	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	host := netguard.Host(u)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if ip = ip.Unmap().WithZone(""); ip.Is6() {
 			return netip.PrefixFrom(ip, 64).Masked().String()

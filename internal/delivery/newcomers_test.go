@@ -162,6 +162,7 @@ func TestRegistrableDomain(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://a.evil.com/mcp":              "evil.com",
 		"https://b.a.Evil.COM.:8443":          "evil.com",
+		"https://b.ｅvil。com":                  "evil.com", // as it is dialled
 		"https://x.evil.co.uk":                "evil.co.uk",
 		"https://user.github.io/mcp":          "user.github.io", // who hosts others is a public suffix
 		"https://github.io":                   "github.io",

@@ -16,6 +16,11 @@ func TestOrigin(t *testing.T) {
 		"http://a.example:443":               "http://a.example:443",
 		"https://a.example:8443":             "https://a.example:8443",
 		"https://user:pw@[2001:DB8::1]/":     "https://[2001:db8::1]",
+		"https://[2001:db8:0:0::1]":          "https://[2001:db8::1]",
+		"https://ａ.Example":                  "https://a.example",
+		"https://a。example。:8443":            "https://a.example:8443",
+		"https://bücher.example":             "https://xn--bcher-kva.example",
+		"https://a_b.example":                "https://a_b.example",
 		"https://[2001:db8::1]:8443/?q=x#y?": "https://[2001:db8::1]:8443",
 	} {
 		u, err := url.Parse(in)
