@@ -27,12 +27,15 @@ type Place interface {
 
 // admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents that
 // nothing binds to their endpoint have small limits of their own there, calls in flight, rate and breakers: anybody can mint them, so
-// nothing that they do or run into costs those whose endpoint it is anything of theirs.
+// nothing that they do or run into costs those whose endpoint it is anything of theirs. So have jobs that name an endpoint themselves.
 func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
 	all, origin, why := p.Limits, a.where(), ""
 	if a.unbound && p.Unbound != nil {
 		all, origin = p.Unbound, unboundPrefix+origin
 		why = "nothing binds this agent to its endpoint, so it shares small limits with others like it: "
+		if !a.job.Action.ResolveEndpoint {
+			why = "the job names its endpoint itself, so it shares small limits with others like it: "
+		}
 	}
 	if all == nil {
 		return nil
@@ -65,9 +68,9 @@ func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 	result := limits.OK
 	if err != nil {
 		switch v := retry.Classify(err); {
-		case v.Unwell:
+		case v.Unwell && !a.hurried:
 			result = limits.Failed
-		case !v.AgentFault || v.Reason == retry.RateLimited:
+		case a.hurried, !v.AgentFault || v.Reason == retry.RateLimited:
 			result = limits.Neutral // it says nothing about whether the endpoint works
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,7 +185,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 }
 
 // TestUnboundAgentsShare: agents that nothing on the endpoint's side binds to it, whatever they say of themselves, have one small bucket per
-// origin between them; who is bound and who was named by the job does not wait for it, and loses nothing by it.
+// origin between them, as have jobs that name an endpoint themselves; who is bound does not wait for it, and loses nothing by it.
 func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -238,9 +239,10 @@ func TestUnboundAgentsShare(t *testing.T) {
 			}
 			return false
 		}))
-		byDomain := victim(w, a)
+		byDomain, file := victim(w, a), newOperator(w)
 		k := w.newWorker(func(c *Config) {
 			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: 4}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
 		done := make(chan string, 1)
@@ -255,11 +257,21 @@ func TestUnboundAgentsShare(t *testing.T) {
 		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("its wait cost %d attempts", d.Attempts)
 		}
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names that very URL
+			j, _ := w.rate(devnet.Feedback{AgentID: agent})
+			id := w.accept(with(j, own(a.URL, nil)))
+			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
+				!strings.Contains(note, "the job names its endpoint itself") {
+				t.Errorf("with the job's own target: %q, %v", note, err)
+			}
+		}
+		listed := w.register(nil)
+		j, _ := w.rate(devnet.Feedback{AgentID: listed})
+		file.say(listed, map[string]any{"url": a.URL})
 		for name, id := range map[string]uuid.UUID{
-			"bound by the domain":       rated(w, byDomain),
-			"with the job's own target": w.accept(with(j, own(a.URL, nil))),
-			"of another origin":         w.handOut(newAgent(t).URL),
+			"bound by the domain":                    rated(w, byDomain),
+			"with a target that the operator listed": w.accept(with(j, own(a.URL, nil))),
+			"of another origin":                      w.handOut(newAgent(t).URL),
 		} {
 			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 				t.Errorf("%s: %q, %v", name, note, err)
@@ -344,6 +356,33 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 	})
 
+	t.Run("nor do those of jobs that name the endpoint", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		var broken atomic.Bool
+		broken.Store(true)
+		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if broken.Load() {
+				http.Error(rw, "broken", 500)
+			}
+			return broken.Load()
+		}))
+		byDomain, stranger := victim(w, a), w.register(nil)
+		k := w.newWorker(func(c *Config) {
+			c.Limits, c.Unbound = bucket(t, limits.Config{}), bucket(t, limits.Config{Inflight: 1})
+		})
+		for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
+			id := w.accept(with(w.feedback(stranger), own(a.URL, nil)))
+			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
+				t.Fatalf("job %d: %q, %v", n+1, note, err)
+			}
+		}
+		broken.Store(false)
+		if note, err := k.runner.Deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
+			t.Errorf("the agent whose endpoint it is, after ten failures of jobs that name it: %q, %v", note, err)
+		}
+	})
+
 	t.Run("failures are the unbound agents' own", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -362,6 +401,37 @@ func TestUnboundAgentsShare(t *testing.T) {
 			t.Errorf("the breaker of bound agents: %+v", s)
 		}
 	})
+}
+
+// TestHurriedCalls: a call that the job gave less time than others have says nothing of the endpoint when it runs out.
+func TestHurriedCalls(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		timeout time.Duration // HERALD_CALL_TIMEOUT
+		next    string
+	}{
+		"the job's time":   {20 * time.Second, "waiting outcome_unknown"},
+		"the same for all": {time.Second, "waiting breaker_open"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				<-r.Context().Done()
+				return true
+			}))
+			l := must(limits.New(limits.Config{Hold: time.Minute, MinCalls: 2, Logger: w.logger()}))
+			t.Cleanup(l.Close)
+			k := w.newWorker(func(cfg *Config) { cfg.Limits, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
+			id := w.register(at(a.URL))
+			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
+				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 1000}))
+				if note, err := k.runner.Deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, want) {
+					t.Errorf("call %d: %q, %v", n+1, note, err)
+				}
+			}
+		})
+	}
 }
 
 // TestWhere: an origin is one however it is spelt.

@@ -18,11 +18,12 @@ const metaKey = "io.agentherald/delivery"
 // call makes the one call of this attempt, if enough of the lease is left for it.
 func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 	timeout := p.CallTimeout
-	if ms := a.job.Action.TimeoutMs; ms > 0 {
-		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
-	}
 	if most := a.server.Timeout; most > 0 {
 		timeout = min(timeout, most)
+	}
+	full := timeout
+	if ms := a.job.Action.TimeoutMs; ms > 0 {
+		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
 	}
 	answer, err := p.send(ctx, a, timeout)
 	if retry.NotATool(err) {
@@ -32,6 +33,8 @@ func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 			answer, err = p.send(ctx, a, timeout)
 		}
 	}
+	var cut *mcpcall.CallError
+	a.hurried = timeout < full && errors.As(err, &cut) && cut.Timeout
 	if len(answer.Raw) > 0 {
 		a.out.Response, a.out.Protocol = answer.Raw, answer.Protocol
 	}

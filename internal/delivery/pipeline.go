@@ -269,7 +269,8 @@ type attempt struct {
 	narrow  bool         // the agent wants an access token with more scope, which could not be had or did not help
 	oauth   bool         // the agent wants OAuth, and no credential for that is stored
 	listed  bool         // the servers file has something to say about the agent: server
-	unbound bool         // nothing binds the agent to the endpoint that its registration names
+	unbound bool         // nothing binds the agent to the endpoint that its registration, or the job, names
+	hurried bool         // the call ran out of less time than it would have had without the job's timeoutMs
 	bare    bool         // out has lost what Postgres would not take
 	kept    bool         // Redis has out, because Postgres did not take it at once
 	away    bool         // it failed because Postgres or Redis was away

@@ -103,6 +103,8 @@ func (p *Pipeline) ownEndpoint(a *attempt) (string, error) {
 	}
 	a.target = mcpcall.Endpoint{Transport: e.Transport, URL: e.URL, Command: e.Command, Args: e.Args}
 	a.out.Endpoint = display(a.target)
+	listed, _ := a.server.Endpoint()
+	a.unbound = e.URL == "" || e.URL != listed.URL // whoever enqueues may name anybody's endpoint
 	agent := a.agent()
 	if argv := append([]string{e.Command}, e.Args...); e.Transport == mcpcall.TransportStdio && p.MayRun != nil &&
 		!p.MayRun(agent.ChainID, agent.Registry, agent.ID.String(), argv) {

@@ -128,7 +128,7 @@ func (s *Site) Close() error {
 func (s *Site) environment(more ...string) []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir,
 		"DATABASE_URL=" + s.address, "REDIS_URL=" + s.Redis.URL(), "HERALD_DATA=" + filepath.Join(s.dir, "none"),
-		"HERALD_VERIFY_EVENT=off", "HERALD_CALL_TIMEOUT=2s", "HERALD_LEASE_MARGIN=5s", "HERALD_LEASE=10s",
+		"HERALD_VERIFY_EVENT=off", "HERALD_BINDING=off", "HERALD_CALL_TIMEOUT=2s", "HERALD_LEASE_MARGIN=5s", "HERALD_LEASE=10s",
 		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_LISTEN=127.0.0.1:0", "HERALD_LOG_FORMAT=json"}
 	if s.keyset != "" {
 		env = append(env, "HERALD_KEYSET="+s.keyset)
