@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"os"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/store"
@@ -83,10 +84,13 @@ func (w *world) register(ctx context.Context, p *plan) error {
 		return err
 	}
 	p.agent = id
+	entry := map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity)}
+	if err := w.listAgent(entry); err != nil {
+		return err
+	}
 	doc := map[string]any{
 		"type": "https://eips.ethereum.org/EIPS/eip-8004#registration-v1", "name": "demo agent " + id.String(), "active": true,
-		"registrations": []any{map[string]any{"agentId": id,
-			"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity)}},
+		"registrations": []any{entry},
 	}
 	if p.stdio {
 		doc["capabilities"] = map[string]any{"mcp": map[string]any{"transport": "stdio", "command": w.agent}}
@@ -107,6 +111,16 @@ func (w *world) register(ctx context.Context, p *plan) error {
 	}
 	_, err = w.net.SetURI(ctx, owner, id, uri)
 	return err
+}
+
+// listAgent has the agents' own domain name the agent, which binds it to its endpoint.
+func (w *world) listAgent(entry map[string]any) error {
+	w.agents = append(w.agents, entry)
+	body, err := json.Marshal(map[string]any{"registrations": w.agents})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.list, body, 0o600)
 }
 
 func (w *world) rate(ctx context.Context, p *plan) error {

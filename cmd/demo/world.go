@@ -32,6 +32,8 @@ type world struct {
 	agent   string // the example agent's binary
 	httpURL string // of the HTTP agent
 	flaky   *flaky
+	list    string // the file in which the agents' domain names them
+	agents  []any  // what is in it
 	data    string
 	env     []string // what an operator would set
 	envFile string   // once it is written
@@ -62,6 +64,14 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 		return nil, err
 	}
 	tl.fact("ipfs", w.ipfsURL+", in this process; what it answers is verified against the CID")
+	list, err := os.CreateTemp("", "herald-demo-agents-*.json")
+	if err != nil {
+		return nil, fmt.Errorf("make the list of agents: %w", err)
+	}
+	w.list = list.Name()
+	if err := list.Close(); err != nil {
+		return nil, err
+	}
 	if w.httpURL, err = w.startAgent(ctx); err != nil {
 		return nil, err
 	}
@@ -112,7 +122,7 @@ func (w *world) serveOn(l net.Listener, h http.Handler) {
 
 // startAgent starts the example agent over HTTP and learns its address from its first line.
 func (w *world) startAgent(ctx context.Context) (string, error) {
-	w.child = exec.Command(w.agent, "-http", "127.0.0.1:0")
+	w.child = exec.Command(w.agent, "-http", "127.0.0.1:0", "-registration", w.list)
 	w.child.SysProcAttr = ownGroup()
 	stderr, err := w.child.StderrPipe()
 	if err != nil {
@@ -182,6 +192,9 @@ func (w *world) unfollow() {
 
 func (w *world) close() error {
 	errs := []error{w.removeEnvFile()}
+	if w.list != "" {
+		errs = append(errs, os.Remove(w.list))
+	}
 	w.unfollow()
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())

@@ -53,6 +53,8 @@ type feedback struct {
 
 func main() {
 	listen := flag.String("http", "", "serve streamable HTTP on this `address` instead of stdin and stdout")
+	registration := flag.String("registration", "", "serve this `file`, the agent's registration or a list of agents, at "+wellKnown+
+		": it shows callers that this endpoint is the agent's")
 	flag.Parse()
 	var mu sync.Mutex
 	seen := map[string]bool{} // a real agent keeps this in its database
@@ -70,14 +72,16 @@ func main() {
 	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "Takes feedback about this agent.", json.RawMessage(inputSchema)),
 		mcp.NewTypedToolHandler(receive))
 
-	err := serve(agent, *listen)
+	err := serve(agent, *listen, *registration)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
 
-func serve(agent *server.MCPServer, address string) error {
+const wellKnown = "/.well-known/agent-registration.json"
+
+func serve(agent *server.MCPServer, address, registration string) error {
 	if address == "" {
 		return server.ServeStdio(agent)
 	}
@@ -87,6 +91,9 @@ func serve(agent *server.MCPServer, address string) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", server.NewStreamableHTTPServer(agent))
+	if registration != "" {
+		mux.HandleFunc(wellKnown, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, registration) })
+	}
 	web := &http.Server{Handler: http.MaxBytesHandler(mux, 8<<20), ReadHeaderTimeout: 5 * time.Second}
 	fmt.Fprintf(os.Stderr, "listening on http://%s/mcp\n", listener.Addr())
 	stop, done := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
