@@ -89,8 +89,9 @@ func variables() []variable {
 		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Only its own side can say so: its domain names the agent in /.well-known/agent-registration.json, or its origin serves the registration itself over https. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE, besides what the origin's own agents have. require: rejected (endpoint_unverified). off: nobody is asked. With warn and require a job that names its action.endpoint itself is among those that share, unless the servers file gives the agent that very URL.", false,
 			oneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that names an action.endpoint " +
-			"(an old ActionJob: an endpoint or server_url) is refused, since whoever may write to Redis could send any event anywhere. on: all " +
-			"are taken. off: none; they go to asynq's archive.", false,
+			"(an old ActionJob: an endpoint or server_url) or has an action.payloadTemplate (payload_template, arguments_template) is refused, " +
+			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all are taken. off: none; they go " +
+			"to asynq's archive.", false,
 			oneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says it (default where the " +
 			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see HERALD_LOG_RANGE. " +

@@ -51,7 +51,7 @@ type RedisIntake string
 // The values of RedisIntake.
 const (
 	RedisOn   RedisIntake = "on"   // all are taken
-	RedisJobs RedisIntake = "jobs" // one that names an action.endpoint is refused
+	RedisJobs RedisIntake = "jobs" // one that names an action.endpoint or has a payloadTemplate is refused
 	RedisOff  RedisIntake = "off"  // none is taken
 )
 
@@ -137,9 +137,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
 	j, err := job.Parse(body, in.Limits)
-	if err == nil && in.Redis == RedisJobs && j.Action.Endpoint != nil {
-		err = &job.Refusal{Path: "action.endpoint", Problem: "is not taken from a job in Redis: " +
-			"use enqueue, or set HERALD_REDIS_INTAKE=on"}
+	if err == nil && in.Redis == RedisJobs {
+		err = refuseOwnWords(j)
 	}
 	var refusal *job.Refusal
 	if err != nil && !errors.As(err, &refusal) {
@@ -173,6 +172,19 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	}
 	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
+}
+
+// refuseOwnWords refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its content.
+func refuseOwnWords(j job.Job) error {
+	field := "action.endpoint"
+	switch {
+	case j.Action.Endpoint != nil:
+	case len(j.Action.PayloadTemplate) > 0:
+		field = "action.payloadTemplate"
+	default:
+		return nil
+	}
+	return &job.Refusal{Path: field, Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
 func (in *Intake) accept(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {

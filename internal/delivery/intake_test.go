@@ -79,11 +79,13 @@ func TestForeignTasks(t *testing.T) {
 	}
 }
 
-// Who may write to Redis may enqueue, and is not the operator: with the default, where an event goes is the chain's to say.
+// Who may write to Redis may enqueue, and is not the operator: with the default, where an event goes and what the agent reads of it is the
+// chain's to say.
 func TestRedisIntake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	endpoint := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": "https://evil.example/mcp"}}
+	template := map[string]any{"score": 0, "tag1": "scam"}
 	native := func() map[string]any {
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 		return j
@@ -107,11 +109,21 @@ func TestRedisIntake(t *testing.T) {
 		"default, old endpoint": {"", old(native(), map[string]any{"endpoint": map[string]any{"type": "stdio", "command": "sh"}}), false},
 		"default, old resolved": {"", old(native(), map[string]any{"resolve_endpoint": true, "endpoint": "https://a.example/mcp"}), true},
 		"jobs, endpoint":        {RedisJobs, with(native(), endpoint), false},
+		"default, template":     {"", with(native(), map[string]any{"payloadTemplate": template}), false},
+		"default, old template": {"", old(native(), map[string]any{"resolve_endpoint": true, "payload_template": template}), false},
+		"default, arguments":    {"", old(native(), map[string]any{"arguments_template": template}), false},
+		"on, template":          {RedisOn, with(native(), map[string]any{"payloadTemplate": template}), true},
+		"on, arguments":         {RedisOn, old(native(), map[string]any{"arguments_template": template}), true},
 		"on, endpoint":          {RedisOn, with(native(), endpoint), true},
 		"on, server_url":        {RedisOn, old(native(), map[string]any{"server_url": "https://a.example/mcp"}), true},
 	} {
 		note, err := intake(c.intake).FromTask(t.Context(), "NewFeedback", asJSON(c.job))
-		refused := strings.HasPrefix(note, "rejected invalid_job: action.endpoint") && strings.Contains(note, "HERALD_REDIS_INTAKE")
+		field := "action.endpoint"
+		if strings.Contains(name, "template") || strings.Contains(name, "arguments") {
+			field = "action.payloadTemplate"
+		}
+		refused := strings.HasPrefix(note, "rejected invalid_job: "+field+": is not taken from a job in Redis") &&
+			strings.Contains(note, "HERALD_REDIS_INTAKE")
 		if err != nil || strings.HasPrefix(note, "accepted ") != c.taken || refused == c.taken {
 			t.Errorf("%s: %q, %v", name, note, err)
 		}
