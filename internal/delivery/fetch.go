@@ -52,9 +52,11 @@ func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
 		note("", notFetched)
 		return "not asked for", nil
 	}
+	held := len(a.slots)
 	if err := p.Newcomers.acquireDomain(ctx, a, uri); err != nil {
 		return "", err
 	}
+	defer a.leaveSlots(ctx, held) // the file's domain has nothing to do with how long the agent takes
 	doc, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit)
 	if err != nil {
 		return p.withoutFile(a, err, note)

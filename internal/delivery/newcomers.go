@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
@@ -20,24 +21,40 @@ import (
 // Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's slots, rounded
 // down and at least one, from the claim to the record of an attempt: as many silent agents as there are slots do not stop those that
 // answer. One registrable domain has at most half of that half, for the agent's endpoint and for the feedback's file; while an agent is
-// being resolved it is not known which domain that will be. Who finds no slot free does not wait in one: its delivery comes back when
+// being resolved it is not known which domain that will be. Those that failed in the last hour have at most half of that half too, so that who
+// is not known yet does not wait behind them. Who finds no slot free does not wait in one: its delivery comes back when
 // its turn is expected, by the mean time that the attempts of newcomers take.
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
-	slots     *limits.Limits                     // one origin, which is all of them
-	domains   *limits.Limits                     // an origin is a registrable domain
-	succeeded *lru.Cache[store.Agent, time.Time] // in this process, which knows it before the claims do
-	share     int
-	now       func() time.Time
+	slots  *limits.Limits                   // one origin, which is all of them
+	parts  *limits.Limits                   // an origin is a registrable domain, or those that failed
+	latest *lru.Cache[store.Agent, outcome] // in this process, which knows it before the claims do
+	share  int
+	now    func() time.Time
+}
+
+// outcome is how an agent's latest attempt ended here.
+type outcome struct {
+	at time.Time
+	ok bool
+}
+
+// slot is a place that an attempt of a newcomer holds.
+type slot struct {
+	of   string
+	pass *limits.Pass
 }
 
 const (
-	// newcomersPart is the part of a worker's slots that newcomers share, domainPart the part of these that one domain has.
+	// newcomersPart is the part of a worker's slots that newcomers share, part the part of these that one domain has, or those that failed.
 	newcomersPart = 2
-	domainPart    = 2
-	// maxSucceeded bounds the agents whose last success is remembered; of others it is known once it is committed.
-	maxSucceeded = 4096
+	part          = 2
+	// allNewcomers and failedNewcomers name what is no domain.
+	allNewcomers    = "newcomers"
+	failedNewcomers = "newcomers that failed"
+	// maxLatest bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
+	maxLatest = 4096
 	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
 	longestAttempt = 24 * time.Hour
 )
@@ -55,45 +72,52 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	if err != nil {
 		return nil, err
 	}
-	domains, err := bound(max(1, share/domainPart))
+	parts, err := bound(max(1, share/part))
 	if err != nil {
 		return nil, err
 	}
-	succeeded, err := lru.New[store.Agent, time.Time](maxSucceeded)
+	latest, err := lru.New[store.Agent, outcome](maxLatest)
 	if err != nil {
 		return nil, err
 	}
-	return &Newcomers{slots: all, domains: domains, succeeded: succeeded, share: share, now: now}, nil
+	return &Newcomers{slots: all, parts: parts, latest: latest, share: share, now: now}, nil
 }
 
 // Close comes after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
-	n.domains.Close()
+	n.parts.Close()
 }
 
-// noteSuccess makes the agent no newcomer, at once.
-func (n *Newcomers) noteSuccess(agent store.Agent) {
+// noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.
+func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
-		n.succeeded.Add(agent, n.now())
+		n.latest.Add(agent, outcome{n.now(), ok})
 	}
 }
 
-// bounds tells whether the attempt's agent is a newcomer.
-func (n *Newcomers) bounds(a *attempt) bool {
+// weigh tells whether the attempt's agent is a newcomer, and whether it failed in the last hour.
+func (n *Newcomers) weigh(a *attempt) (newcomer, failed bool) {
 	if n == nil || a.claim.Succeeded {
-		return false
+		return false, false
 	}
-	at, ok := n.succeeded.Get(a.claim.Agent())
-	return !ok || n.now().Sub(at) >= store.RecentSuccess
+	last, known := n.latest.Get(a.claim.Agent())
+	known = known && n.now().Sub(last.at) < store.RecentSuccess
+	return !known || !last.ok, known && !last.ok
 }
 
 // acquireSlot takes a newcomer's slot for the attempt.
 func (n *Newcomers) acquireSlot(ctx context.Context, a *attempt) error {
-	if !n.bounds(a) {
+	newcomer, failed := n.weigh(a)
+	if !newcomer {
 		return nil
 	}
-	return n.acquire(ctx, a, n.slots, "newcomers", fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
+	if failed {
+		if err := n.acquire(ctx, a, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots"); err != nil {
+			return err
+		}
+	}
+	return n.acquire(ctx, a, n.slots, allNewcomers, fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
 // acquireDomain takes one of the slots of the domain that the attempt of a newcomer is about to ask. A domain that the attempt has a slot of
@@ -103,10 +127,13 @@ func (n *Newcomers) acquireDomain(ctx context.Context, a *attempt, rawURL string
 	if len(a.slots) == 0 || domain == "" { // without a slot of newcomers it is none
 		return nil
 	}
-	return n.acquire(ctx, a, n.domains, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
+	return n.acquire(ctx, a, n.parts, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 }
 
 func (n *Newcomers) acquire(ctx context.Context, a *attempt, from *limits.Limits, what, why string) error {
+	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.of == what }) {
+		return nil
+	}
 	pass, err := from.Enter(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	var refused *limits.RefusedError
 	if errors.As(err, &refused) {
@@ -116,15 +143,16 @@ func (n *Newcomers) acquire(ctx context.Context, a *attempt, from *limits.Limits
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	a.slots = append(a.slots, pass)
+	a.slots = append(a.slots, slot{what, pass})
 	return nil
 }
 
-// leaveSlots gives back what the attempt took as a newcomer's.
-func (a *attempt) leaveSlots(ctx context.Context) {
-	for _, s := range a.slots {
-		s.Leave(ctx, limits.Neutral)
+// leaveSlots gives back what the attempt took as a newcomer's, but the first n.
+func (a *attempt) leaveSlots(ctx context.Context, n int) {
+	for _, s := range a.slots[n:] {
+		s.pass.Leave(ctx, limits.Neutral)
 	}
+	a.slots = a.slots[:n]
 }
 
 // registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address (of IPv6 the /64,

@@ -76,7 +76,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 	if !w.waits(w.enters(ninth, evil(8))) {
 		t.Error("one domain has more than half of the newcomers' slots")
 	}
-	ninth.leaveSlots(t.Context())
+	ninth.leaveSlots(t.Context(), 0)
 	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
 	if !w.waits(w.enters(w.attempt(101), "https://z.example/mcp")) {
 		t.Error("newcomers have more than half of the slots")
@@ -85,7 +85,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 	// An agent that succeeded is none, wherever it is: as its claim says, or as this process knows already.
 	known := w.attempt(102)
 	known.claim.Succeeded = true
-	w.noteSuccess(w.attempt(103).claim.Agent())
+	w.noteOutcome(w.attempt(103).claim.Agent(), true)
 	for _, a := range []*attempt{known, w.attempt(103)} {
 		if err := w.enters(a, evil(0)); err != nil || len(a.slots) > 0 {
 			t.Errorf("an agent that succeeded waits: %v, %d slots", err, len(a.slots))
@@ -98,13 +98,67 @@ func TestNewcomersShareSlots(t *testing.T) {
 
 	// What is given back is another's, and giving back twice is giving back once.
 	for range 2 {
-		held[0].leaveSlots(t.Context())
+		held[0].leaveSlots(t.Context(), 0)
 	}
 	if err := w.enters(w.attempt(104), evil(9)); err != nil {
 		t.Errorf("after a slot was given back: %v", err)
 	}
 	if !w.waits(w.enters(w.attempt(105), "https://z.example/mcp")) {
 		t.Error("one slot was given back twice")
+	}
+}
+
+// TestNewcomersThatFailed: agents that failed have half of the newcomers' half, so that who is not known yet finds a slot; one success, and
+// an agent is none of them.
+func TestNewcomersThatFailed(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 32)
+	enter := func(agent int64) error {
+		return w.enters(w.attempt(agent), fmt.Sprintf("https://x%d-example.com/mcp", agent))
+	}
+	for agent := range int64(64) {
+		w.noteOutcome(w.attempt(agent).claim.Agent(), false)
+	}
+	for agent := range int64(64) {
+		if err := enter(agent); (agent >= 8) != w.waits(err) {
+			t.Fatalf("agent %d, which failed: %v", agent, err)
+		}
+	}
+	for agent := int64(100); agent < 108; agent++ {
+		if err := enter(agent); err != nil {
+			t.Fatalf("an agent that nobody knows: %v", err)
+		}
+	}
+	if !w.waits(enter(108)) {
+		t.Error("newcomers have more than half of the slots")
+	}
+	w.noteOutcome(w.attempt(63).claim.Agent(), true)
+	if err := enter(63); err != nil {
+		t.Errorf("an agent that succeeded since: %v", err)
+	}
+}
+
+// TestFileDomainIsGivenBack: the domain of a feedback's file is asked for no longer than the file takes, and the endpoint's own stays held.
+func TestFileDomainIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 4) // one slot for a domain
+	a := w.attempt(1)
+	if err := w.enters(a, "https://a.example/mcp"); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"https://victim.example/robots.txt", "https://files.a.example/7.json"} {
+		held := len(a.slots)
+		if err := w.acquireDomain(t.Context(), a, file); err != nil {
+			t.Fatal(err)
+		}
+		a.leaveSlots(t.Context(), held)
+	}
+	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
+		t.Error(err)
+	}
+	b := w.attempt(3)
+	if !w.waits(w.acquire(t.Context(), b, w.parts, "a.example", "")) {
+		t.Error("the endpoint's domain was given back with the file's")
 	}
 }
 
@@ -120,7 +174,7 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 	if !w.waits(w.enters(w.attempt(2), "https://b.example/mcp")) {
 		t.Error("there were two slots")
 	}
-	a.leaveSlots(t.Context())
+	a.leaveSlots(t.Context(), 0)
 	if err := w.enters(w.attempt(2), "https://a.example/mcp"); err != nil {
 		t.Error(err)
 	}
@@ -140,7 +194,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.clock = w.clock.Add(2 * time.Second)
-	took.leaveSlots(t.Context())
+	took.leaveSlots(t.Context(), 0)
 	for i := range int64(4) {
 		if err := w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)); err != nil {
 			t.Fatal(err)

@@ -209,7 +209,7 @@ func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, 
 		}
 		cancel()
 	}
-	defer a.leaveSlots(ctx) // the record is part of what a slot is for
+	defer a.leaveSlots(ctx, 0) // the record is part of what a slot is for
 	return p.record(ctx, a, err)
 }
 
@@ -278,7 +278,7 @@ type attempt struct {
 	// withheld is a token for the target's origin that is not for the target; nil: there is none.
 	withheld *store.Token
 	place    Place     // at the origin
-	slots    []Place   // among the newcomers
+	slots    []slot    // among the newcomers
 	offered  time.Time // when the tools in out were listed
 	out      store.Outcome
 }

@@ -87,7 +87,7 @@ func (a *attempt) nextStep(v retry.Verdict) string {
 func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	if failure == nil {
 		a.out.Status, a.out.AgentOK = store.Delivered, true
-		p.Newcomers.noteSuccess(a.claim.Agent())
+		p.Newcomers.noteOutcome(a.claim.Agent(), true)
 		return retry.Verdict{}
 	}
 	v := retry.Classify(failure)
@@ -110,6 +110,9 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 	a.out.Reason, a.out.Error, a.out.Free = string(v.Reason), v.Text, v.Free
 	a.out.Moved = v.Moved && a.job.Action.ResolveEndpoint && !a.target.Listed
 	a.out.KeepLine = v.Limited()
+	if v.AgentFault {
+		p.Newcomers.noteOutcome(a.claim.Agent(), false)
+	}
 	if v.AgentFault && a.out.Stage != "fetch" { // the feedback's file is its client's affair
 		a.out.AgentError = v.Text
 	}
