@@ -22,8 +22,9 @@ import (
 // down and at least one, from the claim to the record of an attempt: as many silent agents as there are slots do not stop those that
 // answer. One registrable domain has at most half of that half, for the agent's endpoint and for the feedback's file; while an agent is
 // being resolved it is not known which domain that will be. Those that failed in the last hour have at most half of that half too, so that who
-// is not known yet does not wait behind them. Who finds no slot free does not wait in one: its delivery comes back when
-// its turn is expected, by the mean time that the attempts of newcomers take.
+// is not known yet does not wait behind them. Who finds no slot free waits for one
+// a moment, where attempts take no longer than that; else its delivery comes back when its turn is expected, by the mean time that the
+// attempts of newcomers take.
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
@@ -55,6 +56,9 @@ const (
 	failedNewcomers = "newcomers that failed"
 	// maxLatest bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
 	maxLatest = 4096
+	// briefWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
+	// put off costs a claim and a record. While theirs hang nobody waits.
+	briefWait = 200 * time.Millisecond
 	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
 	longestAttempt = 24 * time.Hour
 )
@@ -66,7 +70,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	}
 	share := max(1, slots/newcomersPart)
 	bound := func(n int) (*limits.Limits, error) {
-		return limits.New(limits.Config{Inflight: n, Rate: 1e6, Room: -1, Hold: longestAttempt, Logger: logger, Now: now})
+		return limits.New(limits.Config{Inflight: n, Rate: 1e6, Room: slots, Patience: briefWait, Hold: longestAttempt, Logger: logger, Now: now})
 	}
 	all, err := bound(share)
 	if err != nil {

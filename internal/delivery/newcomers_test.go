@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/big"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -35,6 +36,7 @@ func (w *newcomerWorld) attempt(agent int64) *attempt {
 
 // enters takes a slot, and one of url's domain.
 func (w *newcomerWorld) enters(a *attempt, url string) error {
+	w.clock = w.clock.Add(time.Second) // what is held has been for longer than it is worth waiting
 	if err := w.acquireSlot(w.Context(), a); err != nil {
 		return err
 	}
@@ -184,6 +186,31 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 	}
 }
 
+// TestNewcomersWaitAMoment: where attempts are short, who finds no slot gets the next one that is given back: a backlog of agents that nobody
+// knows is not put off again and again.
+func TestNewcomersWaitAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := must(NewNewcomers(2, nil, nil))
+		defer n.Close()
+		w := &newcomerWorld{T: t, Newcomers: n}
+		first, second := w.attempt(1), w.attempt(2)
+		if err := n.acquireSlot(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		entered := make(chan error, 1)
+		go func() { entered <- n.acquireSlot(t.Context(), second) }()
+		synctest.Wait() // it waits
+		first.leaveSlots(t.Context(), 0)
+		if err := <-entered; err != nil {
+			t.Error(err)
+		}
+		if third := n.acquireSlot(t.Context(), w.attempt(3)); !w.waits(third) {
+			t.Error("there are two slots")
+		}
+	})
+}
+
 // TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
 // once and not again and again.
 func TestNewcomersComeBackInTurn(t *testing.T) {
@@ -200,9 +227,10 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(100) {
-		v := retry.Classify(w.enters(w.attempt(10+i), "https://c.example"))
+		v := retry.Classify(w.acquireSlot(t.Context(), w.attempt(10+i)))
 		if want := last + 2*time.Second/4; i > 0 && v.Pause != want {
 			t.Fatalf("number %d comes back in %s, want %s", i, v.Pause, want)
 		}
