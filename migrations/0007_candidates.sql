@@ -1,5 +1,5 @@
--- Jobs that name the same event as a delivery which waits to be called, at another position on the chain. They stand in line: when the chain
--- does not show the event where the delivery's job says, the next one takes its place (DESIGN §3, "Key"). Their number is not bounded: each
+-- Jobs of the same key as a delivery which waits to be called, with another content or position on the chain. They stand in line: when the
+-- chain does not show the event as the delivery's job says, the next one takes its place (DESIGN §3, "Key"). Their number is not bounded: each
 -- costs what a delivery of its own costs, and where only so many found room, whoever fills it first would keep the right one out.
 --
 -- Additive: a worker of the version before goes on working beside it, on the same rows. It does not know the line, so what it rejects
@@ -17,18 +17,21 @@ CREATE TABLE IF NOT EXISTS herald.candidates (
     delivery_id       uuid          NOT NULL,
     rank              bigint        NOT NULL,               -- order of arrival
     transaction_hash  text          NOT NULL,               -- empty: the job names none
-    position          bytea         NOT NULL,               -- sum of where the job says that the event is
+    event             bytea         NOT NULL,               -- sum of what the job says that the event is, and where
     action            bytea         NOT NULL,               -- sum of how it says to deliver
     identity_registry text          NOT NULL,
+    agent_id          numeric(78,0) NOT NULL,
+    order_key         text          NOT NULL,
     order_seq         numeric(20,0) NOT NULL,
     job               jsonb         NOT NULL,
     secret_headers    bytea,                                -- as in deliveries
     due               timestamptz   NOT NULL DEFAULT now(), -- when it is worth looking at (again)
     created_at        timestamptz   NOT NULL DEFAULT now(),
     PRIMARY KEY (delivery_id, rank),
-    UNIQUE (delivery_id, position)
+    UNIQUE (delivery_id, event)
 );
-CREATE INDEX IF NOT EXISTS candidates_due ON herald.candidates (delivery_id, due, rank);
+CREATE INDEX IF NOT EXISTS candidates_due ON herald.candidates (delivery_id, (transaction_hash = ''), due, rank);
+CREATE INDEX IF NOT EXISTS candidates_action ON herald.candidates (delivery_id, action);
 CREATE INDEX IF NOT EXISTS candidates_transaction ON herald.candidates (delivery_id, transaction_hash, rank);
 
 SET lock_timeout = 0;

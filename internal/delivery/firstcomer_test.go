@@ -28,8 +28,13 @@ func TestFirstComer(t *testing.T) {
 	victim, thief := newAgent(t), newAgent(t)
 	agent := w.register(at(victim.URL))
 	w.serve(w.newWorker())
+	nothing := map[string]any{}
 	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
 	later := repositioned(nowhere, map[string]any{"blockNumber": 900, "blockHash": nil}) // the chain is young
+	forged := func(p map[string]any) map[string]any { return repositioned(p, map[string]any{"value": "1"}) }
+	bare := func(block int) map[string]any {
+		return map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": block}
+	}
 	for name, c := range map[string]struct {
 		first  []map[string]any // positions, each with the thief's action if it has the honest one's event
 		honest bool             // the thief leaves the action as it is
@@ -42,6 +47,15 @@ func TestFirstComer(t *testing.T) {
 		"a flood of what is refuted":  {flood(40, nowhere), false, store.Conflict},
 		"a flood of what is to come":  {flood(20, later), false, store.Conflict},
 		"a flood with the own action": {flood(20, nowhere), true, store.Known},
+		"no transaction, to come":     {[]map[string]any{bare(900), bare(910), bare(920), bare(930)}, false, store.Conflict},
+
+		"another content":                         {[]map[string]any{forged(nothing)}, false, store.Conflict},
+		"another content, same action":            {[]map[string]any{forged(nothing)}, true, store.Conflict},
+		"another content, to come":                {[]map[string]any{forged(later)}, false, store.Conflict},
+		"another content, no transaction":         {[]map[string]any{forged(bare(900))}, false, store.Conflict},
+		"another content there, behind another":   {[]map[string]any{nowhere, forged(nothing)}, false, store.Conflict},
+		"a flood of another content there":        {[]map[string]any{later, forged(nothing), forged(later), forged(bare(900))}, false, store.Conflict},
+		"another content of the first, then more": {append([]map[string]any{forged(bare(900))}, flood(10, forged(later))...), false, store.Conflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := *w
@@ -58,7 +72,8 @@ func TestFirstComer(t *testing.T) {
 			}
 			answers := w.submit(append(jobs, j)...)
 			last := answers[len(answers)-1]
-			if answers[0].Verdict != store.Accepted || last.Verdict != c.want || c.want == store.Conflict && last.Path != "action" {
+			path := map[bool]string{true: "value", false: "action"}[c.first[0]["value"] != nil]
+			if answers[0].Verdict != store.Accepted || last.Verdict != c.want || c.want == store.Conflict && last.Path != path {
 				t.Fatalf("first %+v, honest %+v", answers[0], last)
 			}
 			w.until(last.ID, store.Delivered)

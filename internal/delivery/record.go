@@ -42,7 +42,7 @@ func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 	}
 	if err == nil && rec.Succeeded {
 		a.out.Status, a.out.Delay = store.Queued, 0
-		v.Text += "; another position of the event was enqueued too, and is looked at next"
+		v.Text += "; another job of the event was enqueued too, and is looked at next"
 	}
 	p.trace(a, "record", string(a.out.Status), err, began)
 	p.tell(a, v, rec, err)

@@ -7,14 +7,18 @@ import (
 	"math/big"
 )
 
-// Sum tells two positions, or two actions, apart.
+// Sum tells two events, or two actions, apart.
 type Sum [sha256.Size]byte
 
-// PositionSum is of where the job says that its event is: block, transaction, log, time, and the identity registry, which no event names
-// either. Jobs of one event that differ in it cannot all be right.
-func (j Job) PositionSum() Sum {
-	return sha256.Sum256(fmt.Appendf(nil, "%s|%d|%s|%s|%s|%d", lower(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
-		j.TransactionHash.Hex(), j.logIndex(), j.Timestamp))
+// EventSum is of all that the chain decides about: the event's content, and where the job says that it is (block, transaction, log, and the
+// identity registry, which no event names). Jobs of one key that differ in it cannot all be right. The time is left out: it refutes no job,
+// the agent is told the chain's, and so one position cannot be spelled in a thousand ways.
+func (j Job) EventSum() Sum {
+	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lower(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(), j.TransactionHash.Hex(), j.logIndex())
+	for _, f := range j.content() {
+		sum = fmt.Appendf(sum, "|%q", fmt.Sprint(f.value))
+	}
+	return sha256.Sum256(sum)
 }
 
 // ActionSum is of how the job says to deliver, but for the headers, which are secret.

@@ -2,10 +2,12 @@ package job
 
 import (
 	"encoding/json"
+	"math/big"
 	"testing"
 )
 
-// What an attacker could change of a job without changing its event is its position or its action; meta is neither.
+// What an attacker could change of a job without changing its key is the event, content or position, or the action. Meta is neither, and
+// nor is the time, which no position differs by.
 func TestSums(t *testing.T) {
 	t.Parallel()
 	const event = `"type":"NewFeedback","chainId":8453,"agentId":"1","clientAddress":"0x1111111111111111111111111111111111111111","feedbackIndex":7,"score":95`
@@ -20,15 +22,15 @@ func TestSums(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(raw, &stored)
 		}
-		if err != nil || stored.ActionSum() != j.ActionSum() || stored.PositionSum() != j.PositionSum() {
+		if err != nil || stored.ActionSum() != j.ActionSum() || stored.EventSum() != j.EventSum() {
 			t.Errorf("%s: storing it changes a sum (%v)", rest, err)
 		}
 		return j
 	}
 	own := func(endpoint string) string { return `,"action":{"resolveEndpoint":false,"endpoint":` + endpoint + `}` }
 	plain := parse("")
-	for _, rest := range []string{`,"meta":{"a":1}`, `,"action":{"toolName":"agent.receiveFeedback"}`, `,"action":{"payloadTemplate":null}`} {
-		if j := parse(rest); j.ActionSum() != plain.ActionSum() || j.PositionSum() != plain.PositionSum() {
+	for _, rest := range []string{`,"meta":{"a":1}`, `,"timestamp":1`, `,"action":{"toolName":"agent.receiveFeedback"}`, `,"action":{"payloadTemplate":null}`} {
+		if j := parse(rest); j.ActionSum() != plain.ActionSum() || j.EventSum() != plain.EventSum() {
 			t.Errorf("%s differs", rest)
 		}
 	}
@@ -43,8 +45,8 @@ func TestSums(t *testing.T) {
 		if other, twice := actions[j.ActionSum()]; twice {
 			t.Errorf("%s and %s are taken for the same action", rest, other)
 		}
-		if actions[j.ActionSum()] = rest; j.PositionSum() != plain.PositionSum() {
-			t.Errorf("%s is taken for another position", rest)
+		if actions[j.ActionSum()] = rest; j.EventSum() != plain.EventSum() {
+			t.Errorf("%s is taken for another event", rest)
 		}
 	}
 	hash := func(name, digit string) string {
@@ -56,17 +58,40 @@ func TestSums(t *testing.T) {
 	}
 	foreign := plain
 	foreign.IdentityRegistry[0]++
-	positions := map[Sum]string{plain.PositionSum(): "", foreign.PositionSum(): "another identity registry"}
-	if len(positions) != 2 {
-		t.Error("another identity registry is the same position")
+	events := map[Sum]string{plain.EventSum(): "", foreign.EventSum(): "another identity registry"}
+	for name, change := range map[string]func(*Job){
+		"agentId":          func(j *Job) { j.AgentID = big.NewInt(2) },
+		"value":            func(j *Job) { j.Value = big.NewInt(-95) },
+		"valueDecimals":    func(j *Job) { j.ValueDecimals++ },
+		"tag1":             func(j *Job) { j.Tag1 = `a"|"b` },
+		"tag2":             func(j *Job) { j.Tag2 = `a"|"b` },
+		"endpoint":         func(j *Job) { j.Endpoint = "b" },
+		"feedbackURI":      func(j *Job) { j.FeedbackURI = "b" },
+		"feedbackHash":     func(j *Job) { j.FeedbackHash[0]++ },
+		"reason":           func(j *Job) { j.Reason = "reorg" },
+		"responseURI":      func(j *Job) { j.ResponseURI = "b" },
+		"responseHash":     func(j *Job) { j.ResponseHash[0]++ },
+		"validatorAddress": func(j *Job) { j.ValidatorAddress[0]++ },
+		"response":         func(j *Job) { j.Response++ },
+		"tag":              func(j *Job) { j.Tag = "b" },
+	} {
+		j := plain
+		change(&j)
+		if field, _ := j.Conflict(plain); field != name || j.EventSum() == plain.EventSum() {
+			t.Errorf("another %s conflicts by %q", name, field)
+		}
+		events[j.EventSum()] = name
 	}
-	for _, rest := range []string{`,"blockNumber":1`, `,"timestamp":1`, `,"logIndex":0`, `,"logIndex":1`, hash("blockHash", "1"), hash("transactionHash", "1"),
+	if len(events) != 16 {
+		t.Errorf("%d of 16 events differ", len(events))
+	}
+	for _, rest := range []string{`,"blockNumber":1`, `,"logIndex":0`, `,"logIndex":1`, hash("blockHash", "1"), hash("transactionHash", "1"),
 		hash("transactionHash", "2")} {
 		j := parse(rest)
-		if other, twice := positions[j.PositionSum()]; twice {
-			t.Errorf("%s and %s are taken for the same position", rest, other)
+		if other, twice := events[j.EventSum()]; twice {
+			t.Errorf("%s and %s are taken for the same event", rest, other)
 		}
-		if positions[j.PositionSum()] = rest; j.ActionSum() != plain.ActionSum() {
+		if events[j.EventSum()] = rest; j.ActionSum() != plain.ActionSum() {
 			t.Errorf("%s is taken for another action", rest)
 		}
 	}

@@ -2,7 +2,6 @@ package job
 
 import (
 	"fmt"
-	"math/big"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -75,36 +74,42 @@ func (j Job) AgentRegistry() string {
 // meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows from the
 // registry that emitted the event, which is in the key. It names the first field that differs.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
-	number := func(n *big.Int) string {
-		if n == nil {
-			return ""
-		}
-		return n.String()
-	}
-	for _, f := range []struct {
-		name string
-		a, b any
-	}{
-		{"agentId", j.agentID(), known.agentID()},
-		{"value", number(j.Value), number(known.Value)},
-		{"valueDecimals", j.ValueDecimals, known.ValueDecimals},
-		{"tag1", j.Tag1, known.Tag1},
-		{"tag2", j.Tag2, known.Tag2},
-		{"endpoint", j.Endpoint, known.Endpoint},
-		{"feedbackURI", j.FeedbackURI, known.FeedbackURI},
-		{"feedbackHash", j.FeedbackHash, known.FeedbackHash},
-		{"reason", j.Reason, known.Reason},
-		{"responseURI", j.ResponseURI, known.ResponseURI},
-		{"responseHash", j.ResponseHash, known.ResponseHash},
-		{"validatorAddress", j.ValidatorAddress, known.ValidatorAddress},
-		{"response", j.Response, known.Response},
-		{"tag", j.Tag, known.Tag},
-	} {
-		if f.a != f.b {
+	other := known.content()
+	for i, f := range j.content() {
+		if f.value != other[i].value {
 			return f.name, true
 		}
 	}
 	return "", false
+}
+
+type contentField struct {
+	name  string
+	value any // comparable
+}
+
+// content is what the event itself says, in one order for all jobs.
+func (j Job) content() []contentField {
+	value := ""
+	if j.Value != nil {
+		value = j.Value.String()
+	}
+	return []contentField{
+		{"agentId", j.agentID()},
+		{"value", value},
+		{"valueDecimals", j.ValueDecimals},
+		{"tag1", j.Tag1},
+		{"tag2", j.Tag2},
+		{"endpoint", j.Endpoint},
+		{"feedbackURI", j.FeedbackURI},
+		{"feedbackHash", j.FeedbackHash},
+		{"reason", j.Reason},
+		{"responseURI", j.ResponseURI},
+		{"responseHash", j.ResponseHash},
+		{"validatorAddress", j.ValidatorAddress},
+		{"response", j.Response},
+		{"tag", j.Tag},
+	}
 }
 
 // Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished one; how

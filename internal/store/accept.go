@@ -378,13 +378,9 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, line
 		if err := json.Unmarshal(a.raw, &brought); err != nil {
 			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 		}
-		field, differs := brought.Conflict(known)
+		_, differs := brought.Conflict(known)
 		if differs && (vanished || notFound || invalid) {
 			return s.displace(ctx, tx, a, h, lines)
-		}
-		if differs {
-			out.Verdict, out.Field = Conflict, field
-			return out, nil
 		}
 		if !vanished && !notFound || h.called {
 			return s.compareDelivery(ctx, tx, a, h, brought, known, out)

@@ -12,19 +12,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// compareDelivery answers a job whose event is that of a delivery. The first comer's action stands, unless the chain refutes where it says that
-// the event is: a job that names another position joins the line behind the delivery, while that can still be called with another job.
+// compareDelivery answers a job whose key is that of a delivery. The first comer's job stands, unless the chain refutes it: a job that says
+// another content or position joins the line behind the delivery, while that can still be called with another job, whatever is answered.
 // Intakes have no chain to ask, so whatever stands before this job with another action makes it a conflict, and never silently known.
 func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, out Acceptance) (Acceptance, error) {
+	field, differs := brought.Conflict(known)
 	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
-	if !h.status.Final() && !h.called && brought.PositionSum() != known.PositionSum() {
+	if !h.status.Final() && !h.called && brought.EventSum() != known.EventSum() {
 		others, err := s.joinCandidates(ctx, tx, a, h, brought)
 		if err != nil {
 			return out, err
 		}
 		contested = contested || others
 	}
-	if contested {
+	switch {
+	case differs:
+		out.Verdict, out.Field = Conflict, field
+	case contested:
 		out.Verdict, out.Field = Conflict, "action"
 	}
 	return out, nil
@@ -45,12 +49,12 @@ func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		err = errMoved
 	}
 	if err == nil {
-		position, action := j.PositionSum(), actionSum(j, a.SealedHeaders)
-		err = tx.QueryRow(ctx, s.sql.candidate, h.id, transactionOf(j), position[:], action[:], a.agent.Registry, fmt.Sprint(j.OrderSeq()), a.raw,
-			a.SealedHeaders).Scan(&contested)
+		event, action := j.EventSum(), actionSum(j, a.SealedHeaders)
+		err = tx.QueryRow(ctx, s.sql.candidate, h.id, transactionOf(j), event[:], action[:], a.agent.Registry, a.agent.ID, j.OrderKey(),
+			fmt.Sprint(j.OrderSeq()), a.raw, a.SealedHeaders).Scan(&contested)
 	}
 	if err != nil {
-		return false, fmt.Errorf("keep another position of %s: %w", a.key, err)
+		return false, fmt.Errorf("keep another job of %s: %w", a.key, err)
 	}
 	return contested, nil
 }
@@ -74,8 +78,8 @@ func transactionOf(j job.Job) string {
 
 // queueSucceed queues what lets the next in line take over from the claim's job, after its outcome is recorded.
 func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
-	position, action := c.Job.PositionSum(), actionSum(c.Job, c.SealedHeaders)
-	b.Queue(s.sql.succeed, c.ID, c.No, c.rank, transactionOf(c.Job), position[:], action[:])
+	event, action := c.Job.EventSum(), actionSum(c.Job, c.SealedHeaders)
+	b.Queue(s.sql.succeed, c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
 }
 
 // readSucceeded reads the answer to queueSucceed; next is until when the delivery waits, nil: it does not.
@@ -87,7 +91,7 @@ func readSucceeded(res pgx.BatchResults, next *time.Time) (bool, *time.Time, err
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, next, nil
 	case err != nil:
-		return false, next, fmt.Errorf("let the next position take over: %w", err)
+		return false, next, fmt.Errorf("let the next job take over: %w", err)
 	}
 	return true, due, nil
 }

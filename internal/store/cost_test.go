@@ -151,7 +151,7 @@ func TestPlans(t *testing.T) {
 		"known":           {q.known, `'{k}'`},
 		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1, '0xaa'`},
 		"lock_known":      {q.lockKnown, id + `, 'k', '{}'`},
-		"candidate":       {q.candidate, id + `, '', '', '', '0xaa', '1', '{}', NULL`},
+		"candidate":       {q.candidate, id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
 		"succeed":         {q.succeed, id + `, 1, 0, '', '', ''`},
 		"displace":        {q.displace, id + `, 'k'`},
 		"backlog":         {q.backlog, `8, 500`},
