@@ -121,7 +121,7 @@ func TestPlans(t *testing.T) {
 	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
 	const agents = `'{8453}', '{0xaa}', '{7}'`
 	for name, st := range map[string]struct{ sql, args string }{
-		"claim":         {q.claim, id + `, 1, '2 min', '1 s'`},
+		"claim":         {q.claim, id + `, 1, '2 min', '1 s', '1 hour'`},
 		"lock_agent_of": {q.lockAgentOf, id},
 		"unfinished":    {q.unfinished, id},
 		"yield":         {q.yield, id + `, 1, '1 s', 8`},
