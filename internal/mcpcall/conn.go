@@ -53,7 +53,7 @@ type conn struct {
 
 	// Guarded by Pool.mu.
 	held     int64 // sum of what hold was told
-	counted  bool  // in Pool.held
+	counted  bool  // in Pool.held while nobody uses it
 	inflight int
 	uses     int // how often it was acquired
 	retired  bool

@@ -45,6 +45,7 @@ func (p *Pool) checkDue() {
 		}
 		c.suspect.Store(false) // this check clears it up
 		c.checked, c.checking = now, true
+		p.held -= c.heldIdle()
 		c.inflight++
 		p.checks++
 		p.wg.Add(1)

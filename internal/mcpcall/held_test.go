@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,6 +97,51 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLargeClientsInUse: what a client in use holds has no other one dropped.
+func TestLargeClientsInUse(t *testing.T) {
+	t.Parallel()
+	honest, lists := heldAgents(t, `{"tools":[{"name":"tool0","inputSchema":{"type":"object"}}]}`)
+	called, answer := make(chan struct{}), make(chan struct{})
+	large := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		switch method {
+		case "tools/list":
+			reply(w, id, `{"tools":[{"name":"tool0","inputSchema":{"title":"`+strings.Repeat("x", 100<<10)+`"}}]}`)
+		case "tools/call":
+			close(called)
+			<-answer
+			reply(w, id, `{"content":[]}`)
+		default:
+			return false
+		}
+		return true
+	}}).URL
+	p := newPool(t, func(c *Config) { c.MaxHeldBytes = 64 << 10; c.RelistAfter = time.Hour })
+	list := func(url string) {
+		t.Helper()
+		if _, err := p.Tools(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
+			t.Error(err)
+		}
+	}
+	list(honest)
+	var done sync.WaitGroup
+	done.Go(func() {
+		_, _ = p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
+	})
+	<-called
+	list(large)
+	list(honest)
+	close(answer)
+	done.Wait()
+	if n := lists.Load(); n != 1 {
+		t.Errorf("%d lists were asked for: the client of the small one was dropped", n)
+	}
+	eventually(t, "the large client to be dropped when nobody uses it", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.slots) == 1 && p.held < p.cfg.MaxHeldBytes
+	})
 }
 
 // TestPoolHoldsSoManyEvents is the same for event streams that begin an event and never end it.

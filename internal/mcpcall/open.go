@@ -97,10 +97,9 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	default:
 		s.conn = c
 		s.modern = &c.modern
-		if c.counted = c.proc == nil; c.counted { // commands are the operator's, and few
-			p.held += c.held
-			p.makeRoom()
-		}
+		c.counted = c.proc == nil // commands are the operator's, and few
+		p.held += c.heldIdle()
+		p.makeRoom()
 		p.cfg.Logger.Debug("connected to an agent", "endpoint", ep.place(), "protocol", c.protocol, "server", c.server.Name)
 	}
 	close(o.done)

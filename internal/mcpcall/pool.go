@@ -35,7 +35,7 @@ type Pool struct {
 	closed  bool
 	closing chan struct{} // closed with closed
 	slots   map[[sha256.Size]byte]*slot
-	held    int64 // bytes of all clients in slots, see hold
+	held    int64 // bytes of all clients in slots that nobody uses, see hold
 	checks  int   // health checks that run
 }
 
@@ -218,6 +218,7 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 		s.lastUsed = now
 		p.tidy(s, now)
 		if c := s.conn; c != nil {
+			p.held -= c.heldIdle()
 			c.inflight++
 			c.uses++
 			p.mu.Unlock()
@@ -297,15 +298,23 @@ func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	return true
 }
 
-// hold notes that c holds so many bytes more, or less, of what its agent sent. Calls in flight may go beyond the bound; release makes up for it.
+// hold notes that c holds so many bytes more, or less, of what its agent sent. What a client in use holds counts when it is released: else
+// a few large ones would have all others dropped, which cannot make room for them.
 func (p *Pool) hold(c *conn, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.held -= c.heldIdle()
 	c.held += bytes
-	if c.counted {
-		p.held += bytes
-		p.makeRoom()
+	p.held += c.heldIdle()
+	p.makeRoom()
+}
+
+// heldIdle is what the client adds to Pool.held. Pool.mu is held.
+func (c *conn) heldIdle() int64 {
+	if !c.counted || c.inflight > 0 {
+		return 0
 	}
+	return c.held
 }
 
 // makeRoom drops clients until the others hold no more than they may. p.mu is held.
@@ -322,6 +331,7 @@ func (p *Pool) release(c *conn) {
 	if c.retired && c.inflight == 0 {
 		close(c.drained)
 	}
+	p.held += c.heldIdle()
 	p.makeRoom()
 }
 
@@ -333,10 +343,8 @@ func (p *Pool) retire(s *slot) {
 	}
 	s.conn = nil
 	c.retired = true
-	if c.counted {
-		c.counted = false
-		p.held -= c.held
-	}
+	p.held -= c.heldIdle()
+	c.counted = false
 	if c.inflight == 0 {
 		close(c.drained)
 	}
