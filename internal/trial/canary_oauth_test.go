@@ -94,9 +94,9 @@ func (g *granting) newKey(w *canaryWorld) string {
 
 // store has `worker token set` take the client.
 func (g *granting) store(w *canaryWorld, stdin string, flags ...string) {
-	args := append([]string{"token", "set", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.origin(), "--issuer", g.Issuer,
+	args := append([]string{"token", "set", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.AgentURL, "--issuer", g.Issuer,
 		"--resource", g.AgentURL}, flags...)
-	if out := w.run(stdin, args...); !strings.Contains(out, "stored for "+g.origin()) {
+	if out := w.run(stdin, args...); !strings.Contains(out, "stored for "+g.AgentURL) {
 		w.t.Errorf("%s: %s", g.way.name, out)
 	}
 	g.stumbles.Store(true)
@@ -117,7 +117,7 @@ func (w *canaryWorld) logIn(g *granting) (ended error) {
 	g.Register(g.newClient(), "")
 	var out bytes.Buffer
 	p, err := w.start(program{name: "command-login", path: w.programs.worker(), env: w.environment(), stdout: &out,
-		args: []string{"token", "login", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.origin(), "--issuer", g.Issuer, "--resource", g.AgentURL}})
+		args: []string{"token", "login", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.AgentURL, "--issuer", g.Issuer, "--resource", g.AgentURL}})
 	w.must(err)
 	var page string
 	err = Until(w.ctx, pollQuick, "the address to log in at", func() (bool, error) {
@@ -174,7 +174,7 @@ func (w *canaryWorld) refuseCommands(all []*granting) {
 			if strings.HasSuffix(g.way.name, oauthtest.MethodKey) {
 				stdin = g.newKey(w)
 			}
-			w.run(stdin, "token", "set", fmt.Sprintf("8453:%d", g.way.number), "--client-id", "another", "--origin", g.origin(), "--issuer", g.Issuer, "--resource", g.AgentURL)
+			w.run(stdin, "token", "set", fmt.Sprintf("8453:%d", g.way.number), "--client-id", "another", "--origin", g.AgentURL, "--issuer", g.Issuer, "--resource", g.AgentURL)
 		}
 		if g.refused.Load() == before {
 			w.t.Errorf("%s: the command was not refused", g.way.name)

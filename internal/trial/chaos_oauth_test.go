@@ -92,7 +92,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	if !ok {
 		r.must(errors.New("nothing is known of chain 8453"))
 	}
-	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: strings.TrimSuffix(server.AgentURL, "/mcp"),
+	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: strings.TrimSuffix(server.AgentURL, "/mcp"), Path: "/mcp",
 		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: server.Issuer}
 	token.Ciphertext, err = keys.Seal(plain, token.Binding())
 	r.must(err)
