@@ -2,6 +2,7 @@ package decode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/semaphore"
@@ -27,15 +28,18 @@ func NewBudget(size int64) *Budget {
 	return &Budget{size: size, free: semaphore.NewWeighted(size)}
 }
 
+// ErrBusy: other documents were being decoded for as long as the context let this one wait. Whoever sent the document is not to blame.
+var ErrBusy = errors.New("waiting for other documents to be decoded")
+
 // Acquire waits until n bytes may be decoded; release gives them back. A document larger than the whole budget takes all of it. The error
-// is the end of ctx.
+// is ErrBusy, with the end of ctx.
 func (b *Budget) Acquire(ctx context.Context, n int) (release func(), err error) {
 	if b == nil || n < freeBytes {
 		return func() {}, nil
 	}
 	weight := min(int64(n), b.size)
 	if err := b.free.Acquire(ctx, weight); err != nil {
-		return nil, fmt.Errorf("waiting for other documents to be decoded: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
 	}
 	return func() { b.free.Release(weight) }, nil
 }

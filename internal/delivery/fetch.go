@@ -101,7 +101,7 @@ type examined struct {
 func (p *Pipeline) examine(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examined, error) {
 	release, err := p.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
-		return examined{}, &ipfs.UnavailableError{URI: "the file", Err: err}
+		return examined{}, err
 	}
 	defer release()
 	return examined{erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()), disagreements(j, doc.Bytes), content(doc)}, nil

@@ -17,8 +17,9 @@ import (
 	"github.com/agentherald/herald/internal/decode"
 )
 
-// maxCanonicalBytes bounds a file that is brought into a canonical form. One beyond it, or beyond decode.Modest, has the verdict mismatch.
-const maxCanonicalBytes = 2 << 20
+// maxCanonicalBytes bounds a file that is brought into a canonical form, as sorting its names costs time. Of one beyond it, or beyond
+// decode.Modest, only the exact bytes count.
+const maxCanonicalBytes = 256 << 10
 
 // canonicalVerdict tries the forms of a JSON document that writers hash instead of the bytes they publish. A document that
 // says more than such a form commits to is a Mismatch: whoever serves the file could have added it.

@@ -85,6 +85,21 @@ func TestVerifyHashVectors(t *testing.T) {
 	}
 }
 
+// TestLargeFilesCountByTheirBytes: what takes a second to sort is not brought into another form; its exact bytes are hashed at any size.
+func TestLargeFilesCountByTheirBytes(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]Verdict{200 << 10: JCS, 300 << 10: Mismatch} {
+		canonical := []byte(`{"a":"` + strings.Repeat("x", size) + `"}`)
+		spaced := append([]byte(" "), canonical...)
+		if got := VerifyHash(spaced, crypto.Keccak256Hash(canonical), true); got != want {
+			t.Errorf("another form of %d bytes: %s, want %s", size, got, want)
+		}
+		if got := VerifyHash(spaced, crypto.Keccak256Hash(spaced), true); got != Raw {
+			t.Errorf("its exact %d bytes: %s", size, got)
+		}
+	}
+}
+
 // The expected texts were printed by Node 20 and Python 3.
 func TestCanonicalForms(t *testing.T) {
 	t.Parallel()

@@ -322,7 +322,7 @@ func (c *conn) page(ctx context.Context, cursor string) (toolPage, error) {
 	}
 	release, err := c.cfg.Decoding.Acquire(ctx, len(s.result))
 	if err != nil {
-		return toolPage{}, &CallError{Stage: StageList, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
+		return toolPage{}, &CallError{Stage: StageList, Err: err} // no Timeout: the agent did answer
 	}
 	defer release()
 	page, readErr := readTools(s.result, c.mirrors())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -99,7 +100,7 @@ func reasonOf(err error, v *Verdict) Reason {
 		v.AgentFault = true
 		return r
 	}
-	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofResolver, ofChain, ofMCP, ofContent, ofOAuth, ofStore} {
+	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofDecoding, ofResolver, ofChain, ofMCP, ofContent, ofOAuth, ofStore} {
 		if r, ok := of(err, v); ok {
 			return r
 		}
@@ -124,6 +125,11 @@ func ofPipeline(err error, v *Verdict) (Reason, bool) {
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
+}
+
+// ofDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it waits then goes by its age.
+func ofDecoding(err error, _ *Verdict) (Reason, bool) {
+	return AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
 func ofResolver(err error, v *Verdict) (Reason, bool) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -34,6 +35,7 @@ func TestClassify(t *testing.T) {
 	t.Parallel()
 	const list, open = mcpcall.StageList, mcpcall.StageOpen
 	blocked := &netguard.BlockedError{Address: "10.0.0.1:443"}
+	noTurn := fmt.Errorf("%w: %w", decode.ErrBusy, context.DeadlineExceeded)
 	for name, c := range map[string]struct {
 		err   error
 		want  Reason
@@ -94,6 +96,8 @@ func TestClassify(t *testing.T) {
 		"hash":                    {Fail(HashMismatch, "no"), HashMismatch, Reject, false, false},
 		"connection refused":      {call(mcpcall.CallError{Stage: open}), ConnectFailed, Wait, false, true},
 		"TLS":                     {call(mcpcall.CallError{}), ConnectFailed, Wait, false, true},
+		"no turn to decode":       {call(mcpcall.CallError{Stage: list, Timeout: true, Err: noTurn}), AgentBusy, Wait, true, false},
+		"none for a file":         {fmt.Errorf("feedback file: %w", &ipfs.UnavailableError{Err: noTurn}), AgentBusy, Wait, true, false},
 		"pool full":               {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrBusy}), AgentBusy, Wait, true, false},
 		"pool closed":             {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrClosed}), InternalError, Wait, false, false},
 		"session gone":            {call(mcpcall.CallError{Err: mcpcall.ErrSessionGone}), ConnectFailed, Wait, false, true},
