@@ -3,6 +3,7 @@ package delivery
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -33,11 +34,11 @@ func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
 
 // recompose fits the arguments to what the agent offers now, after it refused them, and tells whether that makes a difference.
 func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err error) {
-	tool, sent := a.tool.Name, a.out.Arguments
+	tool, sent := a.tool.Name, a.sent
 	if err := p.fit(ctx, a, true); err != nil {
 		return false, p.noTool(a, err)
 	}
-	return a.tool.Name != tool || !bytes.Equal(a.out.Arguments, sent), nil
+	return a.tool.Name != tool || a.sent != sent, nil
 }
 
 // noTool gives errNoTool its reason.
@@ -75,9 +76,39 @@ func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	a.tool, a.args, a.cleaned = tool, f.Arguments, f.Cleaned
-	a.out.ToolName, a.out.Arguments = tool.Name, f.Sent
+	if err := p.reserveArguments(a, len(f.Sent)); err != nil {
+		return err
+	}
+	a.tool, a.args, a.sent, a.cleaned = tool, f.Arguments, sha256.Sum256(f.Sent), f.Cleaned
+	a.out.ToolName, a.out.Arguments = tool.Name, store.KeepSide(f.Sent) // the rest would be held for as long as the agent takes
 	return nil
+}
+
+// smallArguments are sent without asking, so that honest agents do not wait behind large ones.
+const smallArguments = 64 << 10
+
+// reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt off: the agent decides
+// how long they are held.
+func (p *Pipeline) reserveArguments(a *attempt, size int) error {
+	p.releaseArguments(a) // of those that these replace
+	if size <= smallArguments {
+		return nil
+	}
+	share := min(2*int64(size), p.MaxArgumentBytes) // the arguments themselves, and the request that is made of them
+	if !p.arguments.TryAcquire(share) {
+		return retry.Pause(retry.AgentBusy, 0, fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
+	}
+	a.reserved = share
+	return nil
+}
+
+// releaseArguments lets go of the arguments, and gives back their share.
+func (p *Pipeline) releaseArguments(a *attempt) {
+	a.args = nil
+	if a.reserved > 0 {
+		p.arguments.Release(a.reserved)
+		a.reserved = 0
+	}
 }
 
 // fitArguments fits the arguments to a tool when their turn comes. What is decoded at worst is the tool's schema, and the file in every place

@@ -3,6 +3,7 @@ package delivery
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/semaphore"
 )
 
 // Ledger is the store as a delivery needs it.
@@ -103,6 +105,8 @@ type Config struct {
 	RecordTimeout, RecordPause time.Duration
 	// Decoding bounds the documents that are decoded at a time, in the whole process; nil: not bounded.
 	Decoding *decode.Budget
+	// MaxArgumentBytes bounds what calls in flight hold of arguments, in the whole process; small ones are not counted. Default 64 MiB.
+	MaxArgumentBytes int64
 	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
 
@@ -131,6 +135,8 @@ type Pipeline struct {
 	told  *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
 	waits *waitSummary
 
+	arguments *semaphore.Weighted // bytes of them in flight
+
 	resultWarned atomic.Int64 // when ignoreResult warned last, in ns
 }
 
@@ -154,6 +160,9 @@ func New(cfg Config) (*Pipeline, error) {
 	if cfg.FetchLimit <= 0 {
 		cfg.FetchLimit = 2 << 20
 	}
+	if cfg.MaxArgumentBytes <= 0 {
+		cfg.MaxArgumentBytes = 64 << 20
+	}
 	setDefault(&cfg.RecallPatience, 10*time.Second)
 	setDefault(&cfg.RecordTimeout, 5*time.Second)
 	setDefault(&cfg.RecordPause, 2*time.Second)
@@ -170,7 +179,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	return &Pipeline{Config: cfg, told: told, waits: newWaitSummary()}, nil
+	return &Pipeline{Config: cfg, told: told, waits: newWaitSummary(), arguments: semaphore.NewWeighted(cfg.MaxArgumentBytes)}, nil
 }
 
 // claimTimeout bounds the claim: one statement, or the database is in trouble.
@@ -208,6 +217,8 @@ func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, 
 			err = p.attempt(run, a)
 		}
 		cancel()
+		a.file.Content = nil // recording may take long
+		p.releaseArguments(a)
 	}
 	defer a.leaveSlots(ctx, 0) // the record is part of what a slot is for
 	return p.record(ctx, a, err)
@@ -263,21 +274,23 @@ type attempt struct {
 	tool    mcpcall.Tool
 	tools   []mcpcall.Tool // that the agent offers, when it was asked
 	args    map[string]any
-	cleaned bool         // control characters were taken out of what the agent receives
-	own     bool         // the credentials are the job's own
-	renewed bool         // the access token was renewed because the agent refused it
-	narrow  bool         // the agent wants an access token with more scope, which could not be had or did not help
-	oauth   bool         // the agent wants OAuth, and no credential for that is stored
-	listed  bool         // the servers file has something to say about the agent: server
-	unbound bool         // nothing binds the agent to the endpoint that its registration, or the job, names
-	hurried bool         // the call ran out of less time than it would have had without the job's timeoutMs
-	bare    bool         // out has lost what Postgres would not take
-	kept    bool         // Redis has out, because Postgres did not take it at once
-	away    bool         // it failed because Postgres or Redis was away
-	stored  *store.Token // whose token the target is sent; nil: none that is stored
+	sent    [sha256.Size]byte // of args as JSON
+	cleaned bool              // control characters were taken out of what the agent receives
+	own     bool              // the credentials are the job's own
+	renewed bool              // the access token was renewed because the agent refused it
+	narrow  bool              // the agent wants an access token with more scope, which could not be had or did not help
+	oauth   bool              // the agent wants OAuth, and no credential for that is stored
+	listed  bool              // the servers file has something to say about the agent: server
+	unbound bool              // nothing binds the agent to the endpoint that its registration, or the job, names
+	hurried bool              // the call ran out of less time than it would have had without the job's timeoutMs
+	bare    bool              // out has lost what Postgres would not take
+	kept    bool              // Redis has out, because Postgres did not take it at once
+	away    bool              // it failed because Postgres or Redis was away
+	stored  *store.Token      // whose token the target is sent; nil: none that is stored
 	// withheld is a token for the target's origin that is not for the target; nil: there is none.
 	withheld *store.Token
 	place    Place     // at the origin
+	reserved int64     // bytes for args
 	slots    []slot    // among the newcomers
 	offered  time.Time // when the tools in out were listed
 	out      store.Outcome

@@ -42,7 +42,7 @@ func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.
 	if _, err := p.compose(t.Context(), a); err != nil {
 		t.Fatalf("%s: %v", j.Kind, err)
 	}
-	return a.out.Arguments
+	return asJSON(a.args)
 }
 
 // documented is a schema of docs/tools.

@@ -52,6 +52,9 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 	}
 }
 
+// KeepSide is what is kept of what one side of a call said.
+func KeepSide(raw json.RawMessage) json.RawMessage { return Storable(raw, maxSideBytes) }
+
 // cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not storable JSON.
 func cleanJSON(raw []byte) (json.RawMessage, bool) {
 	suspicious, fits := survey(raw)
