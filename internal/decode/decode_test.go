@@ -30,6 +30,7 @@ func TestModest(t *testing.T) {
 		"a string that ends escaped":   {`["\\",` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth+1), false},
 		"a quote before the next line": {": \"\n" + fill(MaxTokens+1), false},
 		"an escape there":              {": \"\\\n" + fill(MaxTokens+1), false},
+		"closed before it opened":      {":" + strings.Repeat("]", 5000) + "\n" + strings.Repeat("[", MaxDepth+1), false},
 		"one long number":              {strings.Repeat("9", 2<<20), true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (c *Counter) addByte(b byte) {
 		c.depth++
 		c.tokens++
 	case '}', ']':
-		c.depth--
+		c.depth = max(c.depth-1, 0) // brackets in the framing of an event stream let no document be deeper
 		c.tokens++
 	case ' ', '\t', '\r', '\n', ',', ':':
 	default:

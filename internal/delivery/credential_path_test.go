@@ -19,7 +19,8 @@ import (
 // tricks are spellings by which some server takes a path below /victim for /evil, or for nothing that is known here.
 var tricks = []string{"/victim/../evil", "/victim/%2e%2e/evil", "/victim/.%2E/evil", "/victim/%2E./evil", "/victim/..%2fevil", "/victim%2F..%2Fevil",
 	"/victim/..%5cevil", "/victim/%252e%252e/evil", "/victim/..;/evil", "/victim/..%3bx=y/evil", "/victim/;/evil", "/victim//evil", "/victim/./evil",
-	"/victim/.../evil", "/victim/..%20/evil", "/victim/%c0%ae%c0%ae/evil", "/victim/%00/evil", "/./victim/x", "//victim/x", "/x/../victim"}
+	"/victim/.../evil", "/victim/..%20/evil", "/victim/%c0%ae%c0%ae/evil", "/victim/%00/evil", "/victim/..%23/evil",
+	"/victim/..%3f/evil", "/victim/..%3Fx=/evil", "/victim/%ef%bc%8e%ef%bc%8e/evil", "/victim/..%ef%bc%8fevil", "/./victim/x", "//victim/x", "/x/../victim"}
 
 // TestTokensKeepTheirPath: at an origin where many live, a token goes to the path it was stored for and below, whatever is registered.
 func TestTokensKeepTheirPath(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -55,8 +53,9 @@ func CoversPath(stored, path string) bool {
 	return stored == "/" || path == stored || plainPath(path) && strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
 }
 
-// plainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an encoded separator. What
-// follows a semicolon is a parameter to some servers, and dropped.
+// plainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an encoded separator, of
+// queries and fragments too, or what is not ASCII, which some servers fold into dots and slashes. What follows a semicolon is a parameter to
+// some servers, and dropped.
 func plainPath(path string) bool {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i, s := range segments {
@@ -65,8 +64,8 @@ func plainPath(path string) bool {
 		}
 		text, err := url.PathUnescape(s)
 		name, _, _ := strings.Cut(text, ";")
-		if err != nil || !utf8.ValidString(text) || strings.Trim(name, ". ") == "" || strings.ContainsAny(text, `/\%`) ||
-			strings.ContainsFunc(text, unicode.IsControl) {
+		if err != nil || strings.Trim(name, ". ") == "" || strings.ContainsAny(text, `/\%#?`) ||
+			strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return false
 		}
 	}
