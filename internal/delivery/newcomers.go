@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/limits"
@@ -33,6 +34,9 @@ type Newcomers struct {
 	latest *lru.Cache[store.Agent, outcome] // in this process, which knows it before the claims do
 	share  int
 	now    func() time.Time
+
+	mu   sync.Mutex
+	back time.Time // when who was put off last, for a moment, comes back
 }
 
 // outcome is how an agent's latest attempt ended here.
@@ -59,6 +63,10 @@ const (
 	// briefWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
 	// put off costs a claim and a record. While theirs hang nobody waits.
 	briefWait = 200 * time.Millisecond
+	// apart is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
+	// that come back in the same moment would be in everybody's way.
+	apart = 20 * time.Millisecond
+	soon  = 2 * time.Second
 	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
 	longestAttempt = 24 * time.Hour
 )
@@ -141,14 +149,29 @@ func (n *Newcomers) acquire(ctx context.Context, a *attempt, from *limits.Limits
 	pass, err := from.Enter(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	var refused *limits.RefusedError
 	if errors.As(err, &refused) {
-		return retry.Pause(retry.AgentBusy, refused.Wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
-			why, refused.Wait.Round(100*time.Millisecond)))
+		wait := n.spreadWait(refused.Wait)
+		return retry.Pause(retry.AgentBusy, wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
+			why, wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
 	a.slots = append(a.slots, slot{what, pass})
 	return nil
+}
+
+// spreadWait is the wait, or a longer one, of those that shall come back soon.
+func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
+	if wait > soon {
+		return wait // it is by how long attempts take
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.now()
+	if n.back = n.back.Add(apart); n.back.Before(now.Add(wait)) {
+		n.back = now.Add(wait)
+	}
+	return n.back.Sub(now)
 }
 
 // leaveSlots gives back what the attempt took as a newcomer's, but the first n.

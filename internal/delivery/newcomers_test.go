@@ -238,6 +238,24 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	}
 }
 
+// TestNewcomersComeBackApart: as long as nobody knows how long attempts take, those that were put off do not come back all at once.
+func TestNewcomersComeBackApart(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 2)
+	if err := w.enters(w.attempt(1), "https://a.example"); err != nil {
+		t.Fatal(err)
+	}
+	w.clock = w.clock.Add(time.Second)
+	last := time.Duration(0)
+	for i := range int64(500) {
+		v := retry.Classify(w.acquireSlot(t.Context(), w.attempt(2+i)))
+		if i > 0 && v.Pause-last != apart {
+			t.Fatalf("number %d comes back %s after the one before", i, v.Pause-last)
+		}
+		last = v.Pause
+	}
+}
+
 // TestRegistrableDomain: who mints host names, or addresses of a network that is theirs, has no more domains for it.
 func TestRegistrableDomain(t *testing.T) {
 	t.Parallel()

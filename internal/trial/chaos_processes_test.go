@@ -141,7 +141,8 @@ func TestChaosFrozenWorker(t *testing.T) {
 			{what: "late failure, not final", first: hang, second: wait},
 		}
 	)
-	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4*each + 4, Application: "frozen"})
+	// Agents that never answered have half of the slots, and those of one address half of that.
+	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4 * 4 * each, Application: "frozen"})
 	r.must(err)
 	r.must(frozen.Ready(r.within(time.Minute)))
 	all := r.lines(4*each, r.everyone()...)
