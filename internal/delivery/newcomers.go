@@ -65,7 +65,7 @@ const (
 	briefWait = 200 * time.Millisecond
 	// apart is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
 	// that come back in the same moment would be in everybody's way.
-	apart = 20 * time.Millisecond
+	apart = 100 * time.Millisecond
 	soon  = 2 * time.Second
 	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
 	longestAttempt = 24 * time.Hour
