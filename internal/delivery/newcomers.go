@@ -108,8 +108,8 @@ func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	}
 }
 
-// weigh tells whether the attempt's agent is a newcomer, and whether it failed in the last hour.
-func (n *Newcomers) weigh(a *attempt) (newcomer, failed bool) {
+// weighAgent tells whether the attempt's agent is a newcomer, and whether it failed in the last hour.
+func (n *Newcomers) weighAgent(a *attempt) (newcomer, failed bool) {
 	if n == nil || a.claim.Succeeded {
 		return false, false
 	}
@@ -120,16 +120,16 @@ func (n *Newcomers) weigh(a *attempt) (newcomer, failed bool) {
 
 // acquireSlot takes a newcomer's slot for the attempt.
 func (n *Newcomers) acquireSlot(ctx context.Context, a *attempt) error {
-	newcomer, failed := n.weigh(a)
+	newcomer, failed := n.weighAgent(a)
 	if !newcomer {
 		return nil
 	}
 	if failed {
-		if err := n.acquire(ctx, a, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots"); err != nil {
+		if err := n.acquirePlace(ctx, a, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots"); err != nil {
 			return err
 		}
 	}
-	return n.acquire(ctx, a, n.slots, allNewcomers, fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
+	return n.acquirePlace(ctx, a, n.slots, allNewcomers, fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
 // acquireDomain takes one of the slots of the domain that the attempt of a newcomer is about to ask. A domain that the attempt has a slot of
@@ -139,10 +139,10 @@ func (n *Newcomers) acquireDomain(ctx context.Context, a *attempt, rawURL string
 	if len(a.slots) == 0 || domain == "" { // without a slot of newcomers it is none
 		return nil
 	}
-	return n.acquire(ctx, a, n.parts, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
+	return n.acquirePlace(ctx, a, n.parts, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 }
 
-func (n *Newcomers) acquire(ctx context.Context, a *attempt, from *limits.Limits, what, why string) error {
+func (n *Newcomers) acquirePlace(ctx context.Context, a *attempt, from *limits.Limits, what, why string) error {
 	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.of == what }) {
 		return nil
 	}

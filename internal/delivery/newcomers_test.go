@@ -159,7 +159,7 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 	b := w.attempt(3)
-	if !w.waits(w.acquire(t.Context(), b, w.parts, "a.example", "")) {
+	if !w.waits(w.acquirePlace(t.Context(), b, w.parts, "a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}
 }

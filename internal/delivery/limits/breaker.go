@@ -84,9 +84,9 @@ func (e *circuit) failing(r *rules, n int64) bool {
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// share is below how many places an endpoint must hold to take one more while others share its origin: as many as are free. One all of
+// limitShare is below how many places an endpoint must hold to take one more while others share its origin: as many as are free. One all of
 // whose calls failed has one.
-func (e *circuit) share(r *rules, now int64, free int) int {
+func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)
 	}

@@ -87,7 +87,7 @@ func (m *machine) enter(r *rules, now int64, e *circuit, token string, q questio
 	case v.state == opened || v.state == halfOpen && e.probe != "" && sane(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
-	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.share(r, now, free):
+	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
 		v.code = busy
 	case turn > now:
 		v.code, v.wait = throttled, turn-now
