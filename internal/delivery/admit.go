@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -16,13 +16,13 @@ import (
 // Limits bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which each of its
 // endpoints has a share. Each endpoint has a breaker of its own.
 type Limits interface {
-	// Enter takes a place; a *limits.RefusedError says why there is none and when to come back.
-	Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error)
+	// Enter takes a place; a *ratelimit.RefusedError says why there is none and when to come back.
+	Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error)
 }
 
 // Place is a place at an origin, until Leave.
 type Place interface {
-	Leave(ctx context.Context, r limits.Result)
+	Leave(ctx context.Context, r ratelimit.Result)
 }
 
 // admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents that
@@ -53,7 +53,7 @@ const unboundPrefix = "unbound:"
 
 // notAdmitted makes a refused place a free wait.
 func notAdmitted(err error, why string) error {
-	var refused *limits.RefusedError
+	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		return retry.Pause(retry.Reason(refused.Reason), refused.Wait, why+refused.Text) // the same words (DESIGN §4)
 	}
@@ -65,13 +65,13 @@ func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
 	if a.place == nil {
 		return
 	}
-	result := limits.OK
+	result := ratelimit.OK
 	if err != nil {
 		switch v := retry.Classify(err); {
 		case v.Unwell && !a.hurried:
-			result = limits.Failed
+			result = ratelimit.Failed
 		case a.hurried, !v.AgentFault || v.Reason == retry.RateLimited:
-			result = limits.Neutral // it says nothing about whether the endpoint works
+			result = ratelimit.Neutral // it says nothing about whether the endpoint works
 		}
 	}
 	a.place.Leave(context.WithoutCancel(ctx), result)

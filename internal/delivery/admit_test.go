@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
@@ -27,9 +27,9 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	w := newWorld(t)
 
 	// limited makes a worker with limits of its own.
-	limited := func(t *testing.T, w *world, cfg limits.Config) *worker {
+	limited := func(t *testing.T, w *world, cfg ratelimit.Config) *worker {
 		cfg.Hold, cfg.Patience, cfg.Logger = time.Minute, time.Millisecond, w.logger()
-		l := must(limits.New(cfg))
+		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
 		return w.newWorker(func(c *Config) { c.Limits = l })
 	}
@@ -48,7 +48,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			<-finish
 			return false
 		}))
-		k := limited(t, w, limits.Config{Inflight: 1})
+		k := limited(t, w, ratelimit.Config{Inflight: 1})
 		first, second := w.handOut(a.URL), w.handOut(a.URL) // two agents of one origin
 		done := make(chan string, 1)
 		go func() {
@@ -73,7 +73,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		k := limited(t, w, limits.Config{Rate: 0.001, Burst: 1})
+		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
 		first, second := w.handOut(a.URL), w.handOut(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), first, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
@@ -92,7 +92,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			http.Error(rw, "broken", 500)
 			return true
 		}))
-		k := limited(t, w, limits.Config{MinCalls: 3})
+		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 3 {
 			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 				t.Fatalf("%q, %v", note, err)
@@ -119,7 +119,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 				return true
 			}
 		})
-		k := limited(t, w, limits.Config{})
+		k := limited(t, w, ratelimit.Config{})
 		deliver := func(path string) string {
 			t.Helper()
 			note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL+path), 1)
@@ -150,7 +150,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Run("an agent that says no is well", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
-		k := limited(t, w, limits.Config{MinCalls: 3})
+		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 5 {
 			if _, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
 				t.Fatalf("%v", err)
@@ -161,7 +161,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Run("the agent's line stays in Postgres", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		k := limited(t, w, limits.Config{Rate: 0.001, Burst: 1})
+		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
 		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -189,9 +189,9 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bucket := func(t *testing.T, cfg limits.Config) *limits.Limits {
+	bucket := func(t *testing.T, cfg ratelimit.Config) *ratelimit.Limits {
 		cfg.Hold, cfg.Patience, cfg.Logger = time.Minute, time.Millisecond, w.logger()
-		l := must(limits.New(cfg))
+		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
 		return l
 	}
@@ -241,7 +241,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, file := victim(w, a), newOperator(w)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: 4}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, Room: -1})
 			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
@@ -304,7 +304,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Cleanup(answer)
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, limits.Config{Inflight: inflight, Room: -1}), bucket(t, limits.Config{Inflight: 1, Room: -1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: inflight, Room: -1}), bucket(t, ratelimit.Config{Inflight: 1, Room: -1})
 		})
 		done := make(chan string, 1+inflight)
 		deliver := func(id uuid.UUID) {
@@ -340,7 +340,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, limits.Config{}), bucket(t, limits.Config{Inflight: 1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
 		})
 		for n := range 10 {
 			if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
@@ -369,7 +369,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, stranger := victim(w, a), w.register(nil)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, limits.Config{}), bucket(t, limits.Config{Inflight: 1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
 		})
 		for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
 			id := w.accept(with(w.feedback(stranger), own(a.URL, nil)))
@@ -387,7 +387,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
 		a := newAgent(t, status(500))
-		share, all := bucket(t, limits.Config{Inflight: 1, MinCalls: 3}), bucket(t, limits.Config{MinCalls: 1})
+		share, all := bucket(t, ratelimit.Config{Inflight: 1, MinCalls: 3}), bucket(t, ratelimit.Config{MinCalls: 1})
 		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = all, share })
 		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
 			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
@@ -420,7 +420,7 @@ func TestHurriedCalls(t *testing.T) {
 				<-r.Context().Done()
 				return true
 			}))
-			l := must(limits.New(limits.Config{Hold: time.Minute, MinCalls: 2, Logger: w.logger()}))
+			l := must(ratelimit.New(ratelimit.Config{Hold: time.Minute, MinCalls: 2, Logger: w.logger()}))
 			t.Cleanup(l.Close)
 			k := w.newWorker(func(cfg *Config) { cfg.Limits, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
 			id := w.register(at(a.URL))
@@ -511,11 +511,11 @@ func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error
 
 // recordedLimits notes who asks, and refuses nobody.
 type recordedLimits struct {
-	*limits.Limits
+	*ratelimit.Limits
 	asked []string
 }
 
-func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error) {
+func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error) {
 	l.asked = append(l.asked, origin+" "+endpoint)
 	return l.Limits.Enter(ctx, origin, endpoint, token)
 }
@@ -523,7 +523,7 @@ func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token stri
 // TestUnboundAgentsTakeNoTurn: whoever mints agents, with a path each, has no call of the origin's and no turn there for it.
 func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Parallel()
-	own, small := must(limits.New(limits.Config{Hold: time.Minute})), must(limits.New(limits.Config{Hold: time.Minute}))
+	own, small := must(ratelimit.New(ratelimit.Config{Hold: time.Minute})), must(ratelimit.New(ratelimit.Config{Hold: time.Minute}))
 	t.Cleanup(own.Close)
 	t.Cleanup(small.Close)
 	origin := &recordedLimits{Limits: own}

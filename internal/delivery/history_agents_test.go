@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
@@ -155,22 +155,22 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 
 // limiter refuses now and then, as an origin's limits would.
 type limiter struct {
-	*limits.Limits
+	*ratelimit.Limits
 	p *process
 }
 
 func (h *history) limits(p *process) Limits {
-	l := must(limits.New(limits.Config{Inflight: 1000, Rate: 1e6, Hold: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
+	l := must(ratelimit.New(ratelimit.Config{Inflight: 1000, Rate: 1e6, Hold: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
 	p.onEnd = append(p.onEnd, l.Close)
 	return &limiter{l, p}
 }
 
-func (l *limiter) Enter(ctx context.Context, origin, endpoint, token string) (*limits.Pass, error) {
+func (l *limiter) Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error) {
 	d := l.p.h.dice("limits", token)
 	if x := d.Float64(); x < .08 {
 		l.p.h.count("limited")
-		reason := []limits.Reason{limits.Busy, limits.Throttled, limits.Open}[d.IntN(3)]
-		return nil, &limits.RefusedError{Reason: reason, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
+		reason := []ratelimit.Reason{ratelimit.Busy, ratelimit.Throttled, ratelimit.Open}[d.IntN(3)]
+		return nil, &ratelimit.RefusedError{Reason: reason, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
 	}
 	return l.Limits.Enter(ctx, origin, endpoint, token)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/delivery/limits"
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -28,8 +28,8 @@ type assembly struct {
 	sweeps  *store.Store // the sweeper's own connections
 	queue   *queue.Queue
 	fast    redis.UniversalClient // for limits
-	limits  *limits.Limits
-	unbound *limits.Limits // nil with HERALD_BINDING=off: it is not known who would belong there
+	limits  *ratelimit.Limits
+	unbound *ratelimit.Limits // nil with HERALD_BINDING=off: it is not known who would belong there
 	content *Content
 	pool    *mcpcall.Pool
 	listed  *listed
@@ -154,12 +154,12 @@ func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
 		return err
 	}
-	a.limits, err = limits.New(limits.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
+	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		Hold: cfg.Lease, Room: limitRoom, OriginRoom: cfg.Concurrency / limitRoomPart, Patience: limitPatience, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
-	a.unbound, err = limits.New(limits.Config{Redis: a.fast, Inflight: 1, Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
+	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: 1, Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
 		Hold: cfg.Lease, Room: 1, Patience: limitPatience, Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
 }

@@ -1,4 +1,4 @@
-package limits
+package ratelimit
 
 // buckets is how many parts the breaker's window has: it forgets a tenth at a time.
 const buckets = 10

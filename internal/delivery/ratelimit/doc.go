@@ -1,4 +1,4 @@
-// Package limits bounds what one origin gets from all workers together, and leaves a failing endpoint alone, so that one slow agent
+// Package ratelimit bounds what one origin gets from all workers together, and leaves a failing endpoint alone, so that one slow agent
 // costs the others nothing, also those that live at the same origin (DESIGN §5): calls in flight and calls a second are counted for each
 // origin, of which each of its endpoints has a share; each endpoint has a circuit breaker of its own.
 //
@@ -63,4 +63,4 @@
 //   - No lock is held during I/O. A question to Redis takes at most Timeout, and the first one that fails ends the asking.
 //   - Memory is bounded: an endpoint, and its origin, is kept while it is in use, and of the others the latest MaxEndpoints. In Redis an
 //     origin has at most Rate times the TTL of endpoints.
-package limits
+package ratelimit
