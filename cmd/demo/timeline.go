@@ -110,7 +110,7 @@ func (t *timeline) accepted(j job.Job, a store.Acceptance) {
 // words are the steps as a reader meets them; the others are not told.
 var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
 
-// step hears of the pipeline's steps.
+// step hears of the executor's steps.
 func (t *timeline) step(s delivery.Step) {
 	word, told := words[s.Name]
 	if !told {

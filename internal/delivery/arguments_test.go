@@ -89,7 +89,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			t.Errorf("an attempt holds %d bytes for its history", n)
 		}
 	}
-	if !k.pipeline.arguments.TryAcquire(1 << 20) {
+	if !k.executor.arguments.TryAcquire(1 << 20) {
 		t.Error("a share was not given back")
 	}
 }

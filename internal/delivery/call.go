@@ -16,7 +16,7 @@ import (
 const metaKey = "io.agentherald/delivery"
 
 // call makes the one call of this attempt, if enough of the lease is left for it.
-func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
+func (p *Executor) call(ctx context.Context, a *attempt) (string, error) {
 	timeout := p.CallTimeout
 	if most := a.server.Timeout; most > 0 {
 		timeout = min(timeout, most)
@@ -52,7 +52,7 @@ func (p *Pipeline) call(ctx context.Context, a *attempt) (string, error) {
 }
 
 // send calls the tool.
-func (p *Pipeline) send(ctx context.Context, a *attempt, timeout time.Duration) (answer mcpcall.Answer, err error) {
+func (p *Executor) send(ctx context.Context, a *attempt, timeout time.Duration) (answer mcpcall.Answer, err error) {
 	err = p.renewing(ctx, a, func() (err error) {
 		answer, err = p.sendOnce(ctx, a, timeout)
 		return err
@@ -61,7 +61,7 @@ func (p *Pipeline) send(ctx context.Context, a *attempt, timeout time.Duration) 
 }
 
 // sendOnce makes sure of the lease and calls the tool.
-func (p *Pipeline) sendOnce(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
+func (p *Executor) sendOnce(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
 	if err := p.secureLease(ctx, a, timeout); err != nil {
 		return mcpcall.Answer{}, err
 	}
@@ -76,7 +76,7 @@ func (p *Pipeline) sendOnce(ctx context.Context, a *attempt, timeout time.Durati
 
 // secureLease makes sure that the claim outlasts the call: extended when less than call and margin is left, and no call with
 // less than the call's own time.
-func (p *Pipeline) secureLease(ctx context.Context, a *attempt, timeout time.Duration) error {
+func (p *Executor) secureLease(ctx context.Context, a *attempt, timeout time.Duration) error {
 	left := a.leaseLeft(p.Now())
 	if left >= timeout+p.LeaseMargin {
 		return nil

@@ -19,7 +19,7 @@ import (
 // renewing makes a request of the agent and, when the agent refuses the access token that went with it, once more at once with another
 // one. That happens once in an attempt. A fresh token that is refused too was perhaps revoked on its way: the attempt fails and is made
 // again later (renewer.rejectFresh).
-func (p *Pipeline) renewing(ctx context.Context, a *attempt, request func() error) error {
+func (p *Executor) renewing(ctx context.Context, a *attempt, request func() error) error {
 	err := request()
 	if a.stored == nil {
 		return err

@@ -41,7 +41,7 @@ func Disabled(byFile, byRow bool) error {
 
 // check holds what is for a disabled agent, and asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
 // HERALD_VERIFY_EVENT=off, the job is believed.
-func (p *Pipeline) check(ctx context.Context, a *attempt) (string, error) {
+func (p *Executor) check(ctx context.Context, a *attempt) (string, error) {
 	a.out.Elsewhere = a.listed && !a.server.Enabled
 	if err := Disabled(a.out.Elsewhere, !a.claim.Enabled); err != nil {
 		return "", err
@@ -122,7 +122,7 @@ func mayHaveCalled(t store.Attempt) bool { return t.Stage == "call" || t.Outcome
 
 // confirmTold decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain does
 // not say that it ever was. What Herald took to the agent was there once.
-func (p *Pipeline) confirmTold(ctx context.Context, j job.Job) (string, error) {
+func (p *Executor) confirmTold(ctx context.Context, j job.Job) (string, error) {
 	feedback := j
 	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
 	d, err := p.Ledger.Delivery(ctx, feedback.ID())

@@ -140,7 +140,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	a := newRecorder(t, "", "")
 	id := w.register(at(a.URL + "/victim"))
 	w.token(id, a.URL, store.SchemeBearer, "Authorization", canary, func(t *store.Token) { t.Path = "" })
-	stale := must(other.pipeline.Credentials.of(t.Context(), w.agentOf(id), 0)) // knows nothing of a path
+	stale := must(other.executor.Credentials.of(t.Context(), w.agentOf(id), 0)) // knows nothing of a path
 	w.until(w.accept(with(w.feedback(id), own(a.URL+"/evil", nil))), store.Delivered)
 	w.until(w.accept(with(w.feedback(id), own(a.URL+"/victim", nil))), store.Delivered)
 	if a.got(canary) {
@@ -154,7 +154,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 
 	// Whoever has read the token before it had its path finds that out, too.
 	evil := endpointAt(a.URL + "/evil")
-	if _, err := other.pipeline.Credentials.attach(t.Context(), stale.tokens, w.agentOf(id), evil, true, true); err == nil ||
+	if _, err := other.executor.Credentials.attach(t.Context(), stale.tokens, w.agentOf(id), evil, true, true); err == nil ||
 		!strings.Contains(err.Error(), "its token was stored for "+a.URL+"/victim") || len(evil.Headers) > 0 {
 		t.Error(err)
 	}

@@ -141,7 +141,7 @@ func (c *Credentials) of(ctx context.Context, a store.Agent, epoch int64) (*know
 // authorize gives the call the token that is stored for its origin and path. The job's own headers win, then those of the servers file; a
 // command takes none. A registration that leads to another place than the one a token was stored for is held: the token goes nowhere
 // else, and whether the agent is still the same is for the operator to say.
-func (p *Pipeline) authorize(ctx context.Context, a *attempt) (note string, err error) {
+func (p *Executor) authorize(ctx context.Context, a *attempt) (note string, err error) {
 	c := p.Credentials
 	if c == nil || a.own || a.target.URL == "" {
 		return "", nil
@@ -336,7 +336,7 @@ func (c *Credentials) Flush(ctx context.Context) {
 
 // unlock releases what is held of an agent for want of a credential, once it has taken a call without the job's own: where everybody calls
 // it, or where it refused one. After a refusal of the credential itself each time, else once under each epoch.
-func (p *Pipeline) unlock(ctx context.Context, a *attempt) {
+func (p *Executor) unlock(ctx context.Context, a *attempt) {
 	c := p.Credentials
 	if c == nil || a.own || a.out.Status != store.Delivered && a.out.Reason != string(retry.ToolError) {
 		return

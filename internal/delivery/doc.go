@@ -1,6 +1,6 @@
 // Package delivery takes an accepted delivery to its agent and its outcome to the store.
 //
-// It reads like the way of a delivery: Pipeline.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
+// It reads like the way of a delivery: Executor.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
 // step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
 // Dispatcher (tasks into Redis), Sweeper (what Redis or a dead worker lost), Intake (jobs into the store), Results (outcomes that
 // Postgres could not take), Limits (what one origin gets; package limits), Newcomers (what agents without a recent success get of the

@@ -66,7 +66,7 @@ type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Config makes a Pipeline. Everything without a default is needed.
+// Config makes an Executor. Everything without a default is needed.
 type Config struct {
 	Ledger     Ledger
 	Chain      func(chainID uint64) (Chain, bool) // false: no RPC URL is configured for it
@@ -129,8 +129,8 @@ type Step struct {
 	At         time.Time
 }
 
-// Pipeline delivers. Safe for concurrent use.
-type Pipeline struct {
+// Executor delivers. Safe for concurrent use.
+type Executor struct {
 	Config
 	told  *lru.Cache[store.Agent, time.Time] // when what was recorded of an agent's tools was listed
 	waits *waitSummary
@@ -144,7 +144,7 @@ type Pipeline struct {
 const maxTold = 4096
 
 // New checks the configuration.
-func New(cfg Config) (*Pipeline, error) {
+func New(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
 		cfg.Opener == nil || cfg.Sealer == nil || cfg.Dispatcher == nil || cfg.Results == nil || cfg.Metrics == nil:
@@ -179,7 +179,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	return &Pipeline{Config: cfg, told: told, waits: newWaitSummary(), arguments: semaphore.NewWeighted(cfg.MaxArgumentBytes)}, nil
+	return &Executor{Config: cfg, told: told, waits: newWaitSummary(), arguments: semaphore.NewWeighted(cfg.MaxArgumentBytes)}, nil
 }
 
 // claimTimeout bounds the claim: one statement, or the database is in trouble.
@@ -189,7 +189,7 @@ const claimTimeout = 10 * time.Second
 // and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
 //
 // The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still recorded once.
-func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
+func (p *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
 	a, err := p.claim(ctx, id, n)
 	if a == nil {
 		if err != nil && ctx.Err() == nil {
@@ -209,7 +209,7 @@ func (p *Pipeline) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 }
 
 // proceed makes the attempt, unless err says already what becomes of it, and records what it led to.
-func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, error) {
+func (p *Executor) proceed(ctx context.Context, a *attempt, err error) (Result, error) {
 	if err == nil {
 		// The lease is extended once at most, before the call.
 		run, cancel := context.WithTimeout(ctx, 2*p.Lease)
@@ -225,7 +225,7 @@ func (p *Pipeline) proceed(ctx context.Context, a *attempt, err error) (Result, 
 }
 
 // attempt is one try, from the claimed row to the agent's answer.
-func (p *Pipeline) attempt(ctx context.Context, a *attempt) (err error) {
+func (p *Executor) attempt(ctx context.Context, a *attempt) (err error) {
 	defer func() { p.depart(ctx, a, err) }()
 	for _, step := range []step{
 		{"check", p.check},
@@ -251,7 +251,7 @@ type step struct {
 }
 
 // safely turns a panic over a stranger's bytes into a failed attempt, so that it is recorded and its attempts are counted.
-func (p *Pipeline) safely(ctx context.Context, a *attempt, s step) (detail string, err error) {
+func (p *Executor) safely(ctx context.Context, a *attempt, s step) (detail string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			p.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", s.name, "panic", v, "stack", string(debug.Stack()))
@@ -303,7 +303,7 @@ func (a *attempt) onUnknown() string { return cmp.Or(a.server.OnUnknown, a.claim
 func (a *attempt) leaseLeft(now time.Time) time.Duration { return a.lease - now.Sub(a.began) }
 
 // claim takes the row for this process; nil without error: refused.
-func (p *Pipeline) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
+func (p *Executor) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := p.Now()
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
@@ -319,7 +319,7 @@ func (p *Pipeline) claim(ctx context.Context, id uuid.UUID, n int) (*attempt, er
 	return a, err
 }
 
-func (p *Pipeline) trace(a *attempt, name, detail string, err error, began time.Time) {
+func (p *Executor) trace(a *attempt, name, detail string, err error, began time.Time) {
 	now := p.Now()
 	if err != nil {
 		detail = err.Error()

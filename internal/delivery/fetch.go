@@ -35,7 +35,7 @@ const (
 const giveUpFetching = 6
 
 // fetch brings the feedback (or response) file and compares it with the hash on chain.
-func (p *Pipeline) fetch(ctx context.Context, a *attempt) (string, error) {
+func (p *Executor) fetch(ctx context.Context, a *attempt) (string, error) {
 	uri, hash := a.job.FeedbackURI, a.job.FeedbackHash
 	if a.job.Kind == job.KindResponseAppended || a.job.Kind == job.KindValidationResponse {
 		uri, hash = a.job.ResponseURI, a.job.ResponseHash
@@ -98,7 +98,7 @@ type examined struct {
 }
 
 // examine compares a file with its hash and its event, when its turn comes.
-func (p *Pipeline) examine(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examined, error) {
+func (p *Executor) examine(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examined, error) {
 	release, err := p.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
 		return examined{}, err
@@ -134,7 +134,7 @@ func unproven(doc ipfs.Document) string {
 }
 
 // withoutFile decides about a file that could not be had: some names lead nowhere at all, and those delay nobody.
-func (p *Pipeline) withoutFile(a *attempt, err error, note func(source, verification string)) (string, error) {
+func (p *Executor) withoutFile(a *attempt, err error, note func(source, verification string)) (string, error) {
 	switch v := retry.Classify(err); {
 	case v.Reason == retry.NoDocument:
 		note("", unavailable)

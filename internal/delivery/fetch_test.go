@@ -89,7 +89,7 @@ func fetched(doc ipfs.Document, policy string, j job.Job) (*attempt, string, err
 	}
 	j.FeedbackURI, j.ResponseURI, j.Action = "some:uri", "some:uri", job.Action{IncludeFileContent: true, VerifyFileHash: true}
 	a := &attempt{job: j, claim: &store.Claim{}}
-	p := &Pipeline{Config: Config{Fetcher: document{doc}, HashPolicy: policy, FetchLimit: 1 << 20}}
+	p := &Executor{Config: Config{Fetcher: document{doc}, HashPolicy: policy, FetchLimit: 1 << 20}}
 	detail, err := p.fetch(context.Background(), a)
 	return a, detail, err
 }
@@ -214,7 +214,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 	defer release()
 	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
 	for _, file := range [][]byte{large, []byte(`{}`)} {
-		p := &Pipeline{Config: Config{Decoding: budget}}
+		p := &Executor{Config: Config{Decoding: budget}}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := p.examine(ctx, job.Job{Kind: job.KindNewFeedback}, ipfs.Document{Bytes: file}, common.Hash{1})

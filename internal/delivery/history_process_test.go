@@ -14,7 +14,7 @@ import (
 
 var errKilled = errors.New("this process was killed")
 
-// process is one worker, with a pipeline, a runner, a sweeper and an asynq server of its own. Whatever it does to the world goes
+// process is one worker, with an executor, a runner, a sweeper and an asynq server of its own. Whatever it does to the world goes
 // through its doubles, which let nothing pass once it is dead and nothing move while it is frozen.
 type process struct {
 	h    *history
@@ -53,13 +53,13 @@ func (h *history) newProcess(name int) *process {
 		_ = p.alive()
 		return time.Now()
 	}
-	pipeline := must(New(Config{Ledger: books, Chain: func(uint64) (Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
+	executor := must(New(Config{Ledger: books, Chain: func(uint64) (Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
 		Resolver: p, Fetcher: p, Caller: p, Opener: h.keys, Sealer: h.keys, Dispatcher: dispatcher, Results: &safe{redis, h}, Limits: h.limits(p),
 		Schedule: must(retry.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
 		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, RecallPatience: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,
 		Random: func() float64 { return h.dice("jitter", strconv.Itoa(name)).Float64() }}))
 	intake := must(NewIntake(IntakeConfig{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))
-	p.runner = must(NewRunner(pipeline, intake, h.tempo.slots))
+	p.runner = must(NewRunner(executor, intake, h.tempo.slots))
 	p.sweeper = must(NewSweeper(SweeperConfig{Ledger: books, Dispatcher: dispatcher, Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now,
 		Chains: []uint64{8453}, Expiry: h.tempo.expiry, Interval: h.tempo.interval, Late: h.tempo.late, Grace: h.grace()}))
 	p.server = newServer(p)

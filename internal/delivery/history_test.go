@@ -93,7 +93,7 @@ func (l *lab) happened() (table string) {
 	return table
 }
 
-// TestHistories drives the real pipeline, runner, dispatcher and sweeper of several processes through histories in which processes
+// TestHistories drives the real executor, runner, dispatcher and sweeper of several processes through histories in which processes
 // die, freeze and stop, Postgres and Redis go away, freeze, lose answers and data, and agents behave as agents do. In each:
 // everything ends; attempts stay within their budget; nothing is called without a claim, or with less of its lease left than
 // the call may take; no two calls run at once for one delivery unless a process slept past its lease; nothing is asked again

@@ -195,7 +195,7 @@ func TestSubmitJobs(t *testing.T) {
 func TestConstructorsRefuse(t *testing.T) {
 	t.Parallel()
 	if _, err := New(Config{}); err == nil {
-		t.Error("a pipeline of nothing")
+		t.Error("an executor of nothing")
 	}
 	if _, err := NewRunner(nil, nil, 0); err == nil {
 		t.Error("a runner of nothing")

@@ -146,7 +146,7 @@ func (w *world) limits() job.Limits {
 
 // worker is one worker process' inside.
 type worker struct {
-	pipeline *Pipeline
+	executor *Executor
 	runner   *Runner
 	pool     *mcpcall.Pool
 	chains   map[uint64]Chain
@@ -202,8 +202,8 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	for _, a := range adapt {
 		a(&cfg)
 	}
-	k.pipeline = must(New(cfg))
-	k.runner = must(NewRunner(k.pipeline, w.intake, 16))
+	k.executor = must(New(cfg))
+	k.runner = must(NewRunner(k.executor, w.intake, 16))
 	return k
 }
 

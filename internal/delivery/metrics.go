@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what the pipeline counts (DESIGN §10). No agent, key or endpoint becomes a label.
+// Metrics are what the executor counts (DESIGN §10). No agent, key or endpoint becomes a label.
 type Metrics struct {
 	calls      *prometheus.CounterVec
 	callTime   *prometheus.HistogramVec

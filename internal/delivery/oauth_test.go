@@ -107,7 +107,7 @@ func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.authorizing()
-	k.pipeline.Schedule = must(retry.NewSchedule(slices.Repeat([]time.Duration{100 * time.Millisecond}, 10))) // as many attempts as by default
+	k.executor.Schedule = must(retry.NewSchedule(slices.Repeat([]time.Duration{100 * time.Millisecond}, 10))) // as many attempts as by default
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 
@@ -413,7 +413,7 @@ func TestOAuth(t *testing.T) {
 		w.deliver(id)
 		w.sql(`UPDATE herald.agent_mcp_access SET ciphertext = substr(ciphertext, 1, 40) WHERE agent_id = $1::numeric`, id.String())
 		other := w.authorizing() // another worker, which knows only what is stored
-		note, err := other.pipeline.Credentials.Attach(t.Context(), w.agentOf(id), 0, endpointAt(s.AgentURL), true)
+		note, err := other.executor.Credentials.Attach(t.Context(), w.agentOf(id), 0, endpointAt(s.AgentURL), true)
 		if err != nil || !strings.Contains(note, "access token") || len(s.TokenRequests()) != 2 {
 			t.Errorf("%q, %v, %d token requests", note, err, len(s.TokenRequests()))
 		}
@@ -425,7 +425,7 @@ func TestOAuth(t *testing.T) {
 		s := guarded(t, oauthtest.Options{})
 		id := w.guardedBy(s, clientFor(s))
 		k := w.authorizing()
-		c, e := k.pipeline.Credentials, endpointAt(s.AgentURL)
+		c, e := k.executor.Credentials, endpointAt(s.AgentURL)
 		ctx := within(t, 20*time.Second)
 		must(c.Attach(ctx, w.agentOf(id), 0, e, true))
 		if renewed, err := c.Renew(ctx, w.agentOf(id), e, fmt.Errorf("something else")); renewed || err != nil {

@@ -26,7 +26,7 @@ type Results interface {
 const keepTimeout = 2 * time.Second // one try at Redis
 
 // keep puts the outcome into Redis and tells whether Redis has it now.
-func (p *Pipeline) keep(ctx context.Context, a *attempt) bool {
+func (p *Executor) keep(ctx context.Context, a *attempt) bool {
 	past := store.Past{Attempt: a.claim.Attempt, StartedAt: a.claim.StartedAt, At: p.Now(), Outcome: a.out}
 	b, err := sealResult(p.Sealer, a.claim, past)
 	if err == nil {
@@ -42,7 +42,7 @@ func (p *Pipeline) keep(ctx context.Context, a *attempt) bool {
 }
 
 // forget drops what Redis has of the delivery. What stays is harmless: it names an attempt that is complete.
-func (p *Pipeline) forget(ctx context.Context, a *attempt) {
+func (p *Executor) forget(ctx context.Context, a *attempt) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
 	defer cancel()
 	if err := p.Results.Forget(ctx, a.claim.ID); err != nil {
@@ -52,7 +52,7 @@ func (p *Pipeline) forget(ctx context.Context, a *attempt) {
 
 // recall asks Redis, when an earlier attempt of the delivery never ended, what that one led to: nil, nothing is known. Without an
 // answer nothing is called.
-func (p *Pipeline) recall(ctx context.Context, a *attempt) (*store.Past, error) {
+func (p *Executor) recall(ctx context.Context, a *attempt) (*store.Past, error) {
 	if !a.claim.Unfinished {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ const (
 
 // ignoreResult counts an outcome that the delivery does not end by, and warns of it once a minute at most: who can write to Redis can make
 // as many as there are deliveries.
-func (p *Pipeline) ignoreResult(a *attempt, why string, err error) {
+func (p *Executor) ignoreResult(a *attempt, why string, err error) {
 	p.Metrics.ignoredResults.WithLabelValues(why).Inc()
 	now := p.Now().UnixNano()
 	if last := p.resultWarned.Load(); now-last < int64(time.Minute) || !p.resultWarned.CompareAndSwap(last, now) {
@@ -139,7 +139,7 @@ func (p *Pipeline) ignoreResult(a *attempt, why string, err error) {
 		"somebody else writes to this Redis: look who can", "delivery", a.claim.ID, "why", why, "error", err)
 }
 
-func (p *Pipeline) kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
+func (p *Executor) kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.RecallPatience)
 	defer cancel()
 	for {
@@ -160,7 +160,7 @@ func (p *Pipeline) kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
 }
 
 // unknown decides about an earlier attempt whose outcome only a dead process knew. Who replays has decided that it is sent again.
-func (p *Pipeline) unknown(a *attempt) error {
+func (p *Executor) unknown(a *attempt) error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (p *Pipeline) unknown(a *attempt) error {
 }
 
 // adopt records what an earlier attempt is known to have led to, instead of making another.
-func (p *Pipeline) adopt(ctx context.Context, a *attempt, past store.Past) (Result, error) {
+func (p *Executor) adopt(ctx context.Context, a *attempt, past store.Past) (Result, error) {
 	fresh := a.out
 	a.out, a.kept = past.Outcome, true
 	v := retry.Verdict{Reason: retry.Reason(past.Outcome.Reason), Text: past.Outcome.Error}

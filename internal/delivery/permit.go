@@ -28,7 +28,7 @@ type Place interface {
 // admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents that
 // nothing binds to their endpoint have small limits of their own there, calls in flight, rate and breakers: anybody can mint them, so
 // nothing that they do or run into costs those whose endpoint it is anything of theirs. So have jobs that name an endpoint themselves.
-func (p *Pipeline) admit(ctx context.Context, a *attempt) error {
+func (p *Executor) admit(ctx context.Context, a *attempt) error {
 	all, origin, why := p.Limits, a.where(), ""
 	if a.unbound && p.Unbound != nil {
 		all, origin = p.Unbound, unboundPrefix+origin
@@ -61,7 +61,7 @@ func notAdmitted(err error, why string) error {
 }
 
 // depart gives the place back and tells how the endpoint did.
-func (p *Pipeline) depart(ctx context.Context, a *attempt, err error) {
+func (p *Executor) depart(ctx context.Context, a *attempt, err error) {
 	if a.place == nil {
 		return
 	}

@@ -527,7 +527,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Cleanup(own.Close)
 	t.Cleanup(small.Close)
 	origin := &recordedLimits{Limits: own}
-	p := &Pipeline{Config: Config{Limits: origin, Unbound: small}}
+	p := &Executor{Config: Config{Limits: origin, Unbound: small}}
 	for i, unbound := range []bool{true, true, false} {
 		a := &attempt{claim: &store.Claim{ID: uuid.New(), No: int64(i)}, unbound: unbound,
 			target: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}}

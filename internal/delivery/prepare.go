@@ -14,7 +14,7 @@ import (
 
 // compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
 // after its tools were listed anew.
-func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
+func (p *Executor) compose(ctx context.Context, a *attempt) (string, error) {
 	if len(p.toolNames(a)) == 0 {
 		return "", p.noTool(a, errNoTool) // and nobody is asked
 	}
@@ -33,7 +33,7 @@ func (p *Pipeline) compose(ctx context.Context, a *attempt) (string, error) {
 }
 
 // recompose fits the arguments to what the agent offers now, after it refused them, and tells whether that makes a difference.
-func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err error) {
+func (p *Executor) recompose(ctx context.Context, a *attempt) (changed bool, err error) {
 	tool, sent := a.tool.Name, a.sent
 	if err := p.fit(ctx, a, true); err != nil {
 		return false, p.noTool(a, err)
@@ -42,21 +42,21 @@ func (p *Pipeline) recompose(ctx context.Context, a *attempt) (changed bool, err
 }
 
 // noTool gives errNoTool its reason.
-func (p *Pipeline) noTool(a *attempt, err error) error {
+func (p *Executor) noTool(a *attempt, err error) error {
 	if errors.Is(err, errNoTool) {
 		return NoTool(a.job.Kind, a.job.Action.ToolName, p.toolNames(a), a.tools)
 	}
 	return err
 }
 
-func (p *Pipeline) toolNames(a *attempt) []string {
+func (p *Executor) toolNames(a *attempt) []string {
 	if a.listed {
 		return ToolNames(a.job.Action.ToolName, p.ToolAliases, &a.server)
 	}
 	return ToolNames(a.job.Action.ToolName, p.ToolAliases, nil)
 }
 
-func (p *Pipeline) fit(ctx context.Context, a *attempt, fresh bool) error {
+func (p *Executor) fit(ctx context.Context, a *attempt, fresh bool) error {
 	tools, err := p.list(ctx, a, fresh)
 	switch {
 	case listsNothing(err):
@@ -89,7 +89,7 @@ const smallArguments = 64 << 10
 
 // reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt off: the agent decides
 // how long they are held.
-func (p *Pipeline) reserveArguments(a *attempt, size int) error {
+func (p *Executor) reserveArguments(a *attempt, size int) error {
 	p.releaseArguments(a) // of those that these replace
 	if size <= smallArguments {
 		return nil
@@ -103,7 +103,7 @@ func (p *Pipeline) reserveArguments(a *attempt, size int) error {
 }
 
 // releaseArguments lets go of the arguments, and gives back their share.
-func (p *Pipeline) releaseArguments(a *attempt) {
+func (p *Executor) releaseArguments(a *attempt) {
 	a.args = nil
 	if a.reserved > 0 {
 		p.arguments.Release(a.reserved)
@@ -113,7 +113,7 @@ func (p *Pipeline) releaseArguments(a *attempt) {
 
 // fitArguments fits the arguments to a tool when their turn comes. What is decoded at worst is the tool's schema, and the file in every place
 // where a template may name it.
-func (p *Pipeline) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
+func (p *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	places := max(1, bytes.Count(a.job.Action.PayloadTemplate, []byte("{{")))
 	release, err := p.Decoding.Acquire(ctx, len(tool.InputSchema)+places*len(a.file.Content))
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *Pipeline) fitArguments(ctx context.Context, a *attempt, tool mcpcall.To
 }
 
 // list asks what the agent offers.
-func (p *Pipeline) list(ctx context.Context, a *attempt, fresh bool) (tools mcpcall.ToolSet, err error) {
+func (p *Executor) list(ctx context.Context, a *attempt, fresh bool) (tools mcpcall.ToolSet, err error) {
 	err = p.renewing(ctx, a, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
 		defer cancel()
@@ -136,7 +136,7 @@ func (p *Pipeline) list(ctx context.Context, a *attempt, fresh bool) (tools mcpc
 
 // learn notes what the agent says of itself, for its row. That is written with every delivery, so what it offers goes along only when
 // it is news: listed since this process last recorded it.
-func (p *Pipeline) learn(a *attempt, set mcpcall.ToolSet) {
+func (p *Executor) learn(a *attempt, set mcpcall.ToolSet) {
 	a.out.Protocol = set.Protocol
 	a.out.ServerInfo, a.out.Tools = nil, nil
 	if p.told != nil {

@@ -28,13 +28,13 @@ type Result struct {
 }
 
 // record writes the outcome under the claim's fence, tells it in one line, and hands out what the store released.
-func (p *Pipeline) record(ctx context.Context, a *attempt, failure error) (Result, error) {
+func (p *Executor) record(ctx context.Context, a *attempt, failure error) (Result, error) {
 	v := p.settle(a, failure)
 	return p.write(ctx, a, v, func(ctx context.Context) (store.Recorded, error) { return p.Ledger.Record(ctx, a.claim, a.out) })
 }
 
 // write commits a.out by commit, and does what follows from it.
-func (p *Pipeline) write(ctx context.Context, a *attempt, v retry.Verdict, commit func(context.Context) (store.Recorded, error)) (Result, error) {
+func (p *Executor) write(ctx context.Context, a *attempt, v retry.Verdict, commit func(context.Context) (store.Recorded, error)) (Result, error) {
 	began := p.Now()
 	rec, err := p.commitAtLast(ctx, a, commit)
 	if errors.Is(err, store.ErrStale) {
@@ -84,7 +84,7 @@ func (a *attempt) nextStep(v retry.Verdict) string {
 }
 
 // settle turns the failure (nil: delivered) into the outcome to record.
-func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
+func (p *Executor) settle(a *attempt, failure error) retry.Verdict {
 	if failure == nil {
 		a.out.Status, a.out.AgentOK = store.Delivered, true
 		p.Newcomers.noteOutcome(a.claim.Agent(), true)
@@ -139,7 +139,7 @@ func (p *Pipeline) settle(a *attempt, failure error) retry.Verdict {
 // commitAtLast tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what is known
 // must not be asked for again. Meanwhile Redis is given it, for whoever claims the delivery next. A claim number fences the
 // write, so that a late try is harmless. What Postgres will never take is recorded without the strangers' part.
-func (p *Pipeline) commitAtLast(ctx context.Context, a *attempt, commit func(context.Context) (store.Recorded, error)) (store.Recorded, error) {
+func (p *Executor) commitAtLast(ctx context.Context, a *attempt, commit func(context.Context) (store.Recorded, error)) (store.Recorded, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, p.RecordPause) {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.RecordTimeout)
 		rec, err := commit(try)
@@ -199,7 +199,7 @@ func (a *attempt) levelOf(v retry.Verdict, err error) slog.Level {
 func (a *attempt) putOff() bool { return a.out.Status == store.Waiting && a.out.Free && !a.out.Called }
 
 // tell writes the one canonical line of an attempt.
-func (p *Pipeline) tell(a *attempt, v retry.Verdict, rec store.Recorded, err error) {
+func (p *Executor) tell(a *attempt, v retry.Verdict, rec store.Recorded, err error) {
 	level := a.levelOf(v, err)
 	if err == nil && a.putOff() {
 		p.waits.add(a.claim.Agent(), a.out.Reason)

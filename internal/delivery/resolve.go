@@ -15,7 +15,7 @@ import (
 
 // resolve finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the registration's. When
 // nothing says which revision the agent speaks, it is what it spoke last.
-func (p *Pipeline) resolve(ctx context.Context, a *attempt) (detail string, err error) {
+func (p *Executor) resolve(ctx context.Context, a *attempt) (detail string, err error) {
 	listed, ok := a.server.Endpoint()
 	switch {
 	case !a.job.Action.ResolveEndpoint:
@@ -69,7 +69,7 @@ func (a *attempt) withheldWords() string {
 }
 
 // registered takes the endpoint of the agent's registration.
-func (p *Pipeline) registered(ctx context.Context, a *attempt) (string, error) {
+func (p *Executor) registered(ctx context.Context, a *attempt) (string, error) {
 	if _, ok := p.Chain(a.job.ChainID); !ok {
 		return "", retry.Fail(retry.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", a.job.ChainID, a.job.ChainID))
@@ -96,7 +96,7 @@ func bindingNote(t resolver.Target) string {
 }
 
 // ownEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin.
-func (p *Pipeline) ownEndpoint(a *attempt) (string, error) {
+func (p *Executor) ownEndpoint(a *attempt) (string, error) {
 	e := a.job.Action.Endpoint
 	if e == nil {
 		return "", retry.Fail(retry.InvalidJob, "action.endpoint is missing although resolveEndpoint is false")

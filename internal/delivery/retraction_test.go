@@ -104,7 +104,7 @@ func TestConfirmTold(t *testing.T) {
 		"its worker died":    {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}, ""},
 		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, retry.EventNotFound},
 	} {
-		p := &Pipeline{Config: Config{Ledger: rowLedger{row: c.row}}}
+		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row}}}
 		_, err := p.confirmTold(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
 		got := retry.Reason("")
 		if err != nil {

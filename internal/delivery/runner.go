@@ -16,7 +16,7 @@ import (
 // Runner gives each task a slot, a context that asynq cannot cancel, and the certainty that no other goroutine of this
 // process runs the same delivery. It implements queue.Handler.
 type Runner struct {
-	pipeline *Pipeline
+	executor *Executor
 	intake   *Intake
 	slots    chan struct{}
 
@@ -32,11 +32,11 @@ type Runner struct {
 const intakeTimeout = 30 * time.Second
 
 // NewRunner allows concurrency deliveries at a time.
-func NewRunner(p *Pipeline, in *Intake, concurrency int) (*Runner, error) {
+func NewRunner(p *Executor, in *Intake, concurrency int) (*Runner, error) {
 	if p == nil || in == nil || concurrency < 1 {
-		return nil, errors.New("delivery: a runner needs a pipeline, an intake and a concurrency of at least 1")
+		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{pipeline: p, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
+	r := &Runner{executor: p, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
@@ -61,11 +61,11 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	defer r.leave(id)
 	defer func() {
 		if v := recover(); v != nil {
-			r.pipeline.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", v, "stack", string(debug.Stack()))
+			r.executor.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 	}()
-	res, err := r.pipeline.Deliver(r.base, id, n)
+	res, err := r.executor.Deliver(r.base, id, n)
 	if err != nil {
 		return "", err
 	}
@@ -110,8 +110,8 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 	return r.intake.FromTask(ctx, kind, body)
 }
 
-// Summarize tells of attempts at which nothing was attempted, until ctx ends (see Pipeline.SummarizeWaits).
-func (r *Runner) Summarize(ctx context.Context) { r.pipeline.SummarizeWaits(ctx, nil) }
+// Summarize tells of attempts at which nothing was attempted, until ctx ends (see Executor.SummarizeWaits).
+func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
 // enter marks the delivery as running; false: it is already, with the task returned.
 func (r *Runner) enter(id uuid.UUID, n int) (other int, ok bool) {

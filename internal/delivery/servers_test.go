@@ -387,18 +387,18 @@ func TestToolsAreNewsOnce(t *testing.T) {
 		Server: mcpcall.ServerInfo{Name: "n", Version: "1"}, Listed: time.Unix(1, 0)}
 	one := &attempt{claim: claimOf(agent)}
 	for range 2 { // until it is recorded
-		k.pipeline.learn(one, set)
+		k.executor.learn(one, set)
 		if string(one.out.Tools) != `[{"name":"a","schema":true},{"name":"b","schema":false}]` || string(one.out.ServerInfo) != `{"name":"n","version":"1"}` || one.out.Protocol != "p" {
 			t.Errorf("%+v", one.out)
 		}
 	}
-	k.pipeline.told.Add(agent, one.offered)
-	k.pipeline.learn(one, set)
+	k.executor.told.Add(agent, one.offered)
+	k.executor.learn(one, set)
 	if one.out.Tools != nil || one.out.ServerInfo != nil || one.out.Protocol != "p" {
 		t.Errorf("told again: %+v", one.out)
 	}
 	set.Listed = time.Unix(2, 0)
-	if k.pipeline.learn(one, set); one.out.Tools == nil {
+	if k.executor.learn(one, set); one.out.Tools == nil {
 		t.Error("a new list is no news")
 	}
 }

@@ -236,8 +236,8 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 		return false
 	})
 	e := endpointAt(s.AgentURL)
-	first.pipeline.Credentials.renewer.saveWithin = 500 * time.Millisecond
-	must(first.pipeline.Credentials.Attach(ctx, w.agentOf(id), 0, e, true))
+	first.executor.Credentials.renewer.saveWithin = 500 * time.Millisecond
+	must(first.executor.Credentials.Attach(ctx, w.agentOf(id), 0, e, true))
 	s.Answer(nil)
 	if n := w.spools(ctx); n != 1 {
 		t.Fatalf("Redis has %d renewals", n)
@@ -266,7 +266,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	away.silent.Store(false)
 	s.Revoke()
 	_, refused := first.pool.Tools(ctx, *e, true)
-	if renewed, err := first.pipeline.Credentials.Renew(ctx, w.agentOf(id), e, refused); !renewed || err != nil {
+	if renewed, err := first.executor.Credentials.Renew(ctx, w.agentOf(id), e, refused); !renewed || err != nil {
 		t.Error(renewed, err)
 	}
 	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {

@@ -58,7 +58,7 @@ func (s *waitSummary) take() (agents map[store.Agent]map[string]int, others map[
 
 // SummarizeWaits tells once a minute, and when ctx ends, how many attempts put their delivery off before anything was
 // attempted: one line per agent, with a count per reason. ticks: nil for a minute's.
-func (p *Pipeline) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
+func (p *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(summaryInterval)
 		defer ticker.Stop()
@@ -78,7 +78,7 @@ func (p *Pipeline) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	}
 }
 
-func (p *Pipeline) tellWaits(within time.Duration) {
+func (p *Executor) tellWaits(within time.Duration) {
 	agents, others := p.waits.take()
 	busiest := func(a, b store.Agent) int { return countAll(agents[b]) - countAll(agents[a]) }
 	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
@@ -89,7 +89,7 @@ func (p *Pipeline) tellWaits(within time.Duration) {
 	}
 }
 
-func (p *Pipeline) tellWaitsOf(agent string, counts map[string]int, within time.Duration) {
+func (p *Executor) tellWaitsOf(agent string, counts map[string]int, within time.Duration) {
 	var reasons []any
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
 		reasons = append(reasons, slog.Int(r, counts[r]))

@@ -16,10 +16,10 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logged is a pipeline that can only tell of attempts, and what it says as JSON.
-func logged(level slog.Level) (*Pipeline, func() []map[string]any) {
+// logged is an executor that can only tell of attempts, and what it says as JSON.
+func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	b := &syncBuffer{}
-	p := &Pipeline{waits: newWaitSummary()}
+	p := &Executor{waits: newWaitSummary()}
 	p.Now, p.Logger = time.Now, slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: level}))
 	return p, func() (lines []map[string]any) {
 		for line := range strings.Lines(b.String()) {
@@ -40,7 +40,7 @@ func attemptOf(agent int64, o store.Outcome) *attempt {
 }
 
 // putOff has p tell of an attempt that ended before anything was attempted.
-func putOff(p *Pipeline, agent int64, reason string) {
+func putOff(p *Executor, agent int64, reason string) {
 	o := store.Outcome{Status: store.Waiting, Reason: reason, Free: true}
 	p.tell(attemptOf(agent, o), retry.Verdict{Reason: retry.Reason(reason)}, store.Recorded{}, nil)
 }

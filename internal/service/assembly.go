@@ -110,7 +110,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		return err
 	}
 	a.tokens = parts.Credentials
-	pipeline, err := delivery.New(parts)
+	executor, err := delivery.New(parts)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if err != nil {
 		return err
 	}
-	if a.runner, err = delivery.NewRunner(pipeline, a.intake, cfg.Concurrency); err != nil {
+	if a.runner, err = delivery.NewRunner(executor, a.intake, cfg.Concurrency); err != nil {
 		return err
 	}
 	if err := a.sweep(cfg, dispatcher, schedule, o); err != nil {

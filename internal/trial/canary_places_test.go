@@ -314,7 +314,7 @@ func (w *canaryWorld) crash() {
 	log, err := os.ReadFile(w.worker.Log())
 	w.must(err)
 	_, dump, ok := bytes.Cut(log, []byte("SIGQUIT: quit"))
-	if !ok || !bytes.Contains(dump, []byte("internal/delivery.(*Pipeline).")) || bytes.Count(dump, []byte("\ngoroutine ")) < 10 {
+	if !ok || !bytes.Contains(dump, []byte("internal/delivery.(*Executor).")) || bytes.Count(dump, []byte("\ngoroutine ")) < 10 {
 		w.t.Errorf("the worker did not die as it was to, in the middle of deliveries: %s", tail(w.worker.Log()))
 	}
 }

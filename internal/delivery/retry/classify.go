@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Failure is an outcome that a step of the pipeline decided itself, not an error of something below it.
+// Failure is an outcome that a step of the executor decided itself, not an error of something below it.
 type Failure struct {
 	Reason Reason
 	Text   string        // a sentence for people, without secrets
@@ -76,7 +76,7 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// Classify maps any error of the pipeline to its verdict. Unknown errors are internal_error: they cost an attempt, and the
+// Classify maps any error of the executor to its verdict. Unknown errors are internal_error: they cost an attempt, and the
 // log line says so.
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
