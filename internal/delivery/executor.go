@@ -289,7 +289,7 @@ type attempt struct {
 	stored  *store.Token      // whose token the target is sent; nil: none that is stored
 	// withheld is a token for the target's origin that is not for the target; nil: there is none.
 	withheld *store.Token
-	place    Place     // at the origin
+	place    Permit    // at the origin
 	reserved int64     // bytes for args
 	slots    []slot    // among the newcomers
 	offered  time.Time // when the tools in out were listed

@@ -155,22 +155,22 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 
 // limiter refuses now and then, as an origin's limits would.
 type limiter struct {
-	*ratelimit.Limits
+	*ratelimit.Limiter
 	p *process
 }
 
 func (h *history) limits(p *process) Limits {
-	l := must(ratelimit.New(ratelimit.Config{Inflight: 1000, Rate: 1e6, Hold: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
+	l := must(ratelimit.New(ratelimit.Config{Inflight: 1000, Rate: 1e6, PermitTTL: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
 	p.onEnd = append(p.onEnd, l.Close)
 	return &limiter{l, p}
 }
 
-func (l *limiter) Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error) {
+func (l *limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error) {
 	d := l.p.h.dice("limits", token)
 	if x := d.Float64(); x < .08 {
 		l.p.h.count("limited")
 		reason := []ratelimit.Reason{ratelimit.Busy, ratelimit.Throttled, ratelimit.Open}[d.IntN(3)]
 		return nil, &ratelimit.RefusedError{Reason: reason, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
 	}
-	return l.Limits.Enter(ctx, origin, endpoint, token)
+	return l.Limiter.Acquire(ctx, origin, endpoint, token)
 }

@@ -29,8 +29,8 @@ import (
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
-	slots  *ratelimit.Limits                // one origin, which is all of them
-	parts  *ratelimit.Limits                // an origin is a registrable domain, or those that failed
+	slots  *ratelimit.Limiter               // one origin, which is all of them
+	parts  *ratelimit.Limiter               // an origin is a registrable domain, or those that failed
 	latest *lru.Cache[store.Agent, outcome] // in this process, which knows it before the claims do
 	share  int
 	now    func() time.Time
@@ -48,7 +48,7 @@ type outcome struct {
 // slot is a place that an attempt of a newcomer holds.
 type slot struct {
 	of   string
-	pass *ratelimit.Pass
+	pass *ratelimit.Permit
 }
 
 const (
@@ -77,8 +77,8 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		now = time.Now
 	}
 	share := max(1, slots/newcomersPart)
-	bound := func(n int) (*ratelimit.Limits, error) {
-		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, Room: slots, Patience: briefWait, Hold: longestAttempt, Logger: logger, Now: now})
+	bound := func(n int) (*ratelimit.Limiter, error) {
+		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: slots, MaxWait: briefWait, PermitTTL: longestAttempt, Logger: logger, Now: now})
 	}
 	all, err := bound(share)
 	if err != nil {
@@ -142,11 +142,11 @@ func (n *Newcomers) acquireDomain(ctx context.Context, a *attempt, rawURL string
 	return n.acquirePlace(ctx, a, n.parts, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 }
 
-func (n *Newcomers) acquirePlace(ctx context.Context, a *attempt, from *ratelimit.Limits, what, why string) error {
+func (n *Newcomers) acquirePlace(ctx context.Context, a *attempt, from *ratelimit.Limiter, what, why string) error {
 	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.of == what }) {
 		return nil
 	}
-	pass, err := from.Enter(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
+	pass, err := from.Acquire(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := n.spreadWait(refused.Wait)
@@ -177,7 +177,7 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 // leaveSlots gives back what the attempt took as a newcomer's, but the first n.
 func (a *attempt) leaveSlots(ctx context.Context, n int) {
 	for _, s := range a.slots[n:] {
-		s.pass.Leave(ctx, ratelimit.Neutral)
+		s.pass.Release(ctx, ratelimit.Neutral)
 	}
 	a.slots = a.slots[:n]
 }

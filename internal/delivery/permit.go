@@ -16,13 +16,13 @@ import (
 // Limits bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which each of its
 // endpoints has a share. Each endpoint has a breaker of its own.
 type Limits interface {
-	// Enter takes a place; a *ratelimit.RefusedError says why there is none and when to come back.
-	Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error)
+	// Acquire takes a permit; a *ratelimit.RefusedError says why there is none and when to come back.
+	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// Place is a place at an origin, until Leave.
-type Place interface {
-	Leave(ctx context.Context, r ratelimit.Result)
+// Permit is one of the calls that an origin may have at a time, until Release.
+type Permit interface {
+	Release(ctx context.Context, r ratelimit.Result)
 }
 
 // admit takes a place at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents that
@@ -40,7 +40,7 @@ func (p *Executor) admit(ctx context.Context, a *attempt) error {
 	if all == nil {
 		return nil
 	}
-	pass, err := all.Enter(ctx, origin, a.endpoint(), fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
+	pass, err := all.Acquire(ctx, origin, a.endpoint(), fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
 	if err != nil {
 		return notAdmitted(err, why)
 	}
@@ -74,7 +74,7 @@ func (p *Executor) depart(ctx context.Context, a *attempt, err error) {
 			result = ratelimit.Neutral // it says nothing about whether the endpoint works
 		}
 	}
-	a.place.Leave(context.WithoutCancel(ctx), result)
+	a.place.Release(context.WithoutCancel(ctx), result)
 }
 
 // where is the origin that limits are kept for. A command that the servers file names is its agent's alone: others run the same program with other

@@ -28,7 +28,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 
 	// limited makes a worker with limits of its own.
 	limited := func(t *testing.T, w *world, cfg ratelimit.Config) *worker {
-		cfg.Hold, cfg.Patience, cfg.Logger = time.Minute, time.Millisecond, w.logger()
+		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
 		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
 		return w.newWorker(func(c *Config) { c.Limits = l })
@@ -189,8 +189,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bucket := func(t *testing.T, cfg ratelimit.Config) *ratelimit.Limits {
-		cfg.Hold, cfg.Patience, cfg.Logger = time.Minute, time.Millisecond, w.logger()
+	bucket := func(t *testing.T, cfg ratelimit.Config) *ratelimit.Limiter {
+		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
 		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
 		return l
@@ -241,7 +241,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, file := victim(w, a), newOperator(w)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, Room: -1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
 			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
@@ -304,7 +304,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Cleanup(answer)
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: inflight, Room: -1}), bucket(t, ratelimit.Config{Inflight: 1, Room: -1})
+			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
 		})
 		done := make(chan string, 1+inflight)
 		deliver := func(id uuid.UUID) {
@@ -420,7 +420,7 @@ func TestHurriedCalls(t *testing.T) {
 				<-r.Context().Done()
 				return true
 			}))
-			l := must(ratelimit.New(ratelimit.Config{Hold: time.Minute, MinCalls: 2, Logger: w.logger()}))
+			l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: w.logger()}))
 			t.Cleanup(l.Close)
 			k := w.newWorker(func(cfg *Config) { cfg.Limits, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
 			id := w.register(at(a.URL))
@@ -511,22 +511,22 @@ func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error
 
 // recordedLimits notes who asks, and refuses nobody.
 type recordedLimits struct {
-	*ratelimit.Limits
+	*ratelimit.Limiter
 	asked []string
 }
 
-func (l *recordedLimits) Enter(ctx context.Context, origin, endpoint, token string) (*ratelimit.Pass, error) {
+func (l *recordedLimits) Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error) {
 	l.asked = append(l.asked, origin+" "+endpoint)
-	return l.Limits.Enter(ctx, origin, endpoint, token)
+	return l.Limiter.Acquire(ctx, origin, endpoint, token)
 }
 
 // TestUnboundAgentsTakeNoTurn: whoever mints agents, with a path each, has no call of the origin's and no turn there for it.
 func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Parallel()
-	own, small := must(ratelimit.New(ratelimit.Config{Hold: time.Minute})), must(ratelimit.New(ratelimit.Config{Hold: time.Minute}))
+	own, small := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute})), must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute}))
 	t.Cleanup(own.Close)
 	t.Cleanup(small.Close)
-	origin := &recordedLimits{Limits: own}
+	origin := &recordedLimits{Limiter: own}
 	p := &Executor{Config: Config{Limits: origin, Unbound: small}}
 	for i, unbound := range []bool{true, true, false} {
 		a := &attempt{claim: &store.Claim{ID: uuid.New(), No: int64(i)}, unbound: unbound,

@@ -28,8 +28,8 @@ type assembly struct {
 	sweeps  *store.Store // the sweeper's own connections
 	queue   *queue.Queue
 	fast    redis.UniversalClient // for limits
-	limits  *ratelimit.Limits
-	unbound *ratelimit.Limits // nil with HERALD_BINDING=off: it is not known who would belong there
+	limits  *ratelimit.Limiter
+	unbound *ratelimit.Limiter // nil with HERALD_BINDING=off: it is not known who would belong there
 	content *Content
 	pool    *mcpcall.Pool
 	listed  *listed
@@ -155,12 +155,12 @@ func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 		return err
 	}
 	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
-		Hold: cfg.Lease, Room: limitRoom, OriginRoom: cfg.Concurrency / limitRoomPart, Patience: limitPatience, Logger: o.Logger})
+		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart, MaxWait: limitPatience, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
 	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: 1, Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
-		Hold: cfg.Lease, Room: 1, Patience: limitPatience, Logger: o.Logger.With("limits", "of unbound agents")})
+		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience, Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
 }
 

@@ -22,12 +22,12 @@ type gauges struct {
 	queue *queue.Queue
 	log   *slog.Logger
 
-	limits *ratelimit.Limits
+	limits *ratelimit.Limiter
 
 	deliveries, overdue, lanes, pool, breakers, shared *prometheus.Desc
 }
 
-func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *ratelimit.Limits, log *slog.Logger) error {
+func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *ratelimit.Limiter, log *slog.Logger) error {
 	return reg.Register(&gauges{store: st, queue: q, limits: l, log: log,
 		deliveries: prometheus.NewDesc("herald_deliveries_open", "Deliveries that are not final, by status.", []string{"status"}, nil),
 		overdue:    prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// BenchmarkPass is Enter and Leave of a call that takes no time.
+// BenchmarkPass is Acquire and Release of a call that takes no time.
 func BenchmarkPass(b *testing.B) {
 	for name, rdb := range map[string]func() redis.UniversalClient{
 		"local": func() redis.UniversalClient { return nil },
@@ -24,12 +24,12 @@ func BenchmarkPass(b *testing.B) {
 					b.RunParallel(func(pb *testing.PB) {
 						for i := 0; pb.Next(); i++ {
 							origin := "https://" + strconv.Itoa(i%64) + ".example"
-							p, err := l.Enter(b.Context(), origin, origin, strconv.Itoa(i))
+							p, err := l.Acquire(b.Context(), origin, origin, strconv.Itoa(i))
 							if err != nil {
 								b.Error(err)
 								return
 							}
-							p.Leave(b.Context(), OK)
+							p.Release(b.Context(), OK)
 						}
 					})
 				})

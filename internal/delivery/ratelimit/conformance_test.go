@@ -26,7 +26,7 @@ func (b *bench) on(id string) *bench {
 	return &other
 }
 
-// ask and end name the endpoint in the token, as Enter does.
+// ask and end name the endpoint in the token, as Acquire does.
 func (b *bench) ask(token string, q question) verdict { return b.enter(b.id, tokenOf(b.id, token), q) }
 
 func (b *bench) end(token string, r Result, took int64) ending {
@@ -185,7 +185,7 @@ var conformance = []struct {
 		b.give("a", OK, true)
 		b.give("a", OK, false)
 	}},
-	{"a place comes back after Hold", 0, func(b *bench) {
+	{"a place comes back after PermitTTL", 0, func(b *bench) {
 		for _, token := range tokens("dead", 4) {
 			b.take(token, granted)
 		}

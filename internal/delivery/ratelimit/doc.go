@@ -2,14 +2,14 @@
 // costs the others nothing, also those that live at the same origin (DESIGN §5): calls in flight and calls a second are counted for each
 // origin, of which each of its endpoints has a share; each endpoint has a circuit breaker of its own.
 //
-// Limits.Enter takes a place before anything is said to the endpoint; Pass.Leave gives it back and tells how it went. What
+// Limiter.Acquire takes a place before anything is said to the endpoint; Permit.Release gives it back and tells how it went. What
 // counts as a failure is the caller's to say. What does not live here: per-agent budgets, retry waits, what an origin or an endpoint is.
 //
 // # The rules
 //
 // They are written once as a state machine (machine.go, share.go, breaker.go) and once more as the two scripts that run in Redis (lua/);
 // one suite holds both to the same answers. Of one origin:
-//   - It has Inflight places. A place is held by a token until Leave, or until Hold has passed: its worker died.
+//   - It has Inflight places. A place is held by a token until Release, or until PermitTTL has passed: its worker died.
 //   - A granted call moves GCRA's theoretical arrival time on by 1/Rate; Burst calls may come at once.
 //   - Order of the questions: breaker, places, rate. Only a granted call costs anything.
 //   - A token that holds a place enters again for nothing, and a leave counts only while its token holds a place. So both
@@ -18,7 +18,7 @@
 // Of one endpoint:
 //   - The breaker counts OK and Failed in a window of ten buckets. A failure that makes it at least FailureRatio of at least
 //     MinCalls opens it for OpenFor. Then one call is let through as the probe: its success closes the breaker and forgets
-//     the window, the mean and the line; its failure opens it again; a Neutral end, or Hold passing, lets another one probe.
+//     the window, the mean and the line; its failure opens it again; a Neutral end, or PermitTTL passing, lets another one probe.
 //     Calls that were in flight when it opened change nothing.
 //   - A call that is refused reserves a time to come back in the endpoint's line: not within a second, not before the breaker's
 //     probe, and as long after the reservation before as the endpoint's next turn will take: n/Rate when n endpoints wait, or the mean

@@ -77,7 +77,7 @@ func TestKeys(t *testing.T) {
 func TestVersionBefore(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	l := newLimits(t, rdb, func(c *Config) { c.Room, c.Rate, c.Burst = -1, 0.01, 10 })
+	l := newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.Rate, c.Burst = -1, 0.01, 10 })
 	ctx, key := t.Context(), keyOf(site)
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
@@ -100,7 +100,7 @@ func TestVersionBefore(t *testing.T) {
 	if err := rdb.Del(ctx, key).Err(); err != nil {
 		t.Fatal(err)
 	}
-	p.Leave(ctx, OK)
+	p.Release(ctx, OK)
 	if err := rdb.HSet(ctx, key, "tat", now.Add(2000*time.Second).UnixMicro()).Err(); err != nil {
 		t.Fatal(err)
 	}

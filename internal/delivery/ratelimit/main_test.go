@@ -53,9 +53,9 @@ func client(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Clie
 }
 
 // newLimits has a Timeout that a loaded machine keeps to, and no log but the test's own.
-func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limits {
+func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limiter {
 	t.Helper()
-	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, Hold: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, PermitTTL: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
 	for _, a := range adapt {
 		a(&cfg)
 	}
@@ -131,9 +131,9 @@ func await(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-func enter(t testing.TB, l *Limits, origin, token string) *Pass {
+func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 	t.Helper()
-	p, err := l.Enter(t.Context(), origin, origin, token)
+	p, err := l.Acquire(t.Context(), origin, origin, token)
 	if err != nil {
 		t.Fatalf("enter %s: %v", token, err)
 	}
@@ -141,9 +141,9 @@ func enter(t testing.TB, l *Limits, origin, token string) *Pass {
 }
 
 // refused enters and must be refused.
-func refused(t testing.TB, l *Limits, origin, token string, why Reason) *RefusedError {
+func refused(t testing.TB, l *Limiter, origin, token string, why Reason) *RefusedError {
 	t.Helper()
-	p, err := l.Enter(t.Context(), origin, origin, token)
+	p, err := l.Acquire(t.Context(), origin, origin, token)
 	r, ok := err.(*RefusedError)
 	if !ok || p != nil {
 		t.Fatalf("enter %s: pass %v, error %v; want a refusal", token, p, err)

@@ -6,7 +6,7 @@ import (
 )
 
 // origin is what this process knows of one: the state machine, which is the truth while Redis is away and goes along
-// otherwise, and who waits here for a place. Limits.mu guards it.
+// otherwise, and who waits here for a place. Limiter.mu guards it.
 type origin struct {
 	machine
 	key       string
@@ -19,8 +19,8 @@ type origin struct {
 type endpoint struct {
 	circuit
 	origin *origin
-	used   int64 // µs, the last Enter
-	users  int   // how many are in Enter
+	used   int64 // µs, the last Acquire
+	users  int   // how many are in Acquire
 }
 
 // waiter is one delivery in the waiting room.
@@ -33,7 +33,7 @@ type waiter struct {
 func keyOfEndpoint(originKey, id string) string { return originKey + ":" + id }
 
 // find returns the endpoint, made when it is not known. The caller holds mu.
-func (l *Limits) find(originKey, id string) *endpoint {
+func (l *Limiter) find(originKey, id string) *endpoint {
 	now := l.now()
 	key := keyOfEndpoint(originKey, id)
 	if el, ok := l.endpoints[key]; ok {
@@ -56,7 +56,7 @@ func (l *Limits) find(originKey, id string) *endpoint {
 
 // forget makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too many, the
 // idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in the end.
-func (l *Limits) forget(now int64) {
+func (l *Limiter) forget(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
 	for range 2 {
@@ -79,7 +79,7 @@ func (l *Limits) forget(now int64) {
 	}
 }
 
-func (l *Limits) drop(el *list.Element) {
+func (l *Limiter) drop(el *list.Element) {
 	l.recent.Remove(el)
 	e := el.Value.(*endpoint)
 	delete(l.endpoints, keyOfEndpoint(e.origin.key, e.id))
@@ -89,7 +89,7 @@ func (l *Limits) drop(el *list.Element) {
 }
 
 // idle: nobody asks for the endpoint, or holds a place at it.
-func (l *Limits) idle(e *endpoint, now int64) bool {
+func (l *Limiter) idle(e *endpoint, now int64) bool {
 	e.origin.purge(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }

@@ -15,11 +15,11 @@ const (
 	steady    = 10 * time.Second
 	// lookTimeout bounds the first question to a Redis that was away, which may have to connect. Nobody waits for it.
 	lookTimeout = time.Second
-	// maxDebts bounds what is kept for Redis; what does not fit is free there after Hold.
+	// maxDebts bounds what is kept for Redis; what does not fit is free there after PermitTTL.
 	maxDebts = 4096
 )
 
-// outage is the state of the tie to Redis. Limits.mu guards it.
+// outage is the state of the tie to Redis. Limiter.mu guards it.
 type outage struct {
 	local bool          // this process goes by itself
 	age   int           // counts the changes: a late error of an earlier age says nothing
@@ -37,7 +37,7 @@ type debt struct {
 }
 
 // owe keeps what Redis is told when it is back. The caller holds mu.
-func (l *Limits) owe(d debt) {
+func (l *Limiter) owe(d debt) {
 	if len(l.outage.debts) < maxDebts {
 		l.outage.debts = append(l.outage.debts, d)
 	}
@@ -59,7 +59,7 @@ func (l *Limits) owe(d debt) {
 }
 
 // lost begins an outage, unless the error is of an earlier age or one is on. The caller holds mu.
-func (l *Limits) lost(age int, err error) {
+func (l *Limiter) lost(age int, err error) {
 	if l.outage.local || l.outage.age != age || l.closed {
 		return
 	}
@@ -76,14 +76,14 @@ func (l *Limits) lost(age int, err error) {
 	go func() {
 		defer l.tasks.Done()
 		// It waits for milliseconds: that Redis is slow is no outage, and herald_limits_shared tells it.
-		l.log.Info("limits: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
+		l.log.Info("ratelimit: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
 			logging.About(logging.Redis), "error", err, "timeout", l.timeout, "asked_again_in", pause)
 		l.look(pause)
 	}()
 }
 
 // look ends the outage when Redis takes scripts again and has been told what it missed.
-func (l *Limits) look(pause time.Duration) {
+func (l *Limiter) look(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -101,7 +101,7 @@ func (l *Limits) look(pause time.Duration) {
 
 // answers takes a place at no origin and gives it back: that Redis answers a PING would not say that it can be written to. Asked
 // twice, because the first question may have to connect.
-func (l *Limits) answers() bool {
+func (l *Limiter) answers() bool {
 	key, id := keyOf(""), idOf("")
 	token := tokenOf(id, "look")
 	for _, timeout := range []time.Duration{max(lookTimeout, l.timeout), l.timeout} {
@@ -119,7 +119,7 @@ func (l *Limits) answers() bool {
 }
 
 // settle tells Redis what it missed. Told twice is harmless.
-func (l *Limits) settle() error {
+func (l *Limiter) settle() error {
 	for {
 		l.mu.Lock()
 		if len(l.outage.debts) == 0 {
@@ -142,7 +142,7 @@ func (l *Limits) settle() error {
 }
 
 // found ends the outage; false: something is owed again.
-func (l *Limits) found() bool {
+func (l *Limiter) found() bool {
 	l.mu.Lock()
 	if len(l.outage.debts) > 0 && !l.closed {
 		l.mu.Unlock()
@@ -153,6 +153,6 @@ func (l *Limits) found() bool {
 	l.outage.local, l.outage.since, l.outage.debts = false, now, nil
 	l.outage.age++
 	l.mu.Unlock()
-	l.log.Info("limits: Redis answers again; the limits are shared again", logging.About(logging.Redis), "after", took.Round(time.Millisecond))
+	l.log.Info("ratelimit: Redis answers again; the limits are shared again", logging.About(logging.Redis), "after", took.Round(time.Millisecond))
 	return true
 }

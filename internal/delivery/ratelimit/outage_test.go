@@ -54,14 +54,14 @@ func (f *freezer) signal(s syscall.Signal) {
 const outageTimeout = 300 * time.Millisecond
 
 // briefly makes the outages of a test short. Limits look again after pause.
-func briefly(l *Limits, pause time.Duration) *Limits {
+func briefly(l *Limiter, pause time.Duration) *Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.outage.pause = pause
 	return l
 }
 
-// TestFrozen: while Redis hangs Enter and Leave answer from what this worker knows, the timeout is paid once, and what was given back
+// TestFrozen: while Redis hangs Acquire and Release answer from what this worker knows, the timeout is paid once, and what was given back
 // meanwhile is free in Redis when it goes on.
 func TestFrozen(t *testing.T) {
 	clients := map[string]func(*redis.Options){
@@ -76,8 +76,8 @@ func TestFrozen(t *testing.T) {
 			rdb := client(t, url, adapt)
 			freeze := newFreezer(t, rdb)
 			var log lines
-			l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.Room, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
-			var before []*Pass
+			l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
+			var before []*Permit
 			for _, token := range tokens("before", 3) {
 				p := enter(t, l, site, token)
 				if !p.shared {
@@ -92,7 +92,7 @@ func TestFrozen(t *testing.T) {
 			fourth := enter(t, l, site, "fourth")
 			first := time.Since(began)
 			if first < outageTimeout || first > 6*outageTimeout {
-				t.Errorf("the first Enter took %s", first)
+				t.Errorf("the first Acquire took %s", first)
 			}
 			if fourth.shared || !l.Stats().Local {
 				t.Fatal("Redis is frozen and nobody noticed")
@@ -100,21 +100,21 @@ func TestFrozen(t *testing.T) {
 			refused(t, l, site, "fifth", Busy)
 			began = time.Now()
 			for i := range 500 {
-				enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Leave(t.Context(), OK)
+				enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
 			}
 			if took := time.Since(began); took > 100*outageTimeout {
 				t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
 			}
 			// The breaker works on by itself.
 			for _, token := range tokens("fails", 3) {
-				enter(t, l, "https://fails.example", token).Leave(t.Context(), Failed)
+				enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
 			}
 			refused(t, l, "https://fails.example", "more", Open)
 			for _, p := range before {
 				began := time.Now()
-				p.Leave(t.Context(), OK)
+				p.Release(t.Context(), OK)
 				if took := time.Since(began); took > 6*outageTimeout {
-					t.Errorf("Leave took %s", took)
+					t.Errorf("Release took %s", took)
 				}
 			}
 			await(t, "the log says so", func() bool { return log.count("\n") > 0 })
@@ -126,13 +126,13 @@ func TestFrozen(t *testing.T) {
 			await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 			await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
 			// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
-			other := newLimits(t, client(t, url), func(c *Config) { c.Room = -1 })
+			other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
 			for _, token := range tokens("other", 4) {
 				enter(t, other, site, token)
 			}
 			refused(t, other, site, "fifth", Busy)
 			refused(t, l, site, "mine", Busy) // shared again
-			fourth.Leave(t.Context(), OK)
+			fourth.Release(t.Context(), OK)
 			refused(t, l, site, "mine", Busy) // it was never Redis' to count
 		})
 	}
@@ -150,10 +150,10 @@ func TestKilled(t *testing.T) {
 		t.Fatal("Redis is not used")
 	}
 	first.stop()
-	p.Leave(t.Context(), OK)
+	p.Release(t.Context(), OK)
 	began := time.Now()
 	for _, token := range tokens("b", 100) {
-		enter(t, l, site, token).Leave(t.Context(), OK)
+		enter(t, l, site, token).Release(t.Context(), OK)
 	}
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("100 calls took %s", took)
@@ -204,7 +204,7 @@ func TestFlapping(t *testing.T) {
 func TestDebts(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room = 1, -1 })
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	p := enter(t, l, site, "a")
 	l.mu.Lock()
 	l.owe(debt{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})

@@ -11,16 +11,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// entered is what Enter returned in another goroutine.
+// entered is what Acquire returned in another goroutine.
 type entered struct {
-	pass *Pass
+	pass *Permit
 	err  error
 }
 
-func goEnter(ctx context.Context, l *Limits, token string) <-chan entered {
+func goEnter(ctx context.Context, l *Limiter, token string) <-chan entered {
 	ch := make(chan entered, 1)
 	go func() {
-		p, err := l.Enter(ctx, site, site, token)
+		p, err := l.Acquire(ctx, site, site, token)
 		ch <- entered{p, err}
 	}()
 	return ch
@@ -32,13 +32,13 @@ func receive(t testing.TB, ch <-chan entered) entered {
 	case e := <-ch:
 		return e
 	case <-time.After(30 * time.Second):
-		t.Fatal("Enter did not return within 30 s")
+		t.Fatal("Acquire did not return within 30 s")
 		panic("unreachable")
 	}
 }
 
 // countWaiting is how many wait for the endpoint in this process.
-func countWaiting(l *Limits) int {
+func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if o, ok := l.origins[keyOf(site)]; ok {
@@ -48,16 +48,16 @@ func countWaiting(l *Limits) int {
 }
 
 // blind makes those who wait not look for themselves: they depend on being woken.
-func blind(l *Limits) *Limits {
+func blind(l *Limiter) *Limiter {
 	l.firstLook = time.Hour
 	return l
 }
 
-// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than Room are refused at once.
+// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than MaxWaiters are refused at once.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 		p := enter(t, l, site, "holds")
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
@@ -70,7 +70,7 @@ func TestRoom(t *testing.T) {
 			t.Errorf("refused after %s", took)
 		}
 		for i, ch := range line {
-			p.Leave(t.Context(), OK)
+			p.Release(t.Context(), OK)
 			e := receive(t, ch)
 			if e.err != nil {
 				t.Fatalf("waiter %d: %v", i, e.err)
@@ -80,14 +80,14 @@ func TestRoom(t *testing.T) {
 			}
 			p = e.pass
 		}
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 	})
 }
 
 // TestNoOvertaking: who comes later does not take the place that somebody waits for.
 func TestNoOvertaking(t *testing.T) {
 	t.Parallel()
-	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, time.Minute }))
+	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
 	await(t, "it waits", func() bool { return countWaiting(l) == 1 })
@@ -97,12 +97,12 @@ func TestNoOvertaking(t *testing.T) {
 	l.mu.Unlock()
 	second := goEnter(t.Context(), l, "second")
 	await(t, "it waits too", func() bool { return countWaiting(l) == 2 })
-	p.Leave(t.Context(), OK)
+	p.Release(t.Context(), OK)
 	e := receive(t, first)
 	if e.err != nil {
 		t.Fatal(e.err)
 	}
-	e.pass.Leave(t.Context(), OK)
+	e.pass.Release(t.Context(), OK)
 	if e = receive(t, second); e.err != nil {
 		t.Fatal(e.err)
 	}
@@ -112,34 +112,34 @@ func TestNoOvertaking(t *testing.T) {
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.Patience = 1, time.Minute }
+	adapt := func(c *Config) { c.Inflight, c.MaxWait = 1, time.Minute }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	p := enter(t, a, site, "holds")
 	ch := goEnter(t.Context(), b, "waits")
 	await(t, "it waits", func() bool { return countWaiting(b) == 1 })
-	p.Leave(t.Context(), OK)
+	p.Release(t.Context(), OK)
 	e := receive(t, ch)
 	if e.err != nil {
 		t.Fatal(e.err)
 	}
-	e.pass.Leave(t.Context(), OK)
+	e.pass.Release(t.Context(), OK)
 }
 
 // TestNeighbour: those who wait for an endpoint that has its share are in nobody's way, neither in the room nor in Redis.
 func TestNeighbour(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := blind(newLimits(t, rdb, func(c *Config) { c.Room, c.Patience = 2, time.Minute }))
+		l := blind(newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.MaxWait = 2, time.Minute }))
 		const slow, other, third = site + "/slow", site + "/other", site + "/third"
 		at := func(endpoint, token string) <-chan entered {
 			ch := make(chan entered, 1)
 			go func() {
-				p, err := l.Enter(t.Context(), site, endpoint, token)
+				p, err := l.Acquire(t.Context(), site, endpoint, token)
 				ch <- entered{p, err}
 			}()
 			return ch
 		}
-		pass := func(ch <-chan entered) *Pass {
+		pass := func(ch <-chan entered) *Permit {
 			t.Helper()
 			e := receive(t, ch)
 			if e.err != nil {
@@ -147,8 +147,8 @@ func TestNeighbour(t *testing.T) {
 			}
 			return e.pass
 		}
-		pass(at(other, "first")).Leave(t.Context(), OK)
-		held := []*Pass{pass(at(slow, "0")), pass(at(slow, "1"))}
+		pass(at(other, "first")).Release(t.Context(), OK)
+		held := []*Permit{pass(at(slow, "0")), pass(at(slow, "1"))}
 		var line []<-chan entered
 		for i, token := range tokens("waits", 2) {
 			line = append(line, at(slow, token))
@@ -156,20 +156,20 @@ func TestNeighbour(t *testing.T) {
 		}
 		for range 3 {
 			p := pass(at(other, "b"))
-			p.Leave(t.Context(), OK)
+			p.Release(t.Context(), OK)
 		}
 		// With one place taken by each of two more there is none, and who waits is woken past those who may not have it.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
 		await(t, "it waits", func() bool { return countWaiting(l) == 3 })
-		c.Leave(t.Context(), OK)
-		b.Leave(t.Context(), OK)
-		pass(next).Leave(t.Context(), OK)
+		c.Release(t.Context(), OK)
+		b.Release(t.Context(), OK)
+		pass(next).Release(t.Context(), OK)
 		for _, p := range held {
-			p.Leave(t.Context(), OK)
+			p.Release(t.Context(), OK)
 		}
 		for _, ch := range line {
-			pass(ch).Leave(t.Context(), OK)
+			pass(ch).Release(t.Context(), OK)
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestNeighbour(t *testing.T) {
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.Patience = 1, 3, 300*time.Millisecond })
+		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, 300*time.Millisecond })
 		p := enter(t, l, site, "holds")
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -199,8 +199,8 @@ func TestPatience(t *testing.T) {
 		if countWaiting(l) != 0 {
 			t.Error("somebody still waits")
 		}
-		p.Leave(t.Context(), OK)
-		enter(t, l, site, "third").Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
+		enter(t, l, site, "third").Release(t.Context(), OK)
 	})
 }
 
@@ -209,10 +209,10 @@ func TestNotWorthWaiting(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
-		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.Room, cfg.Patience, cfg.Now = 1, 3, 20*time.Second, c.Now })
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 1, 3, 20*time.Second, c.Now })
 		p := enter(t, l, site, "a")
 		c.move(25 * time.Second)
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 		enter(t, l, site, "b")
 		began := time.Now()
 		if r := refused(t, l, site, "c", Busy); r.Wait < 20*time.Second {
@@ -229,7 +229,7 @@ func TestHangingIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
-		l := newLimits(t, rdb, func(cfg *Config) { cfg.Room, cfg.Patience, cfg.Now = 3, 20*time.Second, c.Now })
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 3, 20*time.Second, c.Now })
 		for _, token := range tokens("hangs", 4) {
 			enter(t, l, site, token)
 		}
@@ -246,16 +246,16 @@ func TestHangingIsNotWaitedFor(t *testing.T) {
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.Patience = 20, 1, 10*time.Second })
+		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 20, 1, 10*time.Second })
 		began := time.Now()
 		for _, token := range tokens("t", 5) {
-			enter(t, l, site, token).Leave(t.Context(), OK)
+			enter(t, l, site, token).Release(t.Context(), OK)
 		}
 		if took := time.Since(began); took < 195*time.Millisecond {
 			t.Errorf("5 calls at 20 a second took %s", took)
 		}
-		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.Patience = 0.02, 1, 20*time.Second })
-		enter(t, slow, "https://slow.example", "a").Leave(t.Context(), OK)
+		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 0.02, 1, 20*time.Second })
+		enter(t, slow, "https://slow.example", "a").Release(t.Context(), OK)
 		began = time.Now()
 		r := refused(t, slow, "https://slow.example", "b", Throttled)
 		if took := time.Since(began); took > 10*time.Second {
@@ -271,7 +271,7 @@ func TestThrottled(t *testing.T) {
 func TestWaitersBounce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.Patience, c.Room = 1, 1, time.Minute, 3 }))
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.MaxWait, c.MaxWaiters = 1, 1, time.Minute, 3 }))
 		p := enter(t, l, site, "fails")
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
@@ -279,7 +279,7 @@ func TestWaitersBounce(t *testing.T) {
 			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
-		p.Leave(t.Context(), Failed)
+		p.Release(t.Context(), Failed)
 		for _, ch := range line {
 			var r *RefusedError
 			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != Open || r.Wait < 29*time.Second {
@@ -296,7 +296,7 @@ func TestWaitersBounce(t *testing.T) {
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room = 1, -1 })
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	var asked atomic.Int64
 	rdb.AddHook(hook{func() {
@@ -304,13 +304,13 @@ func TestCancelledWhileAsking(t *testing.T) {
 			cancel()
 		}
 	}})
-	if p, err := l.Enter(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
+	if p, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
 		t.Fatalf("%v, %v", p, err)
 	}
 	if asked.Load() < 2 {
 		t.Fatal("Redis was not told")
 	}
-	enter(t, l, site, "b").Leave(t.Context(), OK)
+	enter(t, l, site, "b").Release(t.Context(), OK)
 }
 
 // hook does something before each command.

@@ -14,10 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Config makes Limits. Zero values mean the defaults; Hold has none.
+// Config makes a Limiter. Zero values mean the defaults; PermitTTL has none.
 type Config struct {
 	// Redis is shared by all workers; nil: this process by itself. It is the caller's to close, after Close. It should be made
-	// with ContextTimeoutEnabled. Without it Enter and Leave still return after Timeout, but each call costs a goroutine, and when
+	// with ContextTimeoutEnabled. Without it Acquire and Release still return after Timeout, but each call costs a goroutine, and when
 	// Redis hangs the calls in flight keep theirs until the client's own timeouts, and Close waits for them. Connecting has to
 	// fit into Timeout too, so let the client keep a few idle connections.
 	Redis redis.UniversalClient
@@ -35,17 +35,17 @@ type Config struct {
 	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
 	OpenFor      time.Duration // how long the breaker stays open. Default 30 s
 
-	// Hold is how long a place is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
+	// PermitTTL is how long a place is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
 	// Inflight run at once.
-	Hold time.Duration
+	PermitTTL time.Duration
 
-	// Room is how many deliveries of one endpoint may wait in this process for a place, instead of being put off for at least a
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a place, instead of being put off for at least a
 	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
-	Room int
-	// OriginRoom is how many of one origin may. Default twice Room, which is also the least.
-	OriginRoom int
-	// Patience is how long they wait. Default 1 s.
-	Patience time.Duration
+	MaxWaiters int
+	// MaxOriginWaiters is how many of one origin may. Default twice MaxWaiters, which is also the least.
+	MaxOriginWaiters int
+	// MaxWait is how long they wait. Default 1 s.
+	MaxWait time.Duration
 	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about 700 bytes
 	// each). What is in use is always kept.
 	MaxEndpoints int
@@ -68,8 +68,8 @@ const (
 	keptAfter = 100 * time.Millisecond
 )
 
-// Limits are safe for concurrent use.
-type Limits struct {
+// Limiter are safe for concurrent use.
+type Limiter struct {
 	rules            rules
 	remote           *shared // nil: none
 	timeout          time.Duration
@@ -102,7 +102,7 @@ type Stats struct {
 }
 
 // New checks the configuration. It asks Redis nothing.
-func New(cfg Config) (*Limits, error) {
+func New(cfg Config) (*Limiter, error) {
 	if cfg.Inflight == 0 {
 		cfg.Inflight = 4
 	}
@@ -112,8 +112,8 @@ func New(cfg Config) (*Limits, error) {
 	if cfg.Burst == 0 {
 		cfg.Burst = int(math.Ceil(min(max(cfg.Rate, 0), 1e6)))
 	}
-	if cfg.Room == 0 {
-		cfg.Room = cfg.Inflight
+	if cfg.MaxWaiters == 0 {
+		cfg.MaxWaiters = cfg.Inflight
 	}
 	if cfg.MinCalls == 0 {
 		cfg.MinCalls = 10
@@ -127,7 +127,7 @@ func New(cfg Config) (*Limits, error) {
 	defaults(&cfg.Timeout, 50*time.Millisecond)
 	defaults(&cfg.Window, 5*time.Minute)
 	defaults(&cfg.OpenFor, 30*time.Second)
-	defaults(&cfg.Patience, time.Second)
+	defaults(&cfg.MaxWait, time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -136,23 +136,23 @@ func New(cfg Config) (*Limits, error) {
 	}
 	switch {
 	case cfg.Inflight < 0 || cfg.Burst < 0 || cfg.MinCalls < 0 || cfg.MaxEndpoints < 0:
-		return nil, errors.New("limits: Inflight, Burst, MinCalls and MaxEndpoints must not be negative")
+		return nil, errors.New("ratelimit: Inflight, Burst, MinCalls and MaxEndpoints must not be negative")
 	case !(cfg.Rate >= 1e-3 && cfg.Rate <= 1e6): // NaN too
-		return nil, errors.New("limits: Rate must be between 0.001 and 1,000,000 calls a second")
+		return nil, errors.New("ratelimit: Rate must be between 0.001 and 1,000,000 calls a second")
 	case !(cfg.FailureRatio > 0 && cfg.FailureRatio <= 1):
-		return nil, errors.New("limits: FailureRatio must be above 0 and at most 1")
-	case cfg.Timeout < time.Millisecond || cfg.OpenFor < time.Millisecond || cfg.Window < time.Second || cfg.Patience < 0:
-		return nil, errors.New("limits: Timeout and OpenFor must be at least 1 ms, Window at least 1 s, and Patience not negative")
-	case cfg.Hold < time.Second:
-		return nil, errors.New("limits: Hold is needed and must be at least the lease: how long a place is taken whose worker died")
+		return nil, errors.New("ratelimit: FailureRatio must be above 0 and at most 1")
+	case cfg.Timeout < time.Millisecond || cfg.OpenFor < time.Millisecond || cfg.Window < time.Second || cfg.MaxWait < 0:
+		return nil, errors.New("ratelimit: Timeout and OpenFor must be at least 1 ms, Window at least 1 s, and MaxWait not negative")
+	case cfg.PermitTTL < time.Second:
+		return nil, errors.New("ratelimit: PermitTTL is needed and must be at least the lease: how long a place is taken whose worker died")
 	case float64(cfg.Burst)/cfg.Rate > 24*3600:
-		return nil, errors.New("limits: Burst must be at most a day of Rate")
+		return nil, errors.New("ratelimit: Burst must be at most a day of Rate")
 	}
-	room := max(cfg.Room, 0)
-	l := &Limits{timeout: cfg.Timeout, room: room, originRoom: max(cfg.OriginRoom, 2*room), patience: cfg.Patience, most: cfg.MaxEndpoints, log: cfg.Logger,
+	room := max(cfg.MaxWaiters, 0)
+	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room), patience: cfg.MaxWait, most: cfg.MaxEndpoints, log: cfg.Logger,
 		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{}, endpoints: map[string]*list.Element{},
 		recent: list.New()}
-	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.Hold),
+	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.PermitTTL),
 		bucket: micros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: micros(cfg.OpenFor),
 		minWait: micros(minWait), maxWait: micros(maxWait), presence: micros(presence), slack: micros(slack), recent: micros(recent), keptAfter: micros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
@@ -171,12 +171,12 @@ func defaults(d *time.Duration, value time.Duration) {
 	}
 }
 
-// ErrClosed is what Enter says after Close.
-var ErrClosed = errors.New("limits: closed")
+// ErrClosed is what Acquire says after Close.
+var ErrClosed = errors.New("ratelimit: closed")
 
 // Close ends what runs in the background and waits for it: about Timeout, or the client's own timeouts if it does not honour
-// contexts. It comes after the last Leave; a later one gives its place back in this process only, and elsewhere after Hold.
-func (l *Limits) Close() {
+// contexts. It comes after the last Release; a later one gives its place back in this process only, and elsewhere after PermitTTL.
+func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
@@ -185,7 +185,7 @@ func (l *Limits) Close() {
 }
 
 // Stats walks the endpoints in memory.
-func (l *Limits) Stats() Stats {
+func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Stats{Endpoints: len(l.endpoints), Local: l.remote != nil && l.outage.local}
@@ -202,7 +202,7 @@ func (l *Limits) Stats() Stats {
 }
 
 // now is this process' clock in µs, not moved by changes of the machine's.
-func (l *Limits) now() int64 { return micros(l.clock().Sub(l.start)) + 1 } // 0 means never
+func (l *Limiter) now() int64 { return micros(l.clock().Sub(l.start)) + 1 } // 0 means never
 
 // Reason says why a call was refused. The values are the reasons of DESIGN §4.
 type Reason string
@@ -243,26 +243,26 @@ func (r Result) String() string {
 	}
 }
 
-// Pass is a place at an origin, for a call of one of its endpoints.
-type Pass struct {
-	limits   *Limits
-	endpoint *endpoint
-	token    string
-	began    time.Time
-	shared   bool // Redis knows of it
-	left     atomic.Bool
+// Permit is a place at an origin, for a call of one of its endpoints.
+type Permit struct {
+	limiter    *Limiter
+	endpoint   *endpoint
+	token      string
+	acquiredAt time.Time
+	shared     bool // Redis knows of it
+	released   atomic.Bool
 }
 
-// Leave gives the place back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
+// Release gives the place back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
 // being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
-func (p *Pass) Leave(ctx context.Context, result Result) {
-	if p.left.Swap(true) {
+func (p *Permit) Release(ctx context.Context, result Result) {
+	if p.released.Swap(true) {
 		return
 	}
 	if result != OK && result != Failed {
 		result = Neutral
 	}
-	p.limits.leave(context.WithoutCancel(ctx), p, result, max(1, micros(p.limits.clock().Sub(p.began))))
+	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, micros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
 func refuse(v verdict, r *rules, spread float64) *RefusedError {

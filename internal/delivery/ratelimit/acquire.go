@@ -15,11 +15,11 @@ const (
 	lastLook  = 15 * time.Millisecond
 )
 
-// Enter takes a place at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
+// Acquire takes a place at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
 // other: with it a place is found again. The error is a *RefusedError, the context's, or ErrClosed.
-func (l *Limits) Enter(ctx context.Context, origin, endpoint, token string) (*Pass, error) {
+func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
-		return nil, errors.New("limits: an origin, an endpoint and a token are needed")
+		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (l *Limits) Enter(ctx context.Context, origin, endpoint, token string) (*Pa
 	case pass == nil:
 		return nil, refuse(v, &l.rules, rand.Float64())
 	case ctx.Err() != nil:
-		pass.Leave(ctx, Neutral)
+		pass.Release(ctx, Neutral)
 		return nil, ctx.Err()
 	}
 	return pass, nil
@@ -59,7 +59,7 @@ func (l *Limits) Enter(ctx context.Context, origin, endpoint, token string) (*Pa
 
 // worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known: from the mean, and from
 // the calls that are under way, since of an endpoint that hangs none ends from which a mean could be learnt.
-func (l *Limits) worthWaiting(e *endpoint) bool {
+func (l *Limiter) worthWaiting(e *endpoint) bool {
 	o := e.origin
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
 		return false
@@ -69,7 +69,7 @@ func (l *Limits) worthWaiting(e *endpoint) bool {
 }
 
 // wait is the waiting room. What it returns without a pass is a reservation.
-func (l *Limits) wait(ctx context.Context, e *endpoint, token string, v verdict, others bool) (verdict, *Pass) {
+func (l *Limiter) wait(ctx context.Context, e *endpoint, token string, v verdict, others bool) (verdict, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
 	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
@@ -104,7 +104,7 @@ func (l *Limits) wait(ctx context.Context, e *endpoint, token string, v verdict,
 			return v, nil
 		}
 		if l.first(o, w) {
-			var pass *Pass
+			var pass *Permit
 			v, pass = l.ask(ctx, e, token, question{attempt: true})
 			if pass != nil || v.code == open {
 				return v, pass
@@ -123,7 +123,7 @@ func (l *Limits) wait(ctx context.Context, e *endpoint, token string, v verdict,
 }
 
 // tooLate says that the rate allows no call within d.
-func (l *Limits) tooLate(v verdict, d time.Duration) bool {
+func (l *Limiter) tooLate(v verdict, d time.Duration) bool {
 	return v.code == throttled && v.wait > micros(d)
 }
 
@@ -135,14 +135,14 @@ func pauseFor(v verdict, pause time.Duration) time.Duration {
 	return pause*3/4 + rand.N(pause/2)
 }
 
-func (l *Limits) first(o *origin, w *waiter) bool {
+func (l *Limiter) first(o *origin, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return o.first(w)
 }
 
 // ask puts one question to whoever knows the answer: Redis, or this process while Redis is away.
-func (l *Limits) ask(ctx context.Context, e *endpoint, token string, q question) (verdict, *Pass) {
+func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question) (verdict, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.outage.local || l.closed {
@@ -186,7 +186,7 @@ func (l *Limits) ask(ctx context.Context, e *endpoint, token string, q question)
 	if v.code.granted() {
 		o.tat = max(o.tat, now) + l.rules.gap
 		o.served(&l.rules, now, &e.circuit)
-		return v, l.pass(e, token, true)
+		return v, l.newPermit(e, token, true)
 	}
 	if asked.attempt {
 		delete(o.places, token)
@@ -199,20 +199,20 @@ func (l *Limits) ask(ctx context.Context, e *endpoint, token string, q question)
 }
 
 // askHere is ask without Redis. The caller holds mu.
-func (l *Limits) askHere(e *endpoint, token string, q question) (verdict, *Pass) {
+func (l *Limiter) askHere(e *endpoint, token string, q question) (verdict, *Permit) {
 	v := e.origin.enter(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.granted() {
-		return v, l.pass(e, token, false)
+		return v, l.newPermit(e, token, false)
 	}
 	return v, nil
 }
 
-func (l *Limits) pass(e *endpoint, token string, shared bool) *Pass {
-	return &Pass{limits: l, endpoint: e, token: token, began: l.clock(), shared: shared}
+func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
+	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// leave ends a pass: in Redis first, so that who is woken here finds the place free there too.
-func (l *Limits) leave(ctx context.Context, p *Pass, result Result, took int64) {
+// release ends a pass: in Redis first, so that who is woken here finds the place free there too.
+func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var (
@@ -247,7 +247,7 @@ func (l *Limits) leave(ctx context.Context, p *Pass, result Result, took int64) 
 
 // call runs one operation in Redis and returns within timeout. A client that does not honour contexts is called by a goroutine,
 // which ends with the client's own timeouts.
-func call[T any](ctx context.Context, l *Limits, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, l *Limiter, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error

@@ -20,17 +20,17 @@ const site = "https://agent.example"
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	for name, adapt := range map[string]func(*Config){
-		"no hold":        func(c *Config) { c.Hold = 0 },
+		"no hold":        func(c *Config) { c.PermitTTL = 0 },
 		"inflight":       func(c *Config) { c.Inflight = -1 },
 		"rate":           func(c *Config) { c.Rate = math.NaN() },
 		"no rate":        func(c *Config) { c.Rate = -1 },
 		"ratio":          func(c *Config) { c.FailureRatio = 1.1 },
 		"timeout":        func(c *Config) { c.Timeout = -1 },
 		"window":         func(c *Config) { c.Window = time.Millisecond },
-		"patience":       func(c *Config) { c.Patience = -1 },
+		"patience":       func(c *Config) { c.MaxWait = -1 },
 		"burst for days": func(c *Config) { c.Rate, c.Burst = 0.01, 10_000 },
 	} {
-		cfg := Config{Hold: time.Minute}
+		cfg := Config{PermitTTL: time.Minute}
 		adapt(&cfg)
 		if l, err := New(cfg); err == nil || l != nil {
 			t.Errorf("%s: taken", name)
@@ -38,21 +38,21 @@ func TestNewRefuses(t *testing.T) {
 	}
 	l := newLimits(t, nil)
 	for _, c := range [][3]string{{"", site, "a"}, {site, "", "a"}, {site, site, ""}} {
-		if p, err := l.Enter(t.Context(), c[0], c[1], c[2]); err == nil || p != nil {
+		if p, err := l.Acquire(t.Context(), c[0], c[1], c[2]); err == nil || p != nil {
 			t.Errorf("%q: taken", c)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Enter(ctx, site, site, "a"); !errors.Is(err, context.Canceled) {
+	if _, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	p := enter(t, l, site, "a")
 	l.Close()
-	if _, err := l.Enter(t.Context(), site, site, "b"); !errors.Is(err, ErrClosed) {
+	if _, err := l.Acquire(t.Context(), site, site, "b"); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
-	p.Leave(t.Context(), OK)
+	p.Release(t.Context(), OK)
 }
 
 // TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at one
@@ -69,8 +69,8 @@ func TestHammer(t *testing.T) {
 
 func hammer(t *testing.T, endpoints int) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		adapt := func(c *Config) { c.Room, c.Patience = 64, 30*time.Second }
-		workers := []*Limits{newLimits(t, rdb, adapt)}
+		adapt := func(c *Config) { c.MaxWaiters, c.MaxWait = 64, 30*time.Second }
+		workers := []*Limiter{newLimits(t, rdb, adapt)}
 		if rdb != nil {
 			workers = append(workers, newLimits(t, rdb, adapt))
 		}
@@ -82,7 +82,7 @@ func hammer(t *testing.T, endpoints int) {
 			all.Go(func() {
 				l := workers[g%len(workers)]
 				for i := range each {
-					p, err := l.Enter(t.Context(), site, fmt.Sprint(site, g%endpoints), fmt.Sprintf("%d:%d", g, i))
+					p, err := l.Acquire(t.Context(), site, fmt.Sprint(site, g%endpoints), fmt.Sprintf("%d:%d", g, i))
 					if err != nil {
 						t.Error(err)
 						return
@@ -97,7 +97,7 @@ func hammer(t *testing.T, endpoints int) {
 					case <-time.After(2 * time.Millisecond):
 					}
 					inflight.Add(-1)
-					p.Leave(t.Context(), OK)
+					p.Release(t.Context(), OK)
 				}
 			})
 		}
@@ -116,51 +116,51 @@ func hammer(t *testing.T, endpoints int) {
 	})
 }
 
-// TestCrashedHolder: the places of a worker that died come back after Hold, to another worker.
+// TestCrashedHolder: the places of a worker that died come back after PermitTTL, to another worker.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	adapt := func(c *Config) { c.Hold, c.Room = time.Second, -1 }
+	adapt := func(c *Config) { c.PermitTTL, c.MaxWaiters = time.Second, -1 }
 	dead, alive := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	began := time.Now()
 	for _, token := range tokens("dead", 4) {
 		enter(t, dead, site, token)
 	}
 	refused(t, alive, site, "a", Busy)
-	var got *Pass
+	var got *Permit
 	await(t, "the places come back", func() bool {
-		got, _ = alive.Enter(t.Context(), site, site, "a")
+		got, _ = alive.Acquire(t.Context(), site, site, "a")
 		return got != nil
 	})
 	if took := time.Since(began); took < time.Second {
-		t.Errorf("a place came back after %s, before Hold", took)
+		t.Errorf("a place came back after %s, before PermitTTL", took)
 	}
-	got.Leave(t.Context(), OK)
+	got.Release(t.Context(), OK)
 }
 
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.Room, c.MinCalls = 1, -1, 2 })
+		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MinCalls = 1, -1, 2 })
 		ctx, cancel := context.WithCancel(context.Background())
-		p, err := l.Enter(ctx, site, site, "a")
+		p, err := l.Acquire(ctx, site, site, "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		refused(t, l, site, "b", Busy)
 		cancel()
 		q := p
-		p.Leave(ctx, Failed) // the caller's context is over: the place is given back all the same
-		p.Leave(ctx, Failed) // counted once: the breaker stays closed
+		p.Release(ctx, Failed) // the caller's context is over: the place is given back all the same
+		p.Release(ctx, Failed) // counted once: the breaker stays closed
 		p = enter(t, l, site, "a")
-		q.Leave(t.Context(), OK) // nor does it end another pass
+		q.Release(t.Context(), OK) // nor does it end another pass
 		refused(t, l, site, "b", Busy)
-		p.Leave(t.Context(), Failed)
+		p.Release(t.Context(), Failed)
 		refused(t, l, site, "c", Open)
 		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
 			t.Errorf("%+v", s)
 		}
-		enter(t, l, "https://another.example", "c").Leave(t.Context(), OK)
+		enter(t, l, "https://another.example", "c").Release(t.Context(), OK)
 	})
 }
 
@@ -168,7 +168,7 @@ func TestLeave(t *testing.T) {
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		adapt := func(c *Config) { c.OpenFor, c.Room, c.Hold = 300*time.Millisecond, -1, 2*time.Second }
+		adapt := func(c *Config) { c.OpenFor, c.MaxWaiters, c.PermitTTL = 300*time.Millisecond, -1, 2*time.Second }
 		a := newLimits(t, rdb, adapt)
 		b := a
 		if rdb != nil {
@@ -176,20 +176,20 @@ func TestOneProbe(t *testing.T) {
 		}
 		trip := func() {
 			for _, token := range tokens("fails", 10) {
-				enter(t, a, site, token).Leave(t.Context(), Failed)
+				enter(t, a, site, token).Release(t.Context(), Failed)
 			}
 		}
 		round := 0
 		// rush lets 32 calls of both workers ask, again and again, until there is a probe; it stands for all of them.
-		rush := func() []*Pass {
-			var passes []*Pass
+		rush := func() []*Permit {
+			var passes []*Permit
 			await(t, "a probe", func() bool {
 				round++
 				var mu sync.Mutex
 				var all sync.WaitGroup
 				for i := range 32 {
 					all.Go(func() {
-						p, err := []*Limits{a, b}[i%2].Enter(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
+						p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
 						var r *RefusedError
 						// Busy: this process was asking for as many places as it may have.
 						if err != nil && (!errors.As(err, &r) || r.Reason == Throttled) {
@@ -207,7 +207,7 @@ func TestOneProbe(t *testing.T) {
 			})
 			return passes
 		}
-		one := func(what string) *Pass {
+		one := func(what string) *Permit {
 			t.Helper()
 			passes := rush()
 			if len(passes) != 1 {
@@ -223,8 +223,8 @@ func TestOneProbe(t *testing.T) {
 			t.Errorf("probed after %s", took)
 		}
 		// An answer from before may have been read last: so not at once.
-		await(t, "the gauge", func() bool { return p.limits.Stats().HalfOpen == 1 })
-		p.Leave(t.Context(), Failed)
+		await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
+		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", Open)
 		began = time.Now()
 		one("after a failed probe") // and this one's worker dies
@@ -234,9 +234,9 @@ func TestOneProbe(t *testing.T) {
 		}
 		p = one("after a dead probe")
 		if time.Since(dead) < 1900*time.Millisecond {
-			t.Errorf("another probe %s after one that did not end, before Hold", time.Since(dead))
+			t.Errorf("another probe %s after one that did not end, before PermitTTL", time.Since(dead))
 		}
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 		for _, token := range tokens("again", 3) {
 			enter(t, b, site, token)
 		}
@@ -251,11 +251,11 @@ func TestReservations(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
-		l := newLimits(t, rdb, func(cfg *Config) { cfg.Room, cfg.Now = -1, c.Now })
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.Now = -1, c.Now })
 		// 400 ms at 4 places: one each 100 ms.
 		p := enter(t, l, site, "slow")
 		c.move(400 * time.Millisecond)
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 		for _, token := range tokens("holds", 4) {
 			enter(t, l, site, token)
 		}
@@ -309,9 +309,9 @@ func TestReservations(t *testing.T) {
 func TestShare(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	adapt := func(c *Config) { c.Room = -1 }
+	adapt := func(c *Config) { c.MaxWaiters = -1 }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
-	var held []*Pass
+	var held []*Permit
 	for _, token := range tokens("a", 4) {
 		held = append(held, enter(t, a, site, token))
 	}
@@ -324,7 +324,7 @@ func TestShare(t *testing.T) {
 		enter(t, b, site, token)
 	}
 	for _, p := range held {
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 	}
 	refused(t, a, site, "fifth", Busy) // the other worker has them all
 }
@@ -333,15 +333,15 @@ func TestShare(t *testing.T) {
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
-	adapt := func(c *Config) { c.Room, c.Patience = 64, 30*time.Second }
-	workers := []*Limits{newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)}
+	adapt := func(c *Config) { c.MaxWaiters, c.MaxWait = 64, 30*time.Second }
+	workers := []*Limiter{newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)}
 	var inflight, most [2]atomic.Int64
 	var all sync.WaitGroup
 	for g := range 32 {
 		all.Go(func() {
 			l, w := workers[g%2], g%2
 			for i := range 40 {
-				p, err := l.Enter(t.Context(), site, site, fmt.Sprintf("%d:%d", g, i))
+				p, err := l.Acquire(t.Context(), site, site, fmt.Sprintf("%d:%d", g, i))
 				if err != nil {
 					t.Error(err)
 					return
@@ -360,7 +360,7 @@ func TestFlush(t *testing.T) {
 					}
 				}
 				inflight[w].Add(-1)
-				p.Leave(t.Context(), OK)
+				p.Release(t.Context(), OK)
 			}
 		})
 	}
@@ -373,12 +373,12 @@ func TestFlush(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	passes := make([]*Pass, 0, 4)
+	passes := make([]*Permit, 0, 4)
 	for _, token := range tokens("after", 4) {
 		passes = append(passes, enter(t, workers[0], site, token))
 	}
 	for _, p := range passes {
-		p.Leave(t.Context(), OK)
+		p.Release(t.Context(), OK)
 	}
 }
 
@@ -387,22 +387,22 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	l := newLimits(t, nil, func(cfg *Config) {
-		cfg.MaxEndpoints, cfg.Now, cfg.Inflight, cfg.Room, cfg.Hold = 50, c.Now, 1, -1, time.Hour
+		cfg.MaxEndpoints, cfg.Now, cfg.Inflight, cfg.MaxWaiters, cfg.PermitTTL = 50, c.Now, 1, -1, time.Hour
 	})
 	held := enter(t, l, site, "held")
 	for _, token := range tokens("s", 5000) {
-		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
+		enter(t, l, "https://"+token, token).Release(t.Context(), OK)
 		if n := l.Stats().Endpoints; n > 50 {
 			t.Fatalf("%d endpoints are kept", n)
 		}
 	}
 	refused(t, l, site, "other", Busy)
-	held.Leave(t.Context(), OK)
-	enter(t, l, site, "other").Leave(t.Context(), OK)
+	held.Release(t.Context(), OK)
+	enter(t, l, site, "other").Release(t.Context(), OK)
 	// What was not used for long goes by and by, without pressure.
 	c.move(time.Hour)
 	for _, token := range tokens("late", 40) {
-		enter(t, l, "https://"+token, token).Leave(t.Context(), OK)
+		enter(t, l, "https://"+token, token).Release(t.Context(), OK)
 	}
 	if n := l.Stats().Endpoints; n != 40 {
 		t.Errorf("%d endpoints are kept, want the 40 new ones", n)
