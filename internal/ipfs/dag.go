@@ -13,6 +13,7 @@ import (
 	uio "github.com/ipfs/boxo/ipld/unixfs/io"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
+	"golang.org/x/sync/errgroup"
 
 	blocks "github.com/ipfs/go-block-format"
 	format "github.com/ipfs/go-ipld-format"
@@ -90,7 +91,7 @@ func (s *session) walk(ref *reference) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return s.appendFile(dag, node, nil)
+	return s.appendFile(service, node, nil)
 }
 
 // checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The declared size is a claim:
@@ -116,7 +117,7 @@ const readAhead = 10
 
 // appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten thousand links
 // would be gigabytes.
-func (s *session) appendFile(dag format.NodeGetter, node format.Node, content []byte) ([]byte, error) {
+func (s *session) appendFile(service blockservice.BlockService, node format.Node, content []byte) ([]byte, error) {
 	data, err := unixfs.ReadUnixFSNodeData(node)
 	if err != nil {
 		return nil, err
@@ -130,21 +131,53 @@ func (s *session) appendFile(dag format.NodeGetter, node format.Node, content []
 		return nil, s.tooManyLinks()
 	}
 	for ahead := range slices.Chunk(links, readAhead) {
-		cids := make([]cid.Cid, len(ahead))
-		for i, l := range ahead {
-			cids[i] = l.Cid
+		parts, err := getNodes(s.ctx, service, ahead)
+		if err != nil {
+			return nil, err
 		}
-		for _, promise := range format.GetNodes(s.ctx, dag, cids) {
-			part, err := promise.Get(s.ctx)
-			if err != nil {
-				return nil, err
-			}
-			if content, err = s.appendFile(dag, part, content); err != nil {
+		for _, part := range parts {
+			if content, err = s.appendFile(service, part, content); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return content, nil
+}
+
+// getNodes returns the nodes that the links name, in their order. The blocks are fetched in parallel and decoded here, where a panic of
+// the decoders is recovered. It waits for every request that it made: boxo's GetMany leaves a goroutine behind for good when its caller
+// gives up after all nodes came.
+func getNodes(ctx context.Context, service blockservice.BlockService, links []*format.Link) ([]format.Node, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelBlocks)
+	fetched := make([]blocks.Block, len(links))
+	first := make(map[cid.Cid]int, len(links))
+	for i, link := range links {
+		if _, asked := first[link.Cid]; asked {
+			continue
+		}
+		first[link.Cid] = i
+		group.Go(func() (err error) {
+			fetched[i], err = service.GetBlock(ctx, link.Cid)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	nodes := make([]format.Node, len(links))
+	for i, link := range links {
+		block, decode := fetched[first[link.Cid]], merkledag.DecodeProtobufBlock
+		if block.Cid().Type() == cid.Raw {
+			decode = merkledag.DecodeRawBlock
+		}
+		node, err := decode(block)
+		if err != nil {
+			return nil, err
+		}
+		nodes[i] = node
+	}
+	return nodes, nil
 }
 
 // child finds one name in a directory, decoded first and then as it was spelt.

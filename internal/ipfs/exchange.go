@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ipfs/boxo/blockstore"
@@ -44,7 +43,6 @@ type session struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	work   sync.WaitGroup // the session's own goroutines, see spawn
 
 	gateways  []*gateway
 	allowance map[*gateway]*allowance
@@ -53,7 +51,6 @@ type session struct {
 	whole     time.Duration // that the fetch may take; 0: as long as it takes
 
 	mu     sync.Mutex
-	ended  bool
 	blocks map[string]held // by multihash
 	seen   map[string]bool // multihashes that the walk has read
 	read   int64           // bytes of the blocks in seen
@@ -95,26 +92,8 @@ func newSession(parent context.Context, shown string, limit int64, gateways []*g
 // that one gateway may send.
 func (s *session) budget() int64 { return 2*s.limit + 4<<20 }
 
-// end stops what is still running and waits for it.
-func (s *session) end() {
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
-	s.cancel(context.Canceled)
-	s.work.Wait()
-}
-
-// spawn runs f in a goroutine that end waits for; not once the session ended,
-// which boxo's own read-ahead may not have noticed yet.
-func (s *session) spawn(f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return false
-	}
-	s.work.Go(f)
-	return true
-}
+// end stops requests that are still running; ask waits for its own.
+func (s *session) end() { s.cancel(context.Canceled) }
 
 // fail ends the fetch with err, unless it has failed already.
 func (s *session) fail(err error) { s.cancel(err) }
@@ -234,45 +213,9 @@ func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error)
 	return got, nil
 }
 
-// GetBlocks brings several blocks, a few at a time. The channel is closed when
-// all came, one failed, or ctx ended.
-func (s *session) GetBlocks(ctx context.Context, cs []cid.Cid) (<-chan blocks.Block, error) {
-	if err := s.failure(); err != nil {
-		return nil, err
-	}
-	out := make(chan blocks.Block)
-	var next atomic.Int64
-	worker := func() {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(cs) {
-				return
-			}
-			b, err := s.GetBlock(ctx, cs[i])
-			if err != nil {
-				return
-			}
-			select {
-			case out <- b:
-			case <-ctx.Done():
-				return
-			case <-s.ctx.Done():
-				return
-			}
-		}
-	}
-	running := s.spawn(func() {
-		defer close(out)
-		var workers sync.WaitGroup
-		for range min(parallelBlocks, len(cs)) {
-			workers.Go(worker)
-		}
-		workers.Wait()
-	})
-	if !running {
-		return nil, context.Canceled
-	}
-	return out, nil
+// GetBlocks is part of exchange.Interface; the walk asks for single blocks, see getNodes.
+func (s *session) GetBlocks(context.Context, []cid.Cid) (<-chan blocks.Block, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // NotifyNewBlocks is part of exchange.Interface; nobody is served here.
