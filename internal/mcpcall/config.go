@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"time"
@@ -52,8 +51,6 @@ type Config struct {
 	// PingAfter is how long a client with something to lose (a process, an event stream, a session) is left alone before it is asked
 	// whether it is still there, and replaced if not. Default 1 min.
 	PingAfter time.Duration
-	// InProcess are servers that are part of this process, by the name that Endpoint.Command gives. Default none.
-	InProcess map[string]Server
 	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
 	Decoding *decode.Budget
 	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
@@ -87,12 +84,6 @@ func (c Config) withDefaults() (Config, error) {
 			return c, errors.New("mcpcall: Config.StdioCommands has an empty command")
 		}
 	}
-	for name, server := range c.InProcess {
-		if name == "" || server == nil {
-			return c, errors.New("mcpcall: Config.InProcess has a server without name, or none")
-		}
-	}
-	c.InProcess = maps.Clone(c.InProcess)
 	setDefault(&c.MaxAnswerBytes, 1<<20)
 	setDefault(&c.MaxRequestBytes, 8<<20)
 	setDefault(&c.OpenTimeout, 10*time.Second)

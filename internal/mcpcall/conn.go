@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -118,20 +117,17 @@ func (c *conn) watchdog(ctx context.Context) (stop func()) {
 func (c *conn) call(ctx context.Context, req Request) (Answer, error) {
 	var request mcp.CallToolRequest
 	request.Params.Name = req.Tool
-	request.Params.Arguments = json.RawMessage(`{}`)
+	args := json.RawMessage(`{}`)
 	if req.Arguments != nil {
-		request.Params.Arguments = req.Arguments // mcp-go writes them as JSON
-		if atMost(req.Arguments) > c.cfg.MaxRequestBytes {
-			args, err := json.Marshal(req.Arguments)
-			if err != nil {
-				return Answer{}, &CallError{Stage: StageCall, Err: fmt.Errorf("the arguments cannot be written as JSON: %w", err)}
-			}
-			if len(args) > c.cfg.MaxRequestBytes {
-				return Answer{}, &CallError{Stage: StageCall, Err: &RequestTooLargeError{Size: len(args), Limit: c.cfg.MaxRequestBytes}}
-			}
-			request.Params.Arguments = json.RawMessage(args)
+		var err error
+		if args, err = json.Marshal(req.Arguments); err != nil {
+			return Answer{}, &CallError{Stage: StageCall, Err: fmt.Errorf("the arguments cannot be written as JSON: %w", err)}
 		}
 	}
+	if len(args) > c.cfg.MaxRequestBytes {
+		return Answer{}, &CallError{Stage: StageCall, Err: &RequestTooLargeError{Size: len(args), Limit: c.cfg.MaxRequestBytes}}
+	}
+	request.Params.Arguments = args
 	if len(req.Meta) > 0 {
 		request.Params.Meta = &mcp.Meta{AdditionalFields: maps.Clone(req.Meta)}
 	}
@@ -160,44 +156,6 @@ func (c *conn) call(ctx context.Context, req Request) (Answer, error) {
 		return answer, &CallError{Stage: StageCall, Written: true, Err: err}
 	}
 	return answer, nil
-}
-
-// atMost is a length that v as JSON does not exceed; math.MaxInt when that would take writing it.
-func atMost(v any) int {
-	const escaped = 6 // bytes that one byte of a string becomes at worst
-	switch v := v.(type) {
-	case nil, bool:
-		return 5
-	case string:
-		return 2 + escaped*len(v)
-	case json.Number:
-		return 1 + len(v)
-	case json.RawMessage:
-		return 4 + escaped*len(v) // HTML characters are escaped in it too
-	case int, int64, uint64:
-		return 20
-	case map[string]any:
-		n := 2
-		for name, value := range v {
-			part := atMost(value)
-			if part == math.MaxInt {
-				return part
-			}
-			n += 4 + escaped*len(name) + part
-		}
-		return n
-	case []any:
-		n := 2
-		for _, value := range v {
-			part := atMost(value)
-			if part == math.MaxInt {
-				return part
-			}
-			n += 1 + part
-		}
-		return n
-	}
-	return math.MaxInt
 }
 
 func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (seen, error) {

@@ -8,14 +8,12 @@
 //     headers to the endpoint's own origin only, no redirects;
 //   - stdio*.go run the operator's commands: clean environment, own process group, bounded lines, nothing left behind; supervisor_linux.go
 //     is the process that sees to that also when ours is killed;
-//   - sse.go and events.go are HTTP+SSE, the transport of 2024-11-05, and inprocess.go a server that is part of this process: transports
-//     of our own under mcp-go's client;
+//   - sse.go and events.go are HTTP+SSE, the transport of 2024-11-05: a transport of our own under mcp-go's client;
 //   - tap.go sits between mcp-go's client and its transport and keeps the answer as the agent sent it, because mcp-go's types drop
 //     schema keywords, error codes and every result they do not know;
 //   - pool.go, open.go and health.go own the clients: one per (endpoint, credentials), opened once for all who wait, asked for a sign of
 //     life when idle, replaced whole; those that nobody uses hold so many bytes of what agents sent, and no more;
-//   - fit.go, shape.go and schema.go make arguments fit a schema that a stranger wrote, within bounds of size, depth and time; proof.go
-//     spares the validator what is plainly valid.
+//   - fit.go, shape.go and schema.go make arguments fit a schema that a stranger wrote, within bounds of size, depth and time.
 //
 // What does not live here: whether an outcome is retried (delivery), where an agent's endpoint is (resolver), which addresses may
 // be dialled (netguard).

@@ -16,10 +16,9 @@ import (
 
 // The transports that Endpoint.Transport may name.
 const (
-	TransportHTTP      = "http" // streamable HTTP, https included; an agent that only speaks the older HTTP+SSE is found out
-	TransportSSE       = "sse"  // HTTP+SSE of revision 2024-11-05
-	TransportStdio     = "stdio"
-	TransportInProcess = "in-process" // Config.InProcess
+	TransportHTTP  = "http" // streamable HTTP, https included; an agent that only speaks the older HTTP+SSE is found out
+	TransportSSE   = "sse"  // HTTP+SSE of revision 2024-11-05
+	TransportStdio = "stdio"
 )
 
 // Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint and Secrets aside, share one client.
@@ -30,7 +29,6 @@ type Endpoint struct {
 	// Headers are secrets; they are sent to the origin of URL and nowhere else.
 	Headers map[string]secret.Secret
 	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands, unless the endpoint is Listed.
-	// For in-process, Command is the server's name in Config.InProcess.
 	Command string
 	Args    []string
 	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the operator's.
@@ -84,10 +82,6 @@ func (e Endpoint) check(cfg *Config) error {
 		}
 		if len(e.Headers) > 0 {
 			return refused("a command takes no headers")
-		}
-	case TransportInProcess:
-		if cfg.InProcess[e.Command] == nil {
-			return refused("no such server is part of this process")
 		}
 	default:
 		return refused("only http, sse and stdio are called")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -36,12 +35,12 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 		return nil, err
 	}
 	f := fitter{steps: maxFitSteps}
-	out := f.fields(args, func(name string) plan { return schema.plan(&f, name) })
-	if schema.compiled == nil || schema.proves(out) {
+	out := f.fields(args, func(name string) plan { return f.plan(schema.compiled, name) })
+	if schema.compiled == nil {
 		return out, nil
 	}
 	values := out
-	if !plain(out, false) {
+	if !plain(out) {
 		instance, err := decoded(out, "")
 		if err != nil {
 			return nil, err
@@ -218,24 +217,20 @@ func firstByte(raw json.RawMessage) byte {
 	return 0
 }
 
-// plain: the validator knows v as it is, see decoded; or would, were it not for raw JSON in it.
-func plain(v any, raw bool) bool {
+// plain: the validator knows v as it is, see decoded.
+func plain(v any) bool {
 	switch v := v.(type) {
 	case nil, bool, string:
 		return true
 	case json.Number:
 		return !hugeNumber(string(v))
-	case json.RawMessage:
-		return raw && json.Valid(v)
 	case map[string]any:
 		for _, e := range v {
-			if !plain(e, raw) {
+			if !plain(e) {
 				return false
 			}
 		}
 		return true
-	case []any:
-		return !slices.ContainsFunc(v, func(e any) bool { return !plain(e, raw) })
 	}
 	return false
 }

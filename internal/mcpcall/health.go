@@ -111,13 +111,7 @@ func (c *conn) note(ctx context.Context, s seen) {
 
 // losable: the client has something that can be gone without its next user knowing. Stateless HTTP has nothing.
 func (c *conn) losable() bool {
-	switch c.kind {
-	case TransportInProcess:
-		return false
-	case TransportHTTP:
-		return c.tap.GetSessionId() != ""
-	}
-	return true
+	return c.kind != TransportHTTP || c.tap.GetSessionId() != ""
 }
 
 // sign is what a health check found.

@@ -305,9 +305,6 @@ func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
 		t.inner = transport.NewIO(proc.stdout, proc.stdin, nil)
 		t.track = proc.stdin.track
 		return t, nil
-	case TransportInProcess:
-		t.inner = newInProcess(p.ctx, p.cfg.InProcess[ep.Command], p.cfg.MaxAnswerBytes)
-		return t, nil
 	}
 	guard, base := p.cfg.Guard, p.base
 	if ep.Listed {

@@ -79,6 +79,5 @@ func (p *pattern) MatchString(s string) bool {
 	if p.re == nil {
 		return true
 	}
-	p.budget.charge(p.cost(s))
-	return p.re.MatchString(s)
+	return !p.budget.charge(p.cost(s)) || p.re.MatchString(s)
 }

@@ -30,7 +30,6 @@ func TestConfig(t *testing.T) {
 		"negative time":  {Guard: guard, CallTimeout: -1},
 		"negative age":   {Guard: guard, MaxAge: -1},
 		"negative bound": {Guard: guard, MaxClients: -1},
-		"no server":      {Guard: guard, InProcess: map[string]Server{"x": nil}},
 		"empty command":  {Guard: guard, StdioCommands: [][]string{{}}},
 	} {
 		if _, err := NewPool(cfg); err == nil {

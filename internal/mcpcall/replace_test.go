@@ -2,7 +2,6 @@ package mcpcall
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,95 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mark3labs/mcp-go/mcp"
-	"github.com/mark3labs/mcp-go/server"
-
 	"github.com/agentherald/herald/internal/netguard"
 )
-
-// local makes mcp-go's server a Server.
-type local struct{ *server.MCPServer }
-
-func (l local) HandleMessage(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
-	answer := l.MCPServer.HandleMessage(ctx, message)
-	if answer == nil {
-		return nil, nil
-	}
-	return json.Marshal(answer)
-}
-
-type serverFunc func(ctx context.Context, message json.RawMessage) (json.RawMessage, error)
-
-func (f serverFunc) HandleMessage(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
-	return f(ctx, message)
-}
-
-func localServer() local {
-	s := server.NewMCPServer("inside", "1")
-	s.AddTool(mcp.NewToolWithRawSchema("echo", "", json.RawMessage(`{"type":"object","anyOf":[{}]}`)),
-		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return mcp.NewToolResultJSON(r.Params.Arguments)
-		})
-	return local{s}
-}
-
-func TestInProcess(t *testing.T) {
-	t.Parallel()
-	// onCall lets initialize pass and does what it likes with a call.
-	onCall := func(f func(ctx context.Context, id json.RawMessage) (json.RawMessage, error)) Server {
-		return serverFunc(func(ctx context.Context, message json.RawMessage) (json.RawMessage, error) {
-			var m struct {
-				ID     json.RawMessage
-				Method string
-			}
-			_ = json.Unmarshal(message, &m)
-			if m.Method == "tools/call" {
-				return f(ctx, m.ID)
-			}
-			return localServer().HandleMessage(ctx, message)
-		})
-	}
-	p := newPool(t, func(c *Config) {
-		c.InProcess = map[string]Server{
-			"good":   localServer(),
-			"panics": onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { panic("no") }),
-			"fails":  onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return nil, errors.New("no") }),
-			"hangs": onCall(func(ctx context.Context, _ json.RawMessage) (json.RawMessage, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}),
-			"large": onCall(func(_ context.Context, id json.RawMessage) (json.RawMessage, error) {
-				return json.RawMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"x":"%s"}}`, id, strings.Repeat("x", 2<<20))), nil
-			}),
-			"garbled": onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return json.RawMessage("{"), nil }),
-			"silent":  onCall(func(context.Context, json.RawMessage) (json.RawMessage, error) { return nil, nil }),
-		}
-	})
-	for _, hint := range []string{"", modernVersion} {
-		ep := Endpoint{Transport: TransportInProcess, Command: "good", ProtocolHint: hint}
-		ctx := within(t, 10*time.Second)
-		set, err := p.Tools(ctx, ep, true)
-		if err != nil || len(set.Tools) != 1 || set.Server.Name != "inside" || !strings.Contains(string(set.Tools[0].InputSchema), "anyOf") {
-			t.Fatalf("%+v, %v", set, err)
-		}
-		a, err := p.Call(ctx, ep, Request{Tool: "echo", Arguments: map[string]any{"a": 1}})
-		if err != nil || a.Text != `{"a":1}` {
-			t.Errorf("got %+v, %v", a, err)
-		}
-	}
-	var large *TooLargeError
-	for name, as := range map[string]any{"panics": nil, "fails": nil, "hangs": nil, "large": &large, "garbled": new(*BadAnswerError), "silent": new(*BadAnswerError)} {
-		_, err := p.Call(within(t, 300*time.Millisecond), Endpoint{Transport: TransportInProcess, Command: name}, Request{Tool: "echo"})
-		var e *CallError
-		if !errors.As(err, &e) || e.Stage != StageCall || !e.Written || e.Timeout != (name == "hangs") || as != nil && !errors.As(err, as) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	var refused *TransportRefusedError
-	if _, err := p.Call(t.Context(), Endpoint{Transport: TransportInProcess, Command: "unknown"}, Request{Tool: "x"}); !errors.As(err, &refused) {
-		t.Errorf("unknown: %v", err)
-	}
-}
 
 func TestListedEndpoints(t *testing.T) {
 	t.Parallel()
@@ -385,16 +297,15 @@ func TestReplacedUnderLoad(t *testing.T) {
 	now := &clock{now: time.Now()}
 	p := newPool(t, func(c *Config) {
 		c.Clock, c.MaxAge, c.PingAfter = now.Now, time.Minute, time.Minute
-		c.InProcess = map[string]Server{"in": localServer()}
 	})
-	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain"), {Transport: TransportInProcess, Command: "in"}}
+	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain")}
 	ctx := within(t, 60*time.Second)
 	var calls sync.WaitGroup
-	var good [4]atomic.Int64 // by transport
+	var good [3]atomic.Int64 // by transport
 	var lost atomic.Int64
 	for i := range 64 {
 		ep := eps[i%len(eps)]
-		tool := map[string]string{TransportInProcess: "echo", TransportStdio: "pid"}[ep.Transport]
+		tool := map[string]string{TransportStdio: "pid"}[ep.Transport]
 		calls.Go(func() {
 			for range 20 {
 				_, err := p.Call(ctx, ep, Request{Tool: tool})
@@ -443,7 +354,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	close(done)
 	trouble.Wait()
 	for i, ep := range eps {
-		least := int64(320) // 16 callers, 20 times each
+		least := int64(420) // 21 callers, 20 times each
 		if ep.Transport == TransportSSE {
 			least = 32
 		}
@@ -483,12 +394,11 @@ func TestCycles(t *testing.T) {
 		"http, 2026": {Transport: TransportHTTP, URL: serve(t, modern(nil)).URL, ProtocolHint: modernVersion},
 		"sse":        streamOf(stream),
 		"stdio":      {Transport: TransportStdio, Command: "/bin/sh", Args: []string{"-c", shellAgent}},
-		"in-process": {Transport: TransportInProcess, Command: "in"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, running := openFiles(t), runtime.NumGoroutine()
 			guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
-			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}, InProcess: map[string]Server{"in": localServer()}}))
+			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}}))
 			ctx := within(t, 5*time.Minute)
 			const workers = 8 // each with clients of its own
 			var wg sync.WaitGroup

@@ -37,40 +37,10 @@ type inputSchema struct {
 
 	once     sync.Once
 	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
-	proof    *proof             // of compiled
 	err      error
 
 	mu     sync.Mutex
 	budget budget
-
-	plansMu sync.RWMutex
-	plans   map[string]plan // what the schema says about its properties, as far as it was asked
-}
-
-// maxPlans bounds the properties that are remembered. A job's arguments have 25 names; a template can make up more.
-const maxPlans = 64
-
-// plan is what the schema says about an argument. To find out means to walk through the schema, so it is done once for each name.
-func (s *inputSchema) plan(f *fitter, name string) plan {
-	s.plansMu.RLock()
-	p, known := s.plans[name]
-	s.plansMu.RUnlock()
-	if known {
-		return p
-	}
-	p = f.plan(s.compiled, name)
-	if f.steps <= 0 {
-		return p // the walk was cut short: next time, with other arguments, it may not be
-	}
-	s.plansMu.Lock()
-	defer s.plansMu.Unlock()
-	if s.plans == nil {
-		s.plans = map[string]plan{}
-	}
-	if len(s.plans) < maxPlans {
-		s.plans[name] = p
-	}
-	return p
 }
 
 // prepare compiles raw once. A nil error with a nil compiled schema means that anything fits.
@@ -135,8 +105,7 @@ func (s *inputSchema) compile(raw json.RawMessage) (problem string) {
 	if !s.budget.attach(compiled, parts) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
-	room := maxProof
-	s.compiled, s.proof = compiled, prove(compiled, &room)
+	s.compiled = compiled
 	s.compiledBytes.Store(int64(4<<10 + 8*len(raw) + 1<<10*len(parts) + 64*(maxPatternSize-max(0, expressions.room)))) // as measured
 	return ""
 }
@@ -162,41 +131,44 @@ func compileProblem(err error) string {
 func (s *inputSchema) validate(instance any) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budget.start()
 	defer func() {
-		switch p := recover(); p {
-		case nil:
-		case errBudget:
-			err = &SchemaError{Problem: "checking the arguments against it takes too long"}
-		default:
+		if recover() != nil { // a fault of the validator's, over a schema that a stranger wrote
 			err = &SchemaError{Problem: "the arguments cannot be checked against it"}
 		}
 	}()
-	return s.compiled.Validate(instance)
+	s.budget.start()
+	err = s.compiled.Validate(instance)
+	if s.budget.spent {
+		return &SchemaError{Problem: "checking the arguments against it takes too long"}
+	}
+	return err
 }
 
+// errBudget ends the evaluation of one schema; the validator does not look further into the value then.
 var errBudget = errors.New("validation budget spent")
 
-// budget counts evaluations. The validator has no limit of its own, and a schema of a few lines can make it work for years
-// (allOf of two references, thirty levels deep).
+// budget counts the evaluations of one validation. The validator has no limit of its own, and a schema of a few lines can make it
+// work for years (allOf of two references, thirty levels deep). Once the budget is spent, every further evaluation fails at once.
 type budget struct {
 	left     int
+	spent    bool
 	deadline time.Time
 	patience time.Duration // 0: maxValidation
 }
 
 func (b *budget) start() {
-	b.left = maxEvaluations
+	b.left, b.spent = maxEvaluations, false
 	b.deadline = time.Now().Add(cmp.Or(b.patience, maxValidation))
 }
 
-// charge stops the validation by panicking when the budget is spent, the only way out of the validator; validate recovers.
-func (b *budget) charge(n int) {
+// charge takes n evaluations and reports whether there are more.
+func (b *budget) charge(n int) bool {
 	before := b.left >> 8
 	b.left -= n
 	if b.left < 0 || b.left>>8 != before && time.Now().After(b.deadline) {
-		panic(errBudget)
+		b.spent = true
 	}
+	return !b.spent
 }
 
 // spend returns what is called as the "format" of s, which the validator looks at before it goes into a value.
@@ -212,7 +184,9 @@ func (b *budget) spend(s *jsonschema.Schema) func(v any) error {
 		case map[string]any:
 			n += len(v)>>3 + len(v)*w.each + w.names
 		}
-		b.charge(n)
+		if !b.charge(n) {
+			return errBudget
+		}
 		return nil
 	}
 }

@@ -332,7 +332,6 @@ func TestStdioRefusesWhatIsNotListed(t *testing.T) {
 		{Transport: TransportStdio, Command: os.Args[0]},
 		{Transport: "ws", URL: "ws://127.0.0.1/"},
 		{Transport: "sse", URL: "ftp://127.0.0.1/"},
-		{Transport: TransportInProcess, Command: "none"},
 		{Transport: ""},
 		{Transport: TransportHTTP, URL: "ftp://127.0.0.1/"},
 		{Transport: TransportHTTP, URL: "/mcp"},

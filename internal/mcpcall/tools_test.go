@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 )
@@ -71,19 +70,6 @@ func TestFindAndAliases(t *testing.T) {
 		if Aliases(foreign) != nil {
 			t.Errorf("%s has aliases", foreign)
 		}
-	}
-}
-
-func TestAtMost(t *testing.T) {
-	t.Parallel()
-	for _, v := range []any{nil, true, false, "", "<&>\u2028\x00\xff", json.Number("-1.5e3"), json.Number(""), -1 << 63, int64(-1 << 63), uint64(1<<64 - 1),
-		json.RawMessage(`{"a":"<>"}`), json.RawMessage(nil), []any{}, []any{1, "x", []any{nil}}, map[string]any{}, map[string]any{"<": map[string]any{"\x01": []any{"&", false}}}} {
-		if got, want := atMost(v), len(must(json.Marshal(v))); got < want {
-			t.Errorf("%#v: %d, and it is %d bytes long", v, got, want)
-		}
-	}
-	if got := atMost(map[string]any{"a": []any{struct{}{}}}); got != math.MaxInt {
-		t.Errorf("of an unknown type: %d", got)
 	}
 }
 
