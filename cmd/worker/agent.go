@@ -1,16 +1,13 @@
 package main
 
 import (
-	"cmp"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/ethereum/go-ethereum/common"
+	"github.com/agentherald/herald/internal/text"
 )
 
 type agentCmd struct {
@@ -28,67 +25,25 @@ type agentListCmd struct {
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
 	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells (next in JSON)."`
 	Limit  int     `help:"Rows." default:"50"`
-	JSON   bool    `name:"json" help:"As JSON."`
+	jsonFlag
 }
 
 func (c *agentListCmd) Run(a *app) error {
-	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
-	if err := cmp.Or(checkLimit(c.Limit), checkWord("state", c.State, states)); err != nil {
+	page, err := a.operator().ListAgents(a.ctx,
+		operator.AgentFilter{State: c.State, Chain: c.Chain, Cursor: c.Cursor, Limit: c.Limit})
+	if err != nil {
 		return err
 	}
-	f := store.AgentFilter{ChainID: c.Chain, State: c.State, Limit: c.Limit + 1}
-	if c.Cursor != "" {
-		after, err := parseCursor(c.Cursor)
-		if err != nil {
-			return err
+	return c.answer(a, page, func() error {
+		t := a.table("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK", "SERVER", "PROTOCOL", "TOOLS", "ENDPOINT",
+			"LAST ERROR")
+		for _, r := range page.Agents {
+			t.row(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
+				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt), text.Shorten(describeServer(r.ServerInfo)),
+				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))
 		}
-		f.After = &after
-	}
-	st, err := a.readStore()
-	if err != nil {
-		return err
-	}
-	defer st.close()
-	list, err := st.Agents(a.ctx, f)
-	if err != nil {
-		return err
-	}
-	list, next := cutPage(list, c.Limit, cursorOf)
-	if c.JSON {
-		return writeJSON(a, agentPage{list, next})
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tSTATE\tQUEUED\tRUNNING\tWAITING\tHELD\tLAST OK\tSERVER\tPROTOCOL\tTOOLS\tENDPOINT\tLAST ERROR")
-	for _, r := range list {
-		fmt.Fprintf(w, "%d:%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ChainID, r.AgentID, r.State, r.Open[store.Queued], r.Open[store.Running],
-			r.Open[store.Waiting], r.Open[store.Held], when(r.LastOKAt), orDash(short(serverWords(r.ServerInfo))), orDash(r.Protocol), toolCount(r.Tools),
-			orDash(short(r.Endpoint)), orDash(short(r.LastError)))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return printNext(a, next)
-}
-
-// agentPage is one page of agents in JSON.
-type agentPage struct {
-	Agents []store.AgentRow `json:"agents"`
-	Next   string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
-}
-
-// cursorOf names the last agent of a page by the three that make one.
-func cursorOf(r store.AgentRow) string {
-	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
-}
-
-func parseCursor(s string) (store.Agent, error) {
-	chain, rest, _ := strings.Cut(s, ":")
-	registry, id, _ := strings.Cut(rest, ":")
-	chainID, agentID, err := parseAgent(chain + ":" + id)
-	if err != nil || !common.IsHexAddress(registry) {
-		return store.Agent{}, &misuseError{fmt.Sprintf("%q is not a cursor: take it from the end of the previous page", s)}
-	}
-	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
+		return a.endPage(t, page.Next)
+	})
 }
 
 // agentArg names one agent.
@@ -97,310 +52,174 @@ type agentArg struct {
 	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
 }
 
-// agent is the store's name of it.
-func (c agentArg) agent(a *app) (store.Agent, error) {
-	chainID, id, err := parseAgent(c.Agent)
-	if err != nil {
-		return store.Agent{}, err
-	}
-	if c.Registry != "" {
-		registry, err := parseRegistry(c.Registry)
-		return store.Agent{ChainID: chainID, Registry: registry, ID: id}, err
-	}
-	known, _ := a.cfg.Registries(chainID)
-	if known.Identity == (common.Address{}) {
-		return store.Agent{}, &misuseError{fmt.Sprintf("the IdentityRegistry of chain %d is not known: name it with --registry, or set IDENTITY_REGISTRY_%d", chainID, chainID)}
-	}
-	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
-}
-
-// parseRegistry takes an address; one in mixed case must carry the right checksum (EIP-55).
-func parseRegistry(s string) (string, error) {
-	digits, prefixed := strings.CutPrefix(s, "0x")
-	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
-	if addr := common.HexToAddress(s); !prefixed || !common.IsHexAddress(s) || mixed && addr.Hex() != s {
-		return "", &misuseError{fmt.Sprintf("--registry %q is not an address with the right checksum", s)}
-	}
-	return strings.ToLower(s), nil
-}
-
-func nameOf(g store.Agent) string {
-	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
-}
+func (c agentArg) ref() operator.AgentRef { return operator.AgentRef(c) }
 
 type agentShowCmd struct {
 	agentArg
-	JSON bool `name:"json" help:"As JSON."`
+	jsonFlag
 }
 
 func (c *agentShowCmd) Run(a *app) error {
-	g, err := c.agent(a)
+	shown, err := a.operator().ShowAgent(a.ctx, c.ref())
 	if err != nil {
 		return err
 	}
-	st, err := a.readStore()
-	if err != nil {
-		return err
-	}
-	defer st.close()
-	r, err := st.AgentRow(a.ctx, g)
-	if errors.Is(err, store.ErrNotFound) {
-		return c.unknown(a, st, g)
-	}
-	if err != nil {
-		return err
-	}
-	tokens, _, err := st.AgentTokens(a.ctx, g)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	if c.JSON {
-		out := shownAgent{AgentRow: r, Tokens: []listedToken{}}
-		for _, t := range tokens {
-			out.Tokens = append(out.Tokens, listedOf(t, now))
-		}
-		return writeJSON(a, out)
-	}
-	if err := showAgent(a, r); err != nil {
-		return err
-	}
-	return showTokens(a, tokens, now)
+	return c.answer(a, shown, func() error { return printAgent(a, shown) })
 }
 
-// shownAgent is an agent with what is stored for it, and nothing that is secret.
-type shownAgent struct {
-	store.AgentRow
-	Tokens []listedToken `json:"tokens"`
-}
-
-// unknown looks whether the number is known under another registry.
-func (c *agentShowCmd) unknown(a *app, st *openStore, g store.Agent) error {
-	others, err := st.Agents(a.ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
-	if err != nil {
-		return err
-	}
-	if len(others) > 0 && c.Registry == "" {
-		return fmt.Errorf("%s not found; there is one of the same number: say --registry %s", nameOf(g), others[0].IdentityRegistry)
-	}
-	return errUnseen(g)
-}
-
-// errUnseen: Herald never had to do with the agent.
-func errUnseen(g store.Agent) error {
-	return fmt.Errorf("%s not found: no delivery was ever accepted for it; `worker agent list` shows the agents that there are", nameOf(g))
-}
-
-func showAgent(a *app, r store.AgentRow) error {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, printable(value))
-		}
-	}
-	row("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
-	row("registry", r.IdentityRegistry)
+func printAgent(a *app, r operator.Agent) error {
+	f := a.fields()
+	f.row("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
+	f.row("registry", r.IdentityRegistry)
 	state := r.State
 	if !r.Enabled && state != "disabled" {
 		state += ", disabled"
 	}
-	row("state", state)
-	row("policy", "onUnknown="+onUnknown(r.Policy))
-	row("endpoint", r.Endpoint)
-	row("server", serverWords(r.ServerInfo))
-	row("protocol", r.Protocol)
-	row("tools", toolWords(r.Tools))
-	row("epoch", fmt.Sprint(r.Epoch))
+	f.row("state", state)
+	f.row("policy", "onUnknown="+operator.OnUnknown(r.Policy))
+	f.row("endpoint", r.Endpoint)
+	f.row("server", describeServer(r.ServerInfo))
+	f.row("protocol", r.Protocol)
+	f.row("tools", describeTools(r.Tools))
+	f.row("epoch", fmt.Sprint(r.Epoch))
 	var open []string
 	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
 		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
 	}
-	row("open", strings.Join(open, ", "))
-	row("ended", compact(r.Totals))
-	row("last success", when(r.LastOKAt))
+	f.row("open", strings.Join(open, ", "))
+	f.row("ended", compact(r.Totals))
+	f.row("last success", formatTime(r.LastOKAt))
 	if r.LastError != "" {
-		row("last error", when(r.LastErrorAt)+"  "+r.LastError)
+		f.row("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
 	}
-	row("known since", r.CreatedAt.UTC().Format(time.RFC3339))
-	return w.Flush()
+	f.row("known since", formatTime(&r.CreatedAt))
+	if err := f.Flush(); err != nil {
+		return err
+	}
+
+	for _, t := range r.Tokens {
+		until := ""
+		switch {
+		case t.State == operator.TokenExpired:
+			until = ", expired at " + formatTime(t.ExpiresAt)
+		case t.ExpiresAt != nil:
+			until = ", until " + formatTime(t.ExpiresAt)
+		}
+		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(), until); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func when(t *time.Time) string {
-	if t == nil {
+// describeServer is what an agent's server calls itself: "example-agent 1.0.0". What is in no form that is known is shown as it is.
+func describeServer(raw json.RawMessage) string {
+	var s struct{ Name, Version string }
+	if len(raw) == 0 {
+		return ""
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return compact(raw)
+	}
+	return strings.TrimSpace(s.Name + " " + s.Version)
+}
+
+// describeTools is a list of tools on one line: "2: agent.receiveFeedback, other (says nothing of its arguments)".
+func describeTools(raw json.RawMessage) string {
+	const most = 10
+	var tools []store.KnownTool
+	if len(raw) == 0 {
+		return ""
+	}
+	if err := json.Unmarshal(raw, &tools); err != nil {
+		return compact(raw)
+	}
+	if len(tools) == 0 {
+		return "none"
+	}
+	var names []string
+	for _, t := range tools[:min(len(tools), most)] {
+		name := text.Shorten(t.Name)
+		if !t.Schema {
+			name += " (without a schema)"
+		}
+		names = append(names, name)
+	}
+	words := fmt.Sprintf("%d: %s", len(tools), strings.Join(names, ", "))
+	if n := len(tools) - most; n > 0 {
+		words += fmt.Sprintf(" and %d more", n)
+	}
+	return words
+}
+
+// countTools is how many tools a list has, "-" when nobody has looked.
+func countTools(raw json.RawMessage) string {
+	var tools []store.KnownTool
+	if len(raw) == 0 || json.Unmarshal(raw, &tools) != nil {
 		return "-"
 	}
-	return t.UTC().Format(time.RFC3339)
-}
-
-// agentChange is what enable, disable and policy answer.
-type agentChange struct {
-	Agent    string       `json:"agent"`
-	Registry string       `json:"identityRegistry"`
-	Enabled  *bool        `json:"enabled,omitempty"`
-	Policy   *agentPolicy `json:"policy,omitempty"`
-	Released int          `json:"released"`
-	Unseen   bool         `json:"unseen,omitempty"` // nothing was known of the agent before
-	Audit    int64        `json:"audit,omitempty"`
-}
-
-type agentPolicy struct {
-	OnUnknown string `json:"onUnknown"`
-}
-
-func changeOf(g store.Agent) agentChange {
-	return agentChange{Agent: fmt.Sprintf("%d:%s", g.ChainID, g.ID), Registry: g.Registry}
+	return fmt.Sprint(len(tools))
 }
 
 type agentEnableCmd struct {
 	agentArg
 	actorFlag
-	JSON bool `name:"json" help:"As JSON."`
+	jsonFlag
 }
 
-func (c *agentEnableCmd) Run(a *app) error { return able(a, c.agentArg, c.actor(), c.JSON, true) }
+func (c *agentEnableCmd) Run(a *app) error {
+	change, err := a.operator().EnableAgent(a.ctx, c.ref(), c.actor(), true)
+	if err != nil {
+		return err
+	}
+	return c.answer(a, change, func() error {
+		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name, change.Released,
+			change.Audit)
+		return err
+	})
+}
 
 type agentDisableCmd struct {
 	agentArg
 	actorFlag
-	JSON bool `name:"json" help:"As JSON."`
+	jsonFlag
 }
 
-func (c *agentDisableCmd) Run(a *app) error { return able(a, c.agentArg, c.actor(), c.JSON, false) }
-
-// fileDisables tells whether the servers file disables an agent, as far as it can be read here.
-func (a *app) fileDisables(g store.Agent) bool {
-	listed, err := a.listedServer(g)
-	if err != nil {
-		fmt.Fprintf(a.err, "warning: it is not known whether the servers file disables the agent: %v\n", err)
-	}
-	return listed != nil && !listed.Enabled
-}
-
-// able enables or disables.
-func able(a *app, arg agentArg, actor string, asObject, enabled bool) error {
-	g, err := arg.agent(a)
+func (c *agentDisableCmd) Run(a *app) error {
+	change, err := a.operator().EnableAgent(a.ctx, c.ref(), c.actor(), false)
 	if err != nil {
 		return err
 	}
-	if enabled && a.fileDisables(g) {
-		return fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: nothing was changed or released. Enable it there, which releases its deliveries; "+
-			"if they stay held, run this again", nameOf(g))
-	}
-	st, err := a.dispatching()
-	if err != nil {
+	return c.answer(a, change, func() error {
+		warnUnseen(a, change, "it is disabled")
+		_, err := fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
+			"`worker agent enable` releases them (audit %d)\n", change.Name, change.Audit)
 		return err
-	}
-	defer st.close()
-	out := changeOf(g)
-	out.Enabled = &enabled
-	before, err := st.AgentRow(a.ctx, g)
-	if out.Unseen = errors.Is(err, store.ErrNotFound); err != nil && !out.Unseen {
-		return err
-	}
-	if enabled && out.Unseen {
-		return errUnseen(g)
-	}
-	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen, "open": before.Open}
-	if out.Unseen {
-		what["unseen"] = true
-	}
-	row := store.Audit{Actor: actor, Action: action, Filter: asJSON(what), Matched: 1}
-	out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
-		released, tasks, err := st.EnableAgent(a.ctx, g, enabled)
-		st.dispatch(a.ctx, tasks)
-		out.Released = released
-		return int64(released), err
 	})
-	switch {
-	case err != nil:
-		return err
-	case asObject:
-		return writeJSON(a, out)
-	case enabled:
-		fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", nameOf(g), out.Released, out.Audit)
-	default:
-		if out.Unseen {
-			fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; it is disabled nevertheless.\n", nameOf(g))
-		}
-		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; `worker agent enable` releases them (audit %d)\n", nameOf(g), out.Audit)
-	}
-	return nil
 }
 
 type agentPolicyCmd struct {
 	agentArg
 	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call whose outcome nobody knows is made again (default); onUnknown=hold: it is held until an operator replays it."`
 	actorFlag
-	JSON bool `name:"json" help:"As JSON."`
-}
-
-// parsePolicy reads NAME=VALUE.
-func parsePolicy(settings []string) (p store.Policy, err error) {
-	for _, s := range settings {
-		name, value, _ := strings.Cut(s, "=")
-		switch {
-		case name != "onUnknown":
-			return p, &misuseError{fmt.Sprintf("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)}
-		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
-			return p, &misuseError{fmt.Sprintf("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)}
-		case p.OnUnknown != "" && p.OnUnknown != value:
-			return p, &misuseError{"onUnknown is set twice"}
-		}
-		p.OnUnknown = value
-	}
-	return p, nil
+	jsonFlag
 }
 
 func (c *agentPolicyCmd) Run(a *app) error {
-	p, err := parsePolicy(c.Settings)
+	change, err := a.operator().SetPolicy(a.ctx, c.ref(), c.actor(), c.Settings)
 	if err != nil {
 		return err
 	}
-	g, err := c.agent(a)
-	if err != nil {
+	return c.answer(a, change, func() error {
+		warnUnseen(a, change, "the policy is set")
+		_, err := fmt.Fprintf(a.out, "%s: onUnknown=%s\n", change.Name, change.Policy.OnUnknown)
 		return err
-	}
-	st, err := a.store()
-	if err != nil {
-		return err
-	}
-	defer st.close()
-	out := changeOf(g)
-	before, err := st.AgentRow(a.ctx, g)
-	if out.Unseen = errors.Is(err, store.ErrNotFound); err != nil && !out.Unseen {
-		return err
-	}
-	if len(c.Settings) > 0 {
-		row := store.Audit{Actor: c.actor(), Action: "agent policy", Matched: 1,
-			Filter: asJSON(map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown, "was": onUnknown(before.Policy)})}
-		out.Audit, err = audited(a.ctx, st, row, func() (int64, error) {
-			if err := st.SetPolicy(a.ctx, g, p); err != nil {
-				return 0, err
-			}
-			return 1, nil
-		})
-		if err != nil {
-			return err
-		}
-	} else {
-		if out.Unseen {
-			return errUnseen(g)
-		}
-		p = before.Policy
-	}
-	out.Policy = &agentPolicy{OnUnknown: onUnknown(p)}
-	if c.JSON {
-		return writeJSON(a, out)
-	}
-	if out.Unseen {
-		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; the policy is set nevertheless.\n", nameOf(g))
-	}
-	_, err = fmt.Fprintf(a.out, "%s: onUnknown=%s\n", nameOf(g), out.Policy.OnUnknown)
-	return err
+	})
 }
 
-// onUnknown is the setting in force.
-func onUnknown(p store.Policy) string {
-	return cmp.Or(p.OnUnknown, store.OnUnknownResend)
+// warnUnseen says that the agent's number may be a wrong one.
+func warnUnseen(a *app, change operator.AgentChange, done string) {
+	if change.Unseen {
+		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; %s nevertheless.\n", change.Name, done)
+	}
 }

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"reflect"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/agentherald/herald/internal/store"
 )
 
 const (
@@ -63,98 +59,6 @@ func TestMisuse(t *testing.T) {
 				t.Errorf("worker %s: exit code %d\n%s%s", c.args, code, out, errs)
 			}
 		})
-	}
-}
-
-func TestFilter(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	chain := uint64(8453)
-	for _, c := range []struct {
-		in   selection
-		want store.Filter
-	}{
-		{selection{}, store.Filter{}},
-		{selection{Agent: "8453:42"}, store.Filter{ChainID: &chain, AgentID: "42"}},
-		{selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, store.Filter{Status: store.Dead, Reason: "timeout", Kind: "NewFeedback"}},
-		{selection{Since: "24h", Until: "90m"}, store.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
-		{selection{Since: "2026-01-31T12:00:00Z"}, store.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
-	} {
-		got, err := c.in.filter(now)
-		if err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%+v: %+v, %v", c.in, got, err)
-		}
-		if c.in.narrows() != (c.in != selection{}) {
-			t.Errorf("%+v", c.in)
-		}
-	}
-	// The audit keeps times, not how long ago they were.
-	f, err := selection{Agent: "8453:42", Status: "dead", Since: "1h"}.filter(now)
-	if got := string(asJSON(recorded(f))); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
-		t.Errorf("%s, %v", got, err)
-	}
-}
-
-// A filter without --status takes what somebody may want delivered, and never what was.
-func TestWhatAFilterTakes(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args string
-		want []store.Status
-	}{
-		{"delivery replay --agent 1:1", []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}},
-		{"delivery replay --agent 1:1 --force", []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}},
-		{"delivery replay --reason operator", []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting, store.Cancelled}},
-		{"delivery replay --status cancelled", []store.Status{store.Cancelled}},
-		{"delivery replay --status delivered --force", []store.Status{store.Delivered}},
-		{"delivery cancel --agent 1:1", []store.Status{store.Queued, store.Waiting, store.Held}},
-		{"delivery cancel --agent 1:1 --force", []store.Status{store.Queued, store.Waiting, store.Held, store.Running}},
-		{"delivery cancel --status running --force", []store.Status{store.Running}},
-	} {
-		cmds := parse(t, strings.Fields(c.args)...)
-		v, flags := cmds.Delivery.Replay.verb(), cmds.Delivery.Replay.moveFlags
-		if strings.HasPrefix(c.args, "delivery cancel") {
-			v, flags = cmds.Delivery.Cancel.verb(), cmds.Delivery.Cancel.moveFlags
-		}
-		_, f, err := flags.check(v, 0)
-		if got := v.statuses(f); err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %v, %v", c.args, got, err)
-		}
-	}
-}
-
-func TestForceIsNotForWhatChanges(t *testing.T) {
-	t.Parallel()
-	for args, want := range map[string]bool{"--status dead --force": false, "--agent 1:1 --force": false, "--status delivered --force": true, oneID + " --force": true, oneID: false} {
-		c := parse(t, append([]string{"delivery", "replay"}, strings.Fields(args)...)...).Delivery.Replay
-		ids, f, err := c.check(c.verb(), c.Rate)
-		if got := c.forces(ids, f); err != nil || got != want {
-			t.Errorf("%s: %t, %v", args, got, err)
-		}
-	}
-}
-
-func TestPace(t *testing.T) {
-	t.Parallel()
-	for rate, want := range map[int]struct {
-		size  int
-		every time.Duration
-	}{0: {maxBatch, 0}, 1: {1, time.Second}, 4: {1, 250 * time.Millisecond}, 50: {10, 200 * time.Millisecond}, 2500: {500, 200 * time.Millisecond}, 10000: {500, 50 * time.Millisecond}} {
-		if size, every := pace(rate); size != want.size || every != want.every {
-			t.Errorf("%d a second: %d each %s", rate, size, every)
-		}
-	}
-}
-
-func TestPolicy(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string]string{"onUnknown=hold": "hold", "onUnknown=resend": "resend"} {
-		if p, err := parsePolicy([]string{setting, setting}); err != nil || onUnknown(p) != want {
-			t.Errorf("%s: %+v, %v", setting, p, err)
-		}
-	}
-	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || onUnknown(p) != "resend" {
-		t.Errorf("%+v, %v", p, err)
 	}
 }
 

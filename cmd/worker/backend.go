@@ -1,19 +1,85 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
-	"github.com/agentherald/herald/internal/store"
 )
 
-// database is where a command finds the rows.
+// operator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
+func (a *app) operator() *operator.Operator {
+	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log, Timeout: a.timeout})
+}
+
+// attached opens Postgres, Redis and what agents are resolved with for one command beside the worker.
+type attached struct{ *app }
+
+func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue bool) (*operator.Session, error) {
+	found, err := service.Attach(ctx, b.cfg, wait, b.log)
+	if err != nil {
+		return nil, err
+	}
+	st, err := service.OpenStore(ctx, b.cfg, found, wait, b.log)
+	if err != nil {
+		b.stop(found)
+		return nil, err
+	}
+	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stop(found) }}
+	if !withQueue || found.RedisURL.IsZero() {
+		return s, nil
+	}
+
+	q, err := queue.Open(queue.Config{URL: found.RedisURL, Logger: b.log})
+	if err == nil {
+		s.Dispatcher, err = delivery.NewDispatcher(q, b.log)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	closeStore := s.Close
+	s.Spool, s.Close = q, func() { _ = q.Close(); closeStore() }
+	return s, nil
+}
+
+// stop ends what Attach started.
+func (b attached) stop(found *service.Backend) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 30*time.Second)
+	defer cancel()
+	if err := found.Close(ctx); err != nil {
+		b.log.Warn("the embedded database did not stop in order", "error", err)
+	}
+}
+
+func (b attached) OpenContent() (*operator.Content, error) {
+	c, err := service.OpenContent(b.cfg, b.log)
+	if err != nil {
+		return nil, err
+	}
+	client, err := service.OAuth(c.Guard)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &operator.Content{Guard: c.Guard, Fetcher: c.Fetcher, Resolver: c.Resolver, OAuth: client, HasChain: c.HasChain,
+		Close: c.Close}, nil
+}
+
+func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg) }
+func (b attached) Master() (secret.Master, error)  { return service.Master(b.cfg) }
+func (b attached) DataDir() string                 { return service.DataDir(b.cfg) }
+
+// database is where migrations find the rows.
 type database struct {
 	url   secret.Secret
 	close func()
@@ -21,105 +87,45 @@ type database struct {
 
 // database waits until Postgres answers; its schema may be of any age.
 func (a *app) database() (database, error) {
-	b, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
+	found, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
 		return database{}, err
 	}
-	if err := b.Reach(a.ctx, a.timeout, a.log); err != nil {
-		a.release(b)
+	stop := func() { attached{a}.stop(found) }
+	if err := found.Reach(a.ctx, a.timeout, a.log); err != nil {
+		stop()
 		return database{}, err
 	}
-	return database{b.DatabaseURL, func() { a.release(b) }}, nil
+	return database{found.DatabaseURL, stop}, nil
 }
 
-// release stops what Attach started.
-func (a *app) release(b *service.Backend) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), 30*time.Second)
-	defer cancel()
-	if err := b.Close(ctx); err != nil {
-		a.log.Warn("the embedded database did not stop in order", "error", err)
-	}
-}
+// terminal is the one that controls this process.
+func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
-// openStore is a store with what has to be closed after it.
-type openStore struct {
-	*store.Store
-	redis      secret.Secret // zero: none at hand
-	queue      *queue.Queue
-	dispatcher *delivery.Dispatcher // nil: what is handed out waits for the worker's sweep
-	close      func()
-}
+// Notify implements operator.Person.
+func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }
 
-func (a *app) store() (*openStore, error) {
-	b, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
+// Confirm implements operator.Person. It does not outlast ctx, though nothing may end the reading before the process does.
+func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
+	tty, err := a.tty()
 	if err != nil {
-		return nil, err
+		return false, operator.ErrNobody
 	}
-	st, err := service.OpenStore(a.ctx, a.cfg, b, a.timeout, a.log)
-	if err != nil {
-		a.release(b)
-		return nil, err
-	}
-	return &openStore{Store: st, redis: b.RedisURL, close: func() { st.Close(); a.release(b) }}, nil
-}
-
-// readStore is a store for a command that reads one list or page and ends: its reading is under --timeout, too.
-func (a *app) readStore() (*openStore, error) {
-	st, err := a.store()
-	if err != nil {
-		return nil, err
-	}
-	closeStore := st.close
-	ctx, cancel := context.WithTimeoutCause(a.ctx, a.timeout, &lateError{a.timeout})
-	a.ctx, st.close = ctx, func() { cancel(); closeStore() }
-	return st, nil
-}
-
-// lateError means that the database answered at first, and then not in time.
-type lateError struct{ within time.Duration }
-
-func (e *lateError) Error() string {
-	return fmt.Sprintf("the database took longer than %s to answer: try again, or give it longer with --timeout", e.within)
-}
-
-// explainLate says in words that readStore's time was over.
-func (a *app) explainLate(err error) error {
-	var late *lateError
-	if errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(a.ctx), &late) {
-		return late
-	}
-	return err
-}
-
-// dispatching is a store whose hand-outs can be put into Redis, when there is one at hand.
-func (a *app) dispatching() (*openStore, error) {
-	st, err := a.store()
-	if err != nil || st.redis.IsZero() {
-		return st, err
-	}
-	if st.queue, err = queue.Open(queue.Config{URL: st.redis, Logger: a.log}); err == nil {
-		st.dispatcher, err = delivery.NewDispatcher(st.queue, a.log)
-	}
-	if err != nil {
-		st.close()
-		return nil, err
-	}
-	closeStore := st.close
-	st.close = func() { _ = st.queue.Close(); closeStore() }
-	return st, nil
-}
-
-// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the sweep finds what it lacks.
-func (s *openStore) dispatch(ctx context.Context, tasks []store.Task) {
-	if s.dispatcher != nil && s.dispatcher.Dispatch(ctx, tasks) < len(tasks) {
-		s.dispatcher = nil
+	defer func() { _ = tty.Close() }()
+	fmt.Fprintf(tty, "%s [y/N] ", question)
+	answered := make(chan bool, 1)
+	go func() {
+		answer, err := bufio.NewReaderSize(io.LimitReader(tty, maxReply), maxReply).ReadString('\n')
+		answer = strings.ToLower(strings.TrimSpace(answer))
+		answered <- (err == nil || err == io.EOF) && (answer == "y" || answer == "yes")
+	}()
+	select {
+	case agreed := <-answered:
+		return agreed, nil
+	case <-ctx.Done():
+		return false, nil
 	}
 }
 
-// renewals is where refresh tokens wait that Postgres could not take; nil: no Redis is at hand.
-func (s *openStore) renewals() delivery.RenewalSpool {
-	if s.queue == nil {
-		return nil
-	}
-	return s.queue
-}
+// maxReply is the longest reply to a question, in bytes.
+const maxReply = 16

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -73,11 +74,11 @@ func TestListsHaveACursor(t *testing.T) {
 		d.worker(0, "agent", "policy", fmt.Sprintf("8453:%d", agent+1), "onUnknown=hold")
 	}
 	for limit, want := range map[string][]int{"2": {2, 2}, "3": {3, 1}, "4": {4}, "5": {4}} {
-		deliveries := pagesOf(d, func(p deliveryPage) int { return len(p.Deliveries) }, func(p deliveryPage) string { return p.Next },
+		deliveries := pagesOf(d, func(p operator.DeliveryPage) int { return len(p.Deliveries) }, func(p operator.DeliveryPage) string { return p.Next },
 			"delivery", "list", "--json", "--limit", limit)
-		agents := pagesOf(d, func(p agentPage) int { return len(p.Agents) }, func(p agentPage) string { return p.Next },
+		agents := pagesOf(d, func(p operator.AgentPage) int { return len(p.Agents) }, func(p operator.AgentPage) string { return p.Next },
 			"agent", "list", "--json", "--limit", limit)
-		audit := pagesOf(d, func(p auditPage) int { return len(p.Audit) }, func(p auditPage) string { return p.Next },
+		audit := pagesOf(d, func(p operator.AuditPage) int { return len(p.Audit) }, func(p operator.AuditPage) string { return p.Next },
 			"delivery", "audit", "--json", "--limit", limit)
 		if !slices.Equal(deliveries, want) || !slices.Equal(agents, want) || !slices.Equal(audit, want) {
 			t.Errorf("--limit %s: deliveries %v, agents %v, audit %v; want %v", limit, deliveries, agents, audit, want)
@@ -100,7 +101,7 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 		t.Error("it is not disabled")
 	}
 	out, _ := d.worker(0, "agent", "disable", "--json", "8453:4201")
-	if r := decode[agentChange](t, out); !r.Unseen || *r.Enabled {
+	if r := decode[operator.AgentChange](t, out); !r.Unseen || *r.Enabled {
 		t.Errorf("%s", out)
 	}
 	if out, _ := d.worker(0, "agent", "disable", "8453:4200"); strings.Contains(out, "never seen") {

@@ -2,18 +2,21 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/google/uuid"
+	"github.com/agentherald/herald/internal/text"
 )
 
 type deliveryCmd struct {
@@ -24,166 +27,94 @@ type deliveryCmd struct {
 	Audit  deliveryAuditCmd  `cmd:"" help:"List what operators changed, newest first."`
 }
 
+// selection chooses deliveries.
+type selection struct {
+	Agent  string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Status string `help:"Only in this status: queued, running, waiting, held, delivered, skipped, rejected, dead or cancelled." placeholder:"STATUS"`
+	Reason string `help:"Only with this reason." placeholder:"REASON"`
+	Kind   string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
+	Since  string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
+	Until  string `help:"Only accepted before then, likewise." placeholder:"TIME"`
+}
+
 type deliveryListCmd struct {
 	selection
-	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells (next in JSON)."`
-	Limit  int   `help:"Rows." default:"50"`
-	JSON   bool  `name:"json" help:"As JSON."`
+	pageFlags
+	jsonFlag
 }
 
 func (c *deliveryListCmd) Run(a *app) error {
-	f, err := c.filter(time.Now())
-	if err := cmp.Or(checkLimit(c.Limit), err); err != nil {
-		return err
-	}
-	f.Before, f.Limit = c.Cursor, c.Limit+1
-	st, err := a.readStore()
+	page, err := a.operator().ListDeliveries(a.ctx, operator.Selection(c.selection), c.Cursor, c.Limit)
 	if err != nil {
 		return err
 	}
-	defer st.close()
-	list, err := st.Deliveries(a.ctx, f)
-	if err != nil {
-		return err
-	}
-	list, next := cutPage(list, c.Limit, func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
-	if c.JSON {
-		return writeJSON(a, deliveryPage{list, next})
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tKIND\tAGENT\tSTATUS\tREASON\tATTEMPTS\tACCEPTED\tENDPOINT")
-	for _, d := range list {
-		fmt.Fprintf(w, "%s\t%s\t%d:%s\t%s\t%s\t%d\t%s\t%s\n", d.ID, d.Kind, d.ChainID, d.AgentID, d.Status, orDash(d.Reason),
-			d.Attempts, d.CreatedAt.UTC().Format(time.DateTime), orDash(d.Endpoint))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return printNext(a, next)
-}
-
-// deliveryPage is one page of deliveries in JSON.
-type deliveryPage struct {
-	Deliveries []store.Delivery `json:"deliveries"`
-	Next       string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
-}
-
-// parseAgent reads CHAIN:AGENT.
-func parseAgent(s string) (chainID uint64, agentID string, err error) {
-	chain, agent, ok := strings.Cut(s, ":")
-	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
-	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
-		return 0, "", &misuseError{fmt.Sprintf("%q is not CHAIN:AGENT, as in 8453:42", s)}
-	}
-	if agent = strings.TrimLeft(agent, "0"); agent == "" {
-		agent = "0"
-	}
-	return chainID, agent, nil
+	return c.answer(a, page, func() error {
+		t := a.table("ID", "KIND", "AGENT", "STATUS", "REASON", "ATTEMPTS", "ACCEPTED", "ENDPOINT")
+		for _, d := range page.Deliveries {
+			t.row(d.ID, d.Kind, fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
+				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint)
+		}
+		return a.endPage(t, page.Next)
+	})
 }
 
 type deliveryShowCmd struct {
-	ID   string `arg:"" help:"The delivery's id."`
-	JSON bool   `name:"json" help:"As JSON."`
+	ID string `arg:"" help:"The delivery's id."`
+	jsonFlag
 }
 
 func (c *deliveryShowCmd) Run(a *app) error {
-	id, err := uuid.Parse(c.ID)
-	if err != nil {
-		return &misuseError{fmt.Sprintf("%q is not a delivery id", c.ID)}
-	}
-	st, err := a.readStore()
+	d, err := a.operator().ShowDelivery(a.ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	defer st.close()
-	d, err := st.Delivery(a.ctx, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("delivery %s not found: `worker delivery list` shows which there are", id)
-	}
-	if err != nil {
-		return err
-	}
-	shown := shownDelivery{Delivery: d, NextStep: a.nextStep(d)}
-	if c.JSON {
-		return writeJSON(a, shown)
-	}
-	return show(a, shown)
+	return c.answer(a, d, func() error { return printDelivery(a, d) })
 }
 
-// shownDelivery is a delivery with what is not stored of it: that is derived from its reason, whenever it got it.
-type shownDelivery struct {
-	store.Delivery
-	NextStep string `json:"nextStep,omitempty"` // what a person does about it
-}
-
-// nextStep is what a person does about a delivery; empty for one that was delivered or is on its way.
-func (a *app) nextStep(d store.Delivery) string {
-	var asked struct {
-		Action struct {
-			ToolName string `json:"toolName"`
-		} `json:"action"`
-	}
-	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
-	g := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
-	listed, err := a.listedServer(g)
-	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID, AgentID: d.AgentID,
-		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil,
-		Over: d.Status.Final()})
-}
-
-// show writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
-func show(a *app, d shownDelivery) error {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, printable(value))
-		}
-	}
-	row("delivery", d.ID.String())
-	row("key", d.Key)
-	row("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
-	row("error", d.Error)
-	row("next step", d.NextStep)
-	row("tool", d.ToolName)
-	row("endpoint", d.Endpoint)
-	row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
+// printDelivery writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
+func printDelivery(a *app, d operator.Delivery) error {
+	f := a.fields()
+	f.row("delivery", d.ID.String())
+	f.row("key", d.Key)
+	f.row("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
+	f.row("error", d.Error)
+	f.row("next step", d.NextStep)
+	f.row("tool", d.ToolName)
+	f.row("endpoint", d.Endpoint)
+	f.row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
 	if len(d.FileDisagrees) > 0 {
-		row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
+		f.row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
-	row("accepted", d.CreatedAt.UTC().Format(time.RFC3339))
-	row("attempts", attemptWords(d.Delivery))
+	f.row("accepted", formatTime(&d.CreatedAt))
+	f.row("attempts", describeAttempts(d.Delivery))
 	if d.NextAttemptAt != nil {
-		row("next attempt", d.NextAttemptAt.UTC().Format(time.RFC3339))
+		f.row("next attempt", formatTime(d.NextAttemptAt))
 	}
 	if d.FinishedAt != nil {
-		row("finished", d.FinishedAt.UTC().Format(time.RFC3339))
+		f.row("finished", formatTime(d.FinishedAt))
 	}
-	row("job", string(d.Job))
-	row("result", string(d.Result))
+	f.row("job", string(d.Job))
+	f.row("result", string(d.Result))
 	for _, t := range d.History {
-		row(fmt.Sprintf("attempt %d", t.Number), attemptLine(t))
-		row("  sent", compact(t.Arguments))
-		row("  answered", compact(t.Response))
+		f.row(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
+		f.row("  sent", compact(t.Arguments))
+		f.row("  answered", compact(t.Response))
 	}
-	return w.Flush()
+	return f.Flush()
 }
 
-// attemptWords tell how many attempts count, and since when a delivery waits or is held. A hold or a free wait takes back its attempt
-// unless the agent's tool was called, so that the list of attempts does not show it; what is held as it comes never had one.
-func attemptWords(d store.Delivery) string {
+// describeAttempts tells how many attempts count, and since when a delivery waits or is held. A hold or a free wait takes back its
+// attempt unless the agent's tool was called, so that the list of attempts does not show it; what is held as it comes never had one.
+func describeAttempts(d store.Delivery) string {
 	counted := fmt.Sprintf("%d that count", d.Attempts)
 	if d.Status != store.Held && d.Status != store.Waiting {
 		return counted
 	}
-	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, d.UpdatedAt.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, formatTime(&d.UpdatedAt))
 }
 
-func attemptLine(t store.Attempt) string {
-	outcome := t.Outcome
-	if outcome == "" {
-		outcome = "not finished"
-	}
-	s := fmt.Sprintf("%s  %s at %s", t.StartedAt.UTC().Format(time.RFC3339), outcome, t.Stage)
+func describeAttempt(t store.Attempt) string {
+	s := fmt.Sprintf("%s  %s at %s", formatTime(&t.StartedAt), cmp.Or(t.Outcome, "not finished"), t.Stage)
 	if t.DurationMs != nil {
 		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
 	}
@@ -193,31 +124,134 @@ func attemptLine(t store.Attempt) string {
 	return s
 }
 
-// compact shortens JSON for one line of a terminal; --json has all of it.
-func compact(raw json.RawMessage) string {
-	const width = 300
-	if r := []rune(string(raw)); len(r) > width {
-		return string(r[:width]) + "… (--json shows all)"
-	}
-	return string(raw)
+// actorFlag says who makes a change.
+type actorFlag struct {
+	Actor string `help:"Who the audit names. Default: the user of the system at this host."`
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
+func (f actorFlag) actor() string {
+	if f.Actor != "" {
+		return f.Actor
 	}
-	return printable(s)
+	name := "uid " + strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "an unnamed host"
+	}
+	return name + "@" + host
 }
 
-// printable keeps strangers' text from driving the operator's terminal: control and direction characters become "·".
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if drivesTerminal(r) {
-			return '·'
+// moveFlags are what replay and cancel have in common.
+type moveFlags struct {
+	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
+	selection
+	actorFlag
+	Yes    bool `help:"Do it. Without: only count what a choice by options would move."`
+	DryRun bool `help:"Only count, which is what happens without --yes."`
+	jsonFlag
+}
+
+type deliveryReplayCmd struct {
+	moveFlags
+	Force bool `help:"Also what was delivered: the agent is called again. By options only together with --status delivered."`
+	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"50"`
+}
+
+func (c *deliveryReplayCmd) Run(a *app) error { return c.run(a, a.operator().Replay, c.Force, c.Rate) }
+
+type deliveryCancelCmd struct {
+	moveFlags
+	Force bool `help:"Also what is running: its call cannot be taken back, only what follows from it."`
+	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"0"`
+}
+
+func (c *deliveryCancelCmd) Run(a *app) error { return c.run(a, a.operator().Cancel, c.Force, c.Rate) }
+
+// request is what the command line asks for.
+func (c moveFlags) request(force bool, rate int) operator.MoveRequest {
+	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actor(), Force: force, Rate: rate,
+		Yes: c.Yes, DryRun: c.DryRun}
+}
+
+// mover is what is done to deliveries.
+type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
+
+// run moves deliveries, and writes what could not be moved as it is found.
+func (c moveFlags) run(a *app, move mover, force bool, rate int) error {
+	bar := newProgress(a.err)
+	r := c.request(force, rate)
+	r.Progress = func(p operator.MoveProgress) {
+		for _, left := range p.LeftNow {
+			if !c.JSON {
+				bar.clear()
+				fmt.Fprintf(a.out, "left %s  %s\n", left.ID, text.Printable(left.Why))
+			}
 		}
-		return r
-	}, s)
+		bar.show(p.Done, p.Total, p.Left)
+	}
+	report, err := move(a.ctx, r)
+	bar.clear()
+	if report == nil {
+		return err
+	}
+	return errors.Join(err, c.answer(a, report, func() error { return printMove(a, report, rate) }))
 }
 
-// drivesTerminal: control characters, and those that change the direction of text.
-func drivesTerminal(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+func printMove(a *app, r *operator.MoveReport, rate int) error {
+	switch {
+	case r.DryRun:
+		return printDryRun(a, r, rate)
+	case r.Matched == 0:
+		fmt.Fprintln(a.out, "no delivery matches")
+	default:
+		fmt.Fprintf(a.out, "%d of %d %s (audit %d)\n", r.Moved, r.Matched, r.Done, r.Audit)
+	}
+	return nil
+}
+
+func printDryRun(a *app, r *operator.MoveReport, rate int) error {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
+		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, status := range slices.Sorted(maps.Keys(r.Untouched)) {
+		fmt.Fprintf(a.out, "not moved: %d %s (%s)\n", r.Untouched[status], status, r.Why[status])
+	}
+	if r.Matched == 0 {
+		fmt.Fprintln(a.out, "no delivery matches that could be moved")
+		return nil
+	}
+	takesTime := ""
+	if rate > 0 {
+		lasts := (time.Duration(r.Matched) * time.Second / time.Duration(rate)).Round(time.Second)
+		takesTime = fmt.Sprintf(", %d a second, in about %s", rate, lasts)
+	}
+	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched, r.Done, takesTime)
+	return nil
+}
+
+type deliveryAuditCmd struct {
+	pageFlags
+	jsonFlag
+}
+
+func (c *deliveryAuditCmd) Run(a *app) error {
+	page, err := a.operator().ListAudit(a.ctx, c.Cursor, c.Limit)
+	if err != nil {
+		return err
+	}
+	return c.answer(a, page, func() error {
+		t := a.table("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
+		for _, r := range page.Audit {
+			t.row(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
+				text.Shorten(string(r.Filter)), text.Shorten(r.Note))
+		}
+		return a.endPage(t, page.Next)
+	})
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/alecthomas/kong"
 )
@@ -54,6 +55,8 @@ type app struct {
 	err io.Writer                          // progress; what is asked for goes to out
 	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
 
+	backend operator.Backend // nil: what the configuration names
+
 	timeout time.Duration // --timeout
 	faulty  bool          // cfg has faults; only what makes keys runs then
 }
@@ -69,9 +72,6 @@ func main() {
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	return execute(app{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: terminal}, args, environ)
 }
-
-// terminal is the one that controls this process.
-func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
 // execute runs a command line with a's context and streams.
 func execute(a app, args, environ []string) (code int) {
@@ -106,13 +106,17 @@ func execute(a app, args, environ []string) (code int) {
 	}
 	a.faulty = err != nil
 	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	if a.backend == nil {
+		a.backend = attached{&a}
+	}
 	queue.LogDriver(a.log)
 	if err := k.Run(&a); err != nil {
-		var misuse *misuseError
-		var left *leftError
-		fmt.Fprintln(stderr, "worker:", a.explainLate(err))
+		var misuse *operator.MisuseError
+		var left *operator.LeftError
+		var wrong *misuseError
+		fmt.Fprintln(stderr, "worker:", err)
 		switch {
-		case errors.As(err, &misuse):
+		case errors.As(err, &misuse), errors.As(err, &wrong):
 			return exitMisuse
 		case errors.As(err, &left):
 			return exitLeft
@@ -127,13 +131,3 @@ func execute(a app, args, environ []string) (code int) {
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
 }
-
-// misuseError is a command line that cannot be meant.
-type misuseError struct{ text string }
-
-func (e *misuseError) Error() string { return e.text }
-
-// leftError: what was asked for is done, but for some that could not be moved; each was listed with the reason.
-type leftError struct{ text string }
-
-func (e *leftError) Error() string { return e.text }

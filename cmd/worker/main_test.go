@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
@@ -120,7 +121,7 @@ func TestOperatorCommands(t *testing.T) {
 		if code != 0 {
 			t.Fatalf("worker %v: exit code %d\n%s%s", args, code, out, errs)
 		}
-		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
 			t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
 		}
 		return out

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/alecthomas/kong"
 	"github.com/google/uuid"
@@ -93,18 +94,41 @@ func (s *shelf) EndAudit(ctx context.Context, id, moved int64, state, note strin
 	return ctx.Err()
 }
 
-// moved runs a command's filter on a shelf; move is what the store would do.
-func (s *shelf) moved(ctx context.Context, t testing.TB, line string, move func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error)) (out string, err error) {
+// moveFunc is what the store would do.
+type moveFunc func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error)
+
+// opened is a backend that has nothing but a shelf, and moves rows as it is told.
+type opened struct {
+	operator.Backend
+	*shelf
+	move moveFunc
+}
+
+// moving is what replays of an opened shelf go to.
+type moving struct {
+	rest
+	*shelf
+	move moveFunc
+}
+
+// rest is what no move asks for.
+type rest struct{ operator.Store }
+
+func (m moving) Replay(ctx context.Context, ids []uuid.UUID, _ bool) (int, map[uuid.UUID]string, []store.Task, error) {
+	n, left, err := m.move(ctx, ids)
+	return n, left, nil, err
+}
+
+func (b opened) OpenStore(context.Context, time.Duration, bool) (*operator.Session, error) {
+	return &operator.Session{Store: moving{shelf: b.shelf, move: b.move}, Close: func() {}}, nil
+}
+
+// moved runs a command on a shelf.
+func (s *shelf) moved(ctx context.Context, t testing.TB, line string, move moveFunc) (out string, err error) {
 	t.Helper()
 	c := parse(t, strings.Fields(line)...).Delivery.Replay
-	v := c.verb()
-	v.move = move
-	ids, f, err := c.check(v, c.Rate)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b bytes.Buffer
-	err = c.run(&app{ctx: ctx, out: &b, err: io.Discard, log: slog.New(slog.DiscardHandler)}, s, v, c.Rate, ids, f)
+	err = c.Run(&app{ctx: ctx, out: &b, err: io.Discard, log: slog.New(slog.DiscardHandler), backend: opened{shelf: s, move: move}})
 	return b.String(), err
 }
 
@@ -132,7 +156,7 @@ func TestMoveKeepsTheRate(t *testing.T) {
 				t.Fatalf("place %d: not the next oldest", i)
 			}
 		}
-		if a := s.audits[0]; a.Action != "replay" || a.State != auditDone || a.Matched != 105 || a.Moved != 105 || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` || a.Actor == "" {
+		if a := s.audits[0]; a.Action != "replay" || a.State != "done" || a.Matched != 105 || a.Moved != 105 || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` || a.Actor == "" {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -158,11 +182,11 @@ func TestMoveStops(t *testing.T) {
 		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "the same command takes up the rest") {
 			t.Errorf("%d batches, %v", n, err)
 		}
-		var r moveReport
-		if e := json.Unmarshal([]byte(out), &r); e != nil || r.State != auditCancelled || r.Moved != 20 || r.Matched != 100 || r.Audit != 1 {
+		var r operator.MoveReport
+		if e := json.Unmarshal([]byte(out), &r); e != nil || r.State != "cancelled" || r.Moved != 20 || r.Matched != 100 || r.Audit != 1 {
 			t.Errorf("%v %s", e, out)
 		}
-		if a := s.audits[0]; a.State != auditCancelled || a.Moved != 20 || !strings.Contains(a.Note, "stopped after 20 of 100") {
+		if a := s.audits[0]; a.State != "cancelled" || a.Moved != 20 || !strings.Contains(a.Note, "stopped after 20 of 100") {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -179,11 +203,11 @@ func TestMoveFails(t *testing.T) {
 		}
 		return len(ids), nil, nil
 	})
-	var left *leftError
+	var left *operator.LeftError
 	if !errors.Is(err, fault) || errors.As(err, &left) || out != "1000 of 1200 queued anew (audit 1)\n" {
 		t.Errorf("%q, %v", out, err)
 	}
-	if a := s.audits[0]; a.State != auditFailed || a.Moved != 1000 || !strings.Contains(a.Note, "after 1000 of 1200: Postgres is away") {
+	if a := s.audits[0]; a.State != "failed" || a.Moved != 1000 || !strings.Contains(a.Note, "after 1000 of 1200: Postgres is away") {
 		t.Errorf("%+v", a)
 	}
 
@@ -208,28 +232,12 @@ func TestMoveLeaves(t *testing.T) {
 		}
 		return len(ids), nil, nil
 	})
-	var left *leftError
+	var left *operator.LeftError
 	if !errors.As(err, &left) || out != fmt.Sprintf("left %s  its job is gone·[2J\n3 of 4 queued anew (audit 1)\n", odd) {
 		t.Errorf("%q, %v", out, err)
 	}
-	if s.audits[0].State != auditDone || s.audits[0].Moved != 3 {
+	if s.audits[0].State != "done" || s.audits[0].Moved != 3 {
 		t.Errorf("%+v", s.audits[0])
-	}
-}
-
-// All pages of every status are walked; a row that changes its status meanwhile is taken once.
-func TestChoose(t *testing.T) {
-	t.Parallel()
-	s := newShelf(2*pageRows+10, store.Dead, store.Delivered, store.Held, store.Dead)
-	ids, was, err := choose(t.Context(), s, store.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
-	var want []uuid.UUID
-	for _, d := range s.rows {
-		if d.Status != store.Delivered {
-			want = append(want, d.ID)
-		}
-	}
-	if err != nil || !slices.Equal(ids, want) || s.pages < 4 || was["dead"]+was["held"] != len(ids) {
-		t.Errorf("%d of %d after %d pages, %v", len(ids), len(want), s.pages, err)
 	}
 }
 
@@ -250,7 +258,7 @@ func TestDryRun(t *testing.T) {
 		}
 	}
 	out, err := s.moved(t.Context(), t, "delivery replay --agent 1:1 --json", never)
-	var r moveReport
+	var r operator.MoveReport
 	if e := json.Unmarshal([]byte(out), &r); err != nil || e != nil || !r.DryRun || r.Matched != 40 || r.ByStatus[store.Dead] != 30 || r.Untouched[store.Running] != 10 || r.Audit != 0 {
 		t.Errorf("%v %v %s", err, e, out)
 	}
@@ -270,9 +278,9 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	var out strings.Builder
-	p := &progress{w: &out, total: 200, now: func() time.Time { return now }, began: now.Add(-2 * time.Second)}
-	p.show(100, 3)
-	p.show(110, 3) // too soon
+	p := &progress{w: &out, now: func() time.Time { return now }, began: now.Add(-2 * time.Second)}
+	p.show(100, 200, 3)
+	p.show(110, 200, 3) // too soon
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "] 100 of 200, 50/s, 3 left as they are"
 	if out.String() != want {
 		t.Errorf("%q", out.String())
@@ -287,7 +295,7 @@ func TestProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if p := newProgress(file, 1); p.w != nil {
+	if p := newProgress(file); p.w != nil {
 		t.Error("a file is no terminal")
 	}
 }

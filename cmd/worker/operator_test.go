@@ -14,9 +14,11 @@ import (
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -55,7 +57,7 @@ func (d *desk) worker(code int, args ...string) (out, errs string) {
 	if got != code {
 		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
 	}
-	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
 		d.t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
 	}
 	return out, errs
@@ -133,7 +135,7 @@ func (d *desk) pending(lane queue.Lane) int {
 func (d *desk) audits() []store.Audit {
 	d.t.Helper()
 	out, _ := d.worker(0, "delivery", "audit", "--json")
-	return decode[auditPage](d.t, out).Audit
+	return decode[operator.AuditPage](d.t, out).Audit
 }
 
 var (
@@ -158,7 +160,7 @@ func TestReplayByFilter(t *testing.T) {
 	}
 
 	out, _ := d.worker(0, append(line, "--yes", "--json", "--actor", "on call\x1b[2J")...)
-	r := decode[moveReport](t, out)
+	r := decode[operator.MoveReport](t, out)
 	if r.Matched != 10 || r.Moved != 10 || r.State != auditDone || r.Action != "replay" || len(r.Left) != 0 {
 		t.Errorf("%s", out)
 	}
@@ -203,7 +205,7 @@ func TestReplayByID(t *testing.T) {
 		t.Errorf("%s", errs)
 	}
 	out, _ = d.worker(exitLeft, "delivery", "replay", "--json", id.String())
-	if r := decode[moveReport](t, out); r.Matched != 1 || r.Moved != 0 || len(r.Left) != 1 || r.Left[0].ID != id || !strings.Contains(r.Left[0].Why, "it is queued") {
+	if r := decode[operator.MoveReport](t, out); r.Matched != 1 || r.Moved != 0 || len(r.Left) != 1 || r.Left[0].ID != id || !strings.Contains(r.Left[0].Why, "it is queued") {
 		t.Errorf("%s", out)
 	}
 	d.says(0, "1 of 1 queued anew (audit 3)", "delivery", "replay", "--force", good.String())
@@ -246,7 +248,7 @@ func TestReplayIsStopped(t *testing.T) {
 	poll(t, "the first is queued", func() bool { return d.status(ids[0]) == "queued" })
 	stop()
 	code := receive(t, "the end", ended)
-	r := decode[moveReport](t, out.String())
+	r := decode[operator.MoveReport](t, out.String())
 	if code != exitFailed || r.State != auditCancelled || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
 		t.Errorf("%d %s %s", code, out.String(), errs.String())
 	}
@@ -361,7 +363,7 @@ func TestAgents(t *testing.T) {
 	d.lists(`{"8453:42":{"enabled":true},"8453:43":{"enabled":false}}`)
 	out, _ = d.worker(0, "agent", "enable", "8453:42", "--json", "--actor", "on call")
 	d.env = outside
-	if r := decode[agentChange](t, out); r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
+	if r := decode[operator.AgentChange](t, out); r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
 		t.Errorf("%s", out)
 	}
 	if d.status(held) != "queued" || d.pending(queue.First)+d.pending(queue.Retry) != before+1 {
@@ -376,7 +378,7 @@ func TestAgents(t *testing.T) {
 		t.Errorf("%+v", c.Policy)
 	}
 	out, _ = d.worker(0, "agent", "policy", "8453:42", "onUnknown=resend", "--json")
-	if r := decode[agentChange](t, out); r.Policy == nil || r.Policy.OnUnknown != "resend" || r.Audit == 0 {
+	if r := decode[operator.AgentChange](t, out); r.Policy == nil || r.Policy.OnUnknown != "resend" || r.Audit == 0 {
 		t.Errorf("%s", out)
 	}
 	var trail []string

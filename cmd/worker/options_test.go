@@ -31,10 +31,10 @@ func TestNamedOptions(t *testing.T) {
 	known := map[string]bool{}
 	collectOptions(parser.Model.Node, known)
 	texts, commandsNamed := 0, 0
-	for _, folder := range []string{".", "../enqueue", "../../internal"} {
+	for _, folder := range []string{".", "../../internal/operator", "../enqueue", "../../internal"} {
 		eachLiteral(t, folder, func(where token.Position, text string) {
 			texts++
-			if folder == "." {
+			if folder == "." || folder == "../../internal/operator" {
 				for _, m := range namedOption.FindAllStringSubmatch(text, -1) {
 					if !known[m[1]] {
 						t.Errorf("%s: there is no option --%s", where, m[1])

@@ -308,12 +308,12 @@ func TestToolWords(t *testing.T) {
 		`{"truncated":true}`: `{"truncated":true}`,
 		"[" + strings.TrimSuffix(strings.Repeat(`{"name":"a","schema":true},`, 12), ",") + "]": "12: " + strings.TrimSuffix(strings.Repeat("a, ", 10), ", ") + " and 2 more",
 	} {
-		if got := toolWords(json.RawMessage(raw)); got != want {
+		if got := describeTools(json.RawMessage(raw)); got != want {
 			t.Errorf("%s: %q, want %q", raw, got, want)
 		}
 	}
 	for raw, want := range map[string]string{"": "", `{"Name":"a","Version":""}`: "a", `{"name":"a","version":"1"}`: "a 1", `[1]`: "[1]"} {
-		if got := serverWords(json.RawMessage(raw)); got != want {
+		if got := describeServer(json.RawMessage(raw)); got != want {
 			t.Errorf("%s: %q, want %q", raw, got, want)
 		}
 	}

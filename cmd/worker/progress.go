@@ -18,31 +18,30 @@ const (
 // progress draws a bar on a terminal while many deliveries are moved; elsewhere it does nothing.
 type progress struct {
 	w       io.Writer // nil: no terminal
-	total   int
 	now     func() time.Time
 	began   time.Time
 	drawn   time.Time
 	visible bool
 }
 
-func newProgress(w io.Writer, total int) *progress {
-	p := &progress{total: total, now: time.Now, began: time.Now()}
+func newProgress(w io.Writer) *progress {
+	p := &progress{now: time.Now, began: time.Now()}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.w = f
 	}
 	return p
 }
 
-func (p *progress) show(done, left int) {
+func (p *progress) show(done, total, left int) {
 	now := p.now()
 	if p.w == nil || now.Sub(p.drawn) < progressEvery {
 		return
 	}
 	p.drawn, p.visible = now, true
-	full := min(barWidth*done/max(p.total, 1), barWidth)
+	full := min(barWidth*done/max(total, 1), barWidth)
 	rate := float64(done) / max(now.Sub(p.began).Seconds(), 0.001)
 	fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %d of %d, %.0f/s, %d left as they are", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full),
-		done, p.total, rate, left)
+		done, total, rate, left)
 }
 
 // clear takes the bar away, so that a line can be written.

@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // place is a chain, a gateway and a web server, and the environment of an operator who uses them.
@@ -105,7 +106,7 @@ func (p *place) resolve(code int, env []string, args ...string) (out, errs strin
 	if got != code {
 		p.t.Errorf("worker agent resolve %q: exit code %d, want %d\n%s%s", args, got, code, out, errs)
 	}
-	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
 		p.t.Errorf("%q drives the terminal: %.100q", args, out[i:])
 	}
 	if strings.Contains(out+errs, "hunter2") {

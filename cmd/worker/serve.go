@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 type serveCmd struct {
@@ -26,28 +23,21 @@ func (c *serveCmd) Run(a *app) error {
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})
 }
 
-type configCmd struct {
-	JSON bool `name:"json" help:"As JSON."`
-}
+type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *app) error {
 	settings := a.cfg.Settings()
-	if c.JSON {
-		return writeJSON(a, settings)
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	for _, s := range settings {
-		value := s.Value
-		if value == "" {
-			value = "-"
+	return c.answer(a, settings, func() error {
+		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+		for _, s := range settings {
+			source := s.Source
+			if source == "not read" && s.Help != "" {
+				source = s.Help
+			}
+			fmt.Fprintf(w, "%s\t%s\t(%s)\n", text.Printable(s.Name), orDash(s.Value), text.Printable(source))
 		}
-		source := s.Source
-		if source == "not read" && s.Help != "" {
-			source = s.Help
-		}
-		fmt.Fprintf(w, "%s\t%s\t(%s)\n", printable(s.Name), printable(value), printable(source))
-	}
-	return w.Flush()
+		return w.Flush()
+	})
 }
 
 type migrateCmd struct {
@@ -73,9 +63,7 @@ func (c *migrateApplyCmd) Run(a *app) error {
 	return err
 }
 
-type migrateStatusCmd struct {
-	JSON bool `name:"json" help:"As JSON."`
-}
+type migrateStatusCmd struct{ jsonFlag }
 
 func (c *migrateStatusCmd) Run(a *app) error {
 	db, err := a.database()
@@ -87,41 +75,19 @@ func (c *migrateStatusCmd) Run(a *app) error {
 	defer cancel()
 	all, err := store.Migrations(ctx, db.url)
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
-		return &lateError{a.timeout}
+		return &operator.LateError{Within: a.timeout}
 	}
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return writeJSON(a, all)
-	}
-	for _, m := range all {
-		when := "pending"
-		if !m.AppliedAt.IsZero() {
-			when = "applied " + m.AppliedAt.UTC().Format(time.RFC3339)
+	return c.answer(a, all, func() error {
+		for _, m := range all {
+			when := "pending"
+			if !m.AppliedAt.IsZero() {
+				when = "applied " + formatTime(&m.AppliedAt)
+			}
+			fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
 		}
-		fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
-	}
-	return nil
-}
-
-// writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a terminal too.
-func writeJSON(a *app, v any) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	var out strings.Builder
-	for _, r := range b.String() {
-		if r != '\n' && drivesTerminal(r) { // in JSON only strings can hold these, and there an escape means the same
-			fmt.Fprintf(&out, `\u%04x`, r)
-			continue
-		}
-		out.WriteRune(r)
-	}
-	_, err := io.WriteString(a.out, out.String())
-	return err
+		return nil
+	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -110,7 +111,7 @@ func TestTokenSetClient(t *testing.T) {
 	}
 	d.oauth(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
 	d.oauth(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
-	shown := decode[shownAgent](t, d.oauth(0, "", "", "", "agent", "show", "8453:42", "--json"))
+	shown := decode[operator.Agent](t, d.oauth(0, "", "", "", "agent", "show", "8453:42", "--json"))
 	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
 		t.Errorf("%+v", shown)
 	}

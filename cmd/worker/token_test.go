@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,7 +64,7 @@ func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs st
 	if strings.Contains(out+errs, canary) {
 		d.t.Errorf("worker %v tells the token:\n%s%s", args, out, errs)
 	}
-	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && drivesTerminal(r) }); i >= 0 {
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
 		d.t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
 	}
 	return out, errs

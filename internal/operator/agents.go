@@ -1,0 +1,323 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// AgentRef names one agent.
+type AgentRef struct {
+	Agent    string // CHAIN:AGENT
+	Registry string // its IdentityRegistry; "": the chain's usual one
+}
+
+// parseAgent reads CHAIN:AGENT.
+func parseAgent(s string) (chainID uint64, agentID string, err error) {
+	chain, agent, ok := strings.Cut(s, ":")
+	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
+	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
+		return 0, "", misuse("%q is not CHAIN:AGENT, as in 8453:42", s)
+	}
+	if agent = strings.TrimLeft(agent, "0"); agent == "" {
+		agent = "0"
+	}
+	return chainID, agent, nil
+}
+
+// agent is the store's name of an agent.
+func (o *Operator) agent(r AgentRef) (store.Agent, error) {
+	chainID, id, err := parseAgent(r.Agent)
+	if err != nil {
+		return store.Agent{}, err
+	}
+	if r.Registry != "" {
+		registry, err := parseRegistry(r.Registry)
+		return store.Agent{ChainID: chainID, Registry: registry, ID: id}, err
+	}
+	known, _ := o.Settings.Registries(chainID)
+	if known.Identity == (common.Address{}) {
+		return store.Agent{}, misuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
+			"or set IDENTITY_REGISTRY_%d", chainID, chainID)
+	}
+	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
+}
+
+// parseRegistry takes an address; one in mixed case must carry the right checksum (EIP-55).
+func parseRegistry(s string) (string, error) {
+	digits, prefixed := strings.CutPrefix(s, "0x")
+	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
+	if addr := common.HexToAddress(s); !prefixed || !common.IsHexAddress(s) || mixed && addr.Hex() != s {
+		return "", misuse("--registry %q is not an address with the right checksum", s)
+	}
+	return strings.ToLower(s), nil
+}
+
+// DescribeAgent names an agent in a sentence.
+func DescribeAgent(g store.Agent) string {
+	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
+}
+
+// shortName is CHAIN:AGENT.
+func shortName(g store.Agent) string { return fmt.Sprintf("%d:%s", g.ChainID, g.ID) }
+
+// listedServer is what the servers file says about an agent; nil: nothing.
+func (o *Operator) listedServer(g store.Agent) (*servers.Server, error) {
+	known, _ := o.Settings.Registries(g.ChainID)
+	if o.Settings.ServersFile == "" || common.HexToAddress(g.Registry) != known.Identity {
+		return nil, nil // its agents are those of the chain's usual registry
+	}
+	// What is wrong with other agents' entries is for the doctor to say: this shell may lack what they name of the worker's environment.
+	s, ok, err := servers.Find(o.Settings.ServersFile, os.LookupEnv, g.ChainID, g.ID)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
+	case !ok:
+		return nil, nil
+	}
+	return &s, nil
+}
+
+// AgentFilter chooses agents.
+type AgentFilter struct {
+	State  string
+	Chain  *uint64
+	Cursor string // of the previous page
+	Limit  int
+}
+
+// AgentPage is one page of agents.
+type AgentPage struct {
+	Agents []store.AgentRow `json:"agents"`
+	Next   string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
+}
+
+// ListAgents lists agents that Herald has delivered to, or meant to.
+func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
+	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
+	if err := cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states)); err != nil {
+		return page, err
+	}
+	query := store.AgentFilter{ChainID: f.Chain, State: f.State, Limit: f.Limit + 1}
+	if f.Cursor != "" {
+		after, err := parseAgentCursor(f.Cursor)
+		if err != nil {
+			return page, err
+		}
+		query.After = &after
+	}
+	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+		rows, err := st.Agents(ctx, query)
+		page.Agents, page.Next = cutPage(rows, f.Limit, agentCursor)
+		return err
+	})
+	return page, err
+}
+
+// agentCursor names the last agent of a page by the three that make one.
+func agentCursor(r store.AgentRow) string {
+	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
+}
+
+func parseAgentCursor(s string) (store.Agent, error) {
+	chain, rest, _ := strings.Cut(s, ":")
+	registry, id, _ := strings.Cut(rest, ":")
+	chainID, agentID, err := parseAgent(chain + ":" + id)
+	if err != nil || !common.IsHexAddress(registry) {
+		return store.Agent{}, misuse("%q is not a cursor: take it from the end of the previous page", s)
+	}
+	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
+}
+
+// Agent is what is known of an agent, with what is stored for it, and nothing that is secret.
+type Agent struct {
+	store.AgentRow
+	Tokens []Token `json:"tokens"`
+}
+
+// ShowAgent is what is known of an agent.
+func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err error) {
+	g, err := o.agent(ref)
+	if err != nil {
+		return out, err
+	}
+	out.Tokens = []Token{}
+	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+		out.AgentRow, err = st.AgentRow(ctx, g)
+		if errors.Is(err, store.ErrNotFound) {
+			return explainUnknown(ctx, st, g, ref.Registry != "")
+		}
+		if err != nil {
+			return err
+		}
+		tokens, _, err := st.AgentTokens(ctx, g)
+		for _, t := range tokens {
+			out.Tokens = append(out.Tokens, describeToken(t, time.Now()))
+		}
+		return err
+	})
+	return out, err
+}
+
+// explainUnknown looks whether the number is known under another registry.
+func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNamed bool) error {
+	others, err := st.Agents(ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 && !registryNamed {
+		return fmt.Errorf("%s not found; there is one of the same number: say --registry %s", DescribeAgent(g),
+			others[0].IdentityRegistry)
+	}
+	return errUnseen(g)
+}
+
+// errUnseen: Herald never had to do with the agent.
+func errUnseen(g store.Agent) error {
+	return fmt.Errorf("%s not found: no delivery was ever accepted for it; `worker agent list` shows the agents that there are",
+		DescribeAgent(g))
+}
+
+// AgentChange is what became of an agent that was enabled, disabled or given a policy.
+type AgentChange struct {
+	Agent    string       `json:"agent"`
+	Registry string       `json:"identityRegistry"`
+	Enabled  *bool        `json:"enabled,omitempty"`
+	Policy   *AgentPolicy `json:"policy,omitempty"`
+	Released int          `json:"released"`
+	Unseen   bool         `json:"unseen,omitempty"` // nothing was known of the agent before
+	Audit    int64        `json:"audit,omitempty"`
+
+	Name string `json:"-"` // in a sentence
+}
+
+// AgentPolicy is how an agent is treated.
+type AgentPolicy struct {
+	OnUnknown string `json:"onUnknown"`
+}
+
+// changeAgent begins a change: what is known of the agent before.
+func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChange, before store.AgentRow, err error) {
+	out = AgentChange{Agent: shortName(g), Registry: g.Registry, Name: DescribeAgent(g)}
+	before, err = st.AgentRow(ctx, g)
+	if errors.Is(err, store.ErrNotFound) {
+		out.Unseen, err = true, nil
+	}
+	return out, before, err
+}
+
+// EnableAgent delivers to an agent again and releases what is held because it was disabled, or holds its deliveries from now on.
+func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string, enabled bool) (out AgentChange, err error) {
+	g, err := o.agent(ref)
+	if err != nil {
+		return out, err
+	}
+	if enabled && o.fileDisables(g) {
+		return out, fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: nothing was changed or released. "+
+			"Enable it there, which releases its deliveries; if they stay held, run this again", DescribeAgent(g))
+	}
+	st, err := o.openDispatching(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+
+	out, before, err := changeAgent(ctx, st, g)
+	switch {
+	case err != nil:
+		return out, err
+	case enabled && out.Unseen:
+		return out, errUnseen(g)
+	}
+	out.Enabled = &enabled
+	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen, "open": before.Open}
+	if out.Unseen {
+		what["unseen"] = true
+	}
+	row := store.Audit{Actor: actor, Action: action, Filter: marshal(what), Matched: 1}
+	out.Audit, err = audited(ctx, st, row, func() (int64, error) {
+		released, tasks, err := st.EnableAgent(ctx, g, enabled)
+		st.dispatch(ctx, tasks)
+		out.Released = released
+		return int64(released), err
+	})
+	return out, err
+}
+
+// fileDisables tells whether the servers file disables an agent, as far as it can be read here.
+func (o *Operator) fileDisables(g store.Agent) bool {
+	listed, err := o.listedServer(g)
+	if err != nil {
+		o.notify("warning: it is not known whether the servers file disables the agent: %v", err)
+	}
+	return listed != nil && !listed.Enabled
+}
+
+// parsePolicy reads NAME=VALUE.
+func parsePolicy(settings []string) (p store.Policy, err error) {
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		switch {
+		case name != "onUnknown":
+			return p, misuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
+		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
+			return p, misuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
+		case p.OnUnknown != "" && p.OnUnknown != value:
+			return p, misuse("onUnknown is set twice")
+		}
+		p.OnUnknown = value
+	}
+	return p, nil
+}
+
+// SetPolicy sets how an agent is treated, as in onUnknown=hold; without settings it tells what is in force.
+func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, settings []string) (out AgentChange, err error) {
+	p, err := parsePolicy(settings)
+	if err != nil {
+		return out, err
+	}
+	g, err := o.agent(ref)
+	if err != nil {
+		return out, err
+	}
+	st, err := o.openStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+
+	out, before, err := changeAgent(ctx, st, g)
+	switch {
+	case err != nil:
+		return out, err
+	case len(settings) == 0 && out.Unseen:
+		return out, errUnseen(g)
+	case len(settings) == 0:
+		out.Policy = &AgentPolicy{OnUnknown(before.Policy)}
+		return out, nil
+	}
+	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1, Filter: marshal(map[string]any{"agent": out.Agent,
+		"registry": g.Registry, "onUnknown": p.OnUnknown, "was": OnUnknown(before.Policy)})}
+	out.Audit, err = audited(ctx, st, row, func() (int64, error) {
+		if err := st.SetPolicy(ctx, g, p); err != nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	out.Policy = &AgentPolicy{OnUnknown(p)}
+	return out, err
+}
+
+// OnUnknown is the setting in force.
+func OnUnknown(p store.Policy) string { return cmp.Or(p.OnUnknown, store.OnUnknownResend) }

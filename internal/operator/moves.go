@@ -1,0 +1,448 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+const (
+	maxBatch     = 500 // deliveries that the store moves in one transaction
+	pageRows     = 1000
+	ratePeriod   = 5                // batches a second at most, unless they would be larger than maxBatch
+	movePatience = 30 * time.Second // one batch, commit and dispatch included
+	maxAuditIDs  = 100              // ids that an audit row names; it counts all
+)
+
+// MoveRequest says which deliveries are replayed or cancelled: those that are named, or those that the selection chooses.
+type MoveRequest struct {
+	IDs []string
+	Selection
+	Actor  string // whom the audit names
+	Force  bool   // replay: also what was delivered; cancel: also what is running
+	Rate   int    // at most so many a second; 0: as fast as it goes
+	Yes    bool   // do it; without, what the selection would move is only counted
+	DryRun bool
+
+	Progress func(MoveProgress) // is called after each batch; nil: nobody looks on
+}
+
+// MoveProgress tells how far a move is.
+type MoveProgress struct {
+	Done, Total, Left int
+	LeftNow           []LeftDelivery // of the last batch
+}
+
+// MoveReport is what became of the deliveries, or in a dry run what would.
+type MoveReport struct {
+	Action    string                 `json:"action"`
+	DryRun    bool                   `json:"dryRun,omitempty"`
+	Audit     int64                  `json:"audit,omitempty"` // the row's id
+	State     string                 `json:"state,omitempty"` // done cancelled failed
+	Matched   int64                  `json:"matched"`
+	ByStatus  map[store.Status]int64 `json:"byStatus,omitempty"`  // dry run: what would be moved
+	Untouched map[store.Status]int64 `json:"untouched,omitempty"` // dry run: what the choice meets and would not be moved
+	Moved     int64                  `json:"moved"`
+	Left      []LeftDelivery         `json:"left,omitempty"`
+
+	Done string                  `json:"-"` // what was done, in words: "queued anew"
+	Why  map[store.Status]string `json:"-"` // of Untouched
+}
+
+// LeftDelivery is one that was not moved.
+type LeftDelivery struct {
+	ID  uuid.UUID `json:"id"`
+	Why string    `json:"why"`
+}
+
+// Replay delivers again.
+func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, error) {
+	v := replayVerb(r)
+	ids, f, err := r.check(v, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	st, err := o.openDispatching(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	force := r.forces(f)
+	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
+		moved, left, tasks, err := st.Replay(ctx, ids, force)
+		st.dispatch(ctx, tasks)
+		return moved, left, err
+	}
+	return r.run(ctx, st, v, ids, f)
+}
+
+// Cancel ends deliveries that are not final.
+func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, error) {
+	v := cancelVerb(r)
+	ids, f, err := r.check(v, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	st, err := o.openStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
+		return st.Cancel(ctx, ids, r.Force)
+	}
+	return r.run(ctx, st, v, ids, f)
+}
+
+// verb is what is done to deliveries, and to which ones when a selection chooses.
+type verb struct {
+	name    string                  // as the audit and the sentences call it
+	done    string                  // "queued anew"
+	takes   []store.Status          // by selection, without a status
+	named   []store.Status          // by selection, only when a status or a reason names them
+	refuses map[store.Status]string // by status: why it makes no sense
+	move    func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
+}
+
+// replayVerb replays what was delivered by selection only when that is exactly what was asked for, and what was cancelled only when it
+// is named: somebody did not want it delivered.
+func replayVerb(r MoveRequest) verb {
+	const onTheWay = "they are on their way"
+	v := verb{name: "replay", done: "queued anew",
+		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
+		named: []store.Status{store.Cancelled},
+		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
+			store.Delivered: "with --force they are delivered a second time"}}
+	if r.Force && r.Status == string(store.Delivered) {
+		delete(v.refuses, store.Delivered)
+	}
+	return v
+}
+
+func cancelVerb(r MoveRequest) verb {
+	const final = "they have ended already"
+	v := verb{name: "cancel", done: "cancelled",
+		takes: []store.Status{store.Queued, store.Waiting, store.Held},
+		refuses: map[store.Status]string{store.Delivered: final, store.Skipped: final, store.Rejected: final, store.Dead: final,
+			store.Cancelled: final, store.Running: "only with --force: the call cannot be taken back"}}
+	if r.Force {
+		v.takes = append(v.takes, store.Running)
+		delete(v.refuses, store.Running)
+	}
+	return v
+}
+
+// forces: what became delivered after a selection chose it as something else must not be delivered twice.
+func (r MoveRequest) forces(f store.Filter) bool {
+	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered)
+}
+
+// statuses are those that a filter moves.
+func (v verb) statuses(f store.Filter) []store.Status {
+	switch {
+	case f.Status != "":
+		return []store.Status{f.Status}
+	case f.Reason != "":
+		return slices.Concat(v.takes, v.named)
+	}
+	return v.takes
+}
+
+// check refuses requests that cannot be meant, before anything is connected to.
+func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filter, err error) {
+	selects := r.Selection != Selection{}
+	switch {
+	case r.Rate < 0:
+		err = misuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
+	case r.Yes && r.DryRun:
+		err = misuse("--yes and --dry-run contradict each other")
+	case len(r.IDs) > 0 && selects:
+		err = misuse("name deliveries by id or choose them by options, not both")
+	case len(r.IDs) > 0 && r.DryRun:
+		err = misuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
+	case len(r.IDs) == 0 && !selects:
+		err = misuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
+	}
+	if err != nil {
+		return nil, f, err
+	}
+
+	for _, s := range r.IDs {
+		id, err := parseID(s)
+		if err != nil {
+			return nil, f, err
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if f, err = r.filter(now); err != nil {
+		return nil, f, err
+	}
+	if why, ok := v.refuses[f.Status]; ok {
+		return nil, f, misuse("--status %s: %s", f.Status, why)
+	}
+	return ids, f, nil
+}
+
+// ledger is the store as moving needs it.
+type ledger interface {
+	auditor
+	Deliveries(ctx context.Context, f store.Filter) ([]store.Delivery, error)
+	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+	Count(ctx context.Context, f store.Filter) (map[store.Status]int64, error)
+}
+
+// run moves the named deliveries, or those that the filter chooses.
+func (r MoveRequest) run(ctx context.Context, st ledger, v verb, ids []uuid.UUID, f store.Filter) (*MoveReport, error) {
+	if len(ids) == 0 && !r.Yes {
+		return countMoves(ctx, st, v, f)
+	}
+	ids, what, err := r.choose(ctx, st, v, ids, f)
+	if err != nil {
+		return nil, err
+	}
+	out := &MoveReport{Action: v.name, Done: v.done, Matched: int64(len(ids))}
+	if len(ids) == 0 {
+		return out, nil
+	}
+
+	var fault error
+	row := store.Audit{Actor: r.Actor, Action: v.name, Filter: marshal(what), Matched: out.Matched}
+	out.Audit, err = auditedWithNote(ctx, st, row, func() (int64, string, error) {
+		fault = r.moveAll(ctx, v, ids, out)
+		return out.Moved, out.countLeft(), fault
+	})
+	if out.Audit == 0 {
+		return nil, err
+	}
+	out.State = stateOf(ctx, fault)
+	return out, out.conclude(err)
+}
+
+// choose says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it goes.
+func (r *MoveRequest) choose(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
+	ids []uuid.UUID, what map[string]any, err error) {
+	var was map[string]int // how many of each status and reason
+	if len(named) > 0 {
+		ids, r.Rate = named, 0
+		first := named[:min(len(named), maxAuditIDs)]
+		what = map[string]any{"ids": first}
+		was, err = countNamed(ctx, st, first)
+	} else {
+		what = describeFilter(f)
+		ids, was, err = listIDs(ctx, st, f, v.statuses(f))
+	}
+	what["was"] = was
+	if r.Force {
+		what["force"] = true
+	}
+	return ids, what, err
+}
+
+// describeFilter is a filter as the audit keeps it: with the times that were meant, not with how long ago they were.
+func describeFilter(f store.Filter) map[string]any {
+	m := map[string]any{}
+	if f.ChainID != nil {
+		m["agent"] = fmt.Sprintf("%d:%s", *f.ChainID, f.AgentID)
+	}
+	for name, v := range map[string]string{"status": string(f.Status), "reason": f.Reason, "kind": f.Kind} {
+		if v != "" {
+			m[name] = v
+		}
+	}
+	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !t.IsZero() {
+			m[name] = t.UTC().Format(time.RFC3339)
+		}
+	}
+	return m
+}
+
+// countNamed counts named deliveries by status and reason. One that is not there is told of when it is to be moved.
+func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int, error) {
+	was := map[string]int{}
+	for _, id := range ids {
+		d, err := st.Delivery(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		was[describeState(d)]++
+	}
+	return was, nil
+}
+
+// describeState is a delivery's status and reason, as the audit counts them.
+func describeState(d store.Delivery) string {
+	return strings.TrimSpace(string(d.Status) + " " + d.Reason)
+}
+
+// listIDs lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them in order. was counts
+// them by status and reason.
+func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (
+	ids []uuid.UUID, was map[string]int, err error) {
+	type row struct {
+		seq int64
+		id  uuid.UUID
+		was string
+	}
+	var rows []row
+	for _, status := range statuses {
+		f.Status, f.Before, f.Limit = status, 0, pageRows
+		for {
+			page, err := st.Deliveries(ctx, f)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, d := range page {
+				rows = append(rows, row{d.Seq, d.ID, describeState(d)})
+				f.Before = d.Seq
+			}
+			if len(page) < pageRows {
+				break
+			}
+		}
+	}
+
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.seq, b.seq) })
+	ids, was = make([]uuid.UUID, 0, len(rows)), map[string]int{}
+	for _, r := range rows {
+		if len(ids) == 0 || ids[len(ids)-1] != r.id { // it changed its status between two lists
+			ids = append(ids, r.id)
+			was[r.was]++
+		}
+	}
+	return ids, was, nil
+}
+
+// pace divides a rate into batches: so many, every so often. A rate of 0 knows no pause.
+func pace(rate int) (size int, every time.Duration) {
+	if rate == 0 {
+		return maxBatch, 0
+	}
+	size = min(max(rate/ratePeriod, 1), maxBatch)
+	return size, time.Duration(float64(size) / float64(rate) * float64(time.Second))
+}
+
+// moveAll goes through the ids, batch by batch. What it left is told as it is found, so that nothing is untold when it ends early.
+func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *MoveReport) error {
+	size, every := pace(r.Rate)
+	var tick <-chan time.Time
+	if every > 0 {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		tick = t.C
+	}
+	done := 0
+	for batch := range slices.Chunk(ids, size) {
+		if done > 0 && tick != nil {
+			select {
+			case <-tick:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped after %d of %d: %w", done, len(ids), context.Cause(ctx))
+		}
+
+		moved, left, err := moveBatch(ctx, v, batch)
+		out.Moved += int64(moved)
+		if err != nil {
+			return fmt.Errorf("after %d of %d: %w", done, len(ids), err)
+		}
+
+		done += len(batch)
+		before := len(out.Left)
+		for _, id := range batch {
+			if why, is := left[id]; is {
+				out.Left = append(out.Left, LeftDelivery{id, why})
+			}
+		}
+		if r.Progress != nil {
+			r.Progress(MoveProgress{done, len(ids), len(out.Left), out.Left[before:]})
+		}
+	}
+	return nil
+}
+
+// moveBatch moves one batch. A signal ends the going on, not a commit that has begun.
+func moveBatch(ctx context.Context, v verb, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), movePatience)
+	defer cancel()
+	return v.move(ctx, ids)
+}
+
+// countLeft counts what was left by why it was, for the audit.
+func (r *MoveReport) countLeft() string {
+	counts := map[string]int{}
+	for _, l := range r.Left {
+		counts[l.Why]++
+	}
+	var said []string
+	for _, why := range slices.Sorted(maps.Keys(counts)) {
+		said = append(said, fmt.Sprintf("%d left: %s", counts[why], why))
+	}
+	return strings.Join(said, "; ")
+}
+
+// conclude is how a move ends; fault is why it ended early.
+func (r *MoveReport) conclude(fault error) error {
+	switch {
+	case fault != nil && r.State == auditCancelled:
+		return fmt.Errorf("%w; the same command takes up the rest", fault)
+	case fault != nil:
+		return fmt.Errorf("%w; what was told is done, the last batch may be: the same command takes up the rest", fault)
+	case r.foundNone():
+		return errors.New("not found: none of these ids is a delivery; `worker delivery list` shows which there are")
+	case len(r.Left) > 0:
+		return &LeftError{fmt.Sprintf("%d of %d changed. Reasons are listed above.", r.Moved, r.Matched)}
+	}
+	return nil
+}
+
+// foundNone tells whether nothing that was named exists.
+func (r *MoveReport) foundNone() bool {
+	unknown := 0
+	for _, left := range r.Left {
+		if left.Why == store.NoSuchDelivery {
+			unknown++
+		}
+	}
+	return unknown > 0 && int64(unknown) == r.Matched
+}
+
+// countMoves is the dry run.
+func countMoves(ctx context.Context, st ledger, v verb, f store.Filter) (*MoveReport, error) {
+	all, err := st.Count(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[store.Status]int64{},
+		Untouched: map[store.Status]int64{}, Why: map[store.Status]string{}}
+	takes := v.statuses(f)
+	for status, n := range all {
+		switch {
+		case n == 0:
+		case slices.Contains(takes, status):
+			r.ByStatus[status] = n
+			r.Matched += n
+		default:
+			r.Untouched[status], r.Why[status] = n, v.refuses[status]
+			if slices.Contains(v.named, status) {
+				r.Why[status] = "only with --status " + string(status)
+			}
+		}
+	}
+	return r, nil
+}

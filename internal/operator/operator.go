@@ -1,0 +1,100 @@
+// Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel deliveries, look at
+// agents and probe them, store tokens and log in for them, rotate keys, read the audit, and check what a worker needs.
+//
+// Each is a method of Operator that takes and returns plain values, so that the commands of the worker, an HTTP API and pages can be
+// skins over the same methods. Nothing here prints, reads flags or touches the process's streams: whoever has to be asked or warned is
+// a Person, and what an answer is made from comes from a Backend. The sentences of errors name the options of the commands.
+//
+// Invariants: no change without its audit row; what somebody has to agree to is asked before anything is stored; no answer holds a
+// secret, and what strangers wrote is made printable where it becomes part of a sentence.
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// Config is what an Operator works with.
+type Config struct {
+	Settings *config.Config
+	Backend  Backend
+	Person   Person
+	Logger   *slog.Logger
+	Timeout  time.Duration // how long Postgres may take to answer, and a list or a page of it to be read
+}
+
+// Operator answers and does what an operator asks for.
+type Operator struct{ Config }
+
+// New makes an Operator.
+func New(c Config) *Operator { return &Operator{c} }
+
+// Backend opens what an Operator works on. A command opens each for itself, a worker lends what it has.
+type Backend interface {
+	// OpenStore waits at most wait for Postgres. withQueue also opens Redis, where there is one at hand.
+	OpenStore(ctx context.Context, wait time.Duration, withQueue bool) (*Session, error)
+	// OpenContent prepares what agents are resolved with; no network is touched.
+	OpenContent() (*Content, error)
+	// Keyset is the keyset in force on this machine.
+	Keyset() (*secret.Keyset, error)
+	// Master is what wraps a keyset; nil: none is set.
+	Master() (secret.Master, error)
+	// DataDir is the folder of embedded services.
+	DataDir() string
+}
+
+// Content is what agents are resolved with, and their authorization servers are asked with.
+type Content struct {
+	Guard    *netguard.Guard
+	Fetcher  *ipfs.Fetcher
+	Resolver *resolver.Resolver
+	OAuth    *oauth.Client
+	HasChain func(id uint64) bool // that the chain has an RPC URL
+	Close    func()
+}
+
+// Person is whoever an Operator asks and warns while it works.
+type Person interface {
+	// Confirm puts a question that is answered with yes or no. ErrNobody: nobody is there to be asked.
+	Confirm(ctx context.Context, question string) (agreed bool, err error)
+	// Notify shows a line that is no part of the answer.
+	Notify(line string)
+}
+
+// ErrNobody means that nobody is there to be asked.
+var ErrNobody = errors.New("nobody is here to be asked")
+
+// MisuseError is a request that cannot be meant.
+type MisuseError struct{ Text string }
+
+func (e *MisuseError) Error() string { return e.Text }
+
+func misuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
+
+// LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the reason.
+type LeftError struct{ Text string }
+
+func (e *LeftError) Error() string { return e.Text }
+
+// Notify shows a line to the person.
+func (o *Operator) notify(format string, args ...any) { o.Person.Notify(fmt.Sprintf(format, args...)) }
+
+// marshal encodes what always can be: maps of strings, numbers and the like.
+func marshal(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

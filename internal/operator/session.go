@@ -1,0 +1,98 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Store is Postgres as an operator needs it.
+type Store interface {
+	auditor
+	ledger
+	Replay(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
+	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, error)
+	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
+
+	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
+	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
+	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
+	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
+
+	AgentTokens(ctx context.Context, g store.Agent) (tokens []store.Token, held bool, err error)
+}
+
+// Session is a Store with what has to be closed after it.
+type Session struct {
+	Store
+	Spool      delivery.RenewalSpool // where refresh tokens wait that Postgres could not take; nil: no Redis is at hand
+	Dispatcher Dispatcher            // nil: what is dispatched waits for the worker's reconciler
+	Close      func()
+}
+
+// Dispatcher puts tasks into Redis and returns how many it took.
+type Dispatcher interface {
+	Dispatch(ctx context.Context, tasks []store.Task) int
+}
+
+// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it lacks.
+func (s *Session) dispatch(ctx context.Context, tasks []store.Task) {
+	if s.Dispatcher != nil && s.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
+		s.Dispatcher = nil
+	}
+}
+
+// openStore is for a change that puts nothing into Redis, or that may take long.
+func (o *Operator) openStore(ctx context.Context) (*Session, error) {
+	return o.Backend.OpenStore(ctx, o.Timeout, false)
+}
+
+// openDispatching is for a change whose tasks go into Redis, when there is one at hand.
+func (o *Operator) openDispatching(ctx context.Context) (*Session, error) {
+	return o.Backend.OpenStore(ctx, o.Timeout, true)
+}
+
+// read reads one list or page and ends: the reading is under Timeout, too.
+func (o *Operator) read(ctx context.Context, do func(context.Context, *Session) error) error {
+	st, err := o.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, &LateError{o.Timeout})
+	defer cancel()
+	var late *LateError
+	if err = do(bounded, st); errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(bounded), &late) {
+		return late
+	}
+	return err
+}
+
+// LateError means that the database answered at first, and then not in time.
+type LateError struct{ Within time.Duration }
+
+func (e *LateError) Error() string {
+	return fmt.Sprintf("the database took longer than %s to answer: try again, or give it longer with --timeout", e.Within)
+}
+
+// storePatience is how long an answer that can do without a store waits for one.
+const storePatience = 5 * time.Second
+
+// errNoStore: neither is one configured, nor does a worker run here.
+var errNoStore = errors.New("no database is configured, and no worker runs here")
+
+// storeAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it.
+func (o *Operator) storeAtHand(ctx context.Context) (*Session, error) {
+	if o.Settings.DatabaseURL.IsZero() {
+		if _, err := embedded.ReadRunFile(o.Backend.DataDir()); err != nil {
+			return nil, errNoStore
+		}
+	}
+	return o.Backend.OpenStore(ctx, min(o.Timeout, storePatience), true)
+}

@@ -1,0 +1,94 @@
+package operator
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// TokenWarning is how long before a stored token expires it is warned of.
+const TokenWarning = 7 * 24 * time.Hour
+
+// Token is a stored token without what is secret.
+type Token struct {
+	Agent     string     `json:"agent"`
+	Registry  string     `json:"identityRegistry"`
+	Origin    string     `json:"origin"`
+	Path      string     `json:"path,omitempty"` // and below; none: the path that is registered, or that the servers file says
+	Scheme    string     `json:"scheme"`
+	Header    string     `json:"header"`
+	Issuer    string     `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
+	Key       uint32     `json:"key"`              // that sealed it
+	CreatedAt time.Time  `json:"createdAt"`
+	UpdatedAt time.Time  `json:"updatedAt"`
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	State     string     `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
+}
+
+// States of a stored token.
+const (
+	tokenValid   = "valid"
+	tokenSoon    = "soon"
+	TokenExpired = "expired"
+	tokenSealed  = "sealed"
+)
+
+const authorization = "Authorization"
+
+func describeToken(t store.Token, now time.Time) Token {
+	key, _ := secret.KeyID(t.Ciphertext)
+	return Token{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme, Header: t.Header,
+		Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt, State: tokenState(t, now)}
+}
+
+func tokenState(t store.Token, now time.Time) string {
+	switch {
+	case t.ExpiresAt == nil || t.ExpiresAt.After(now.Add(TokenWarning)):
+		return tokenValid
+	case t.ExpiresAt.After(now):
+		return tokenSoon
+	}
+	return TokenExpired
+}
+
+// Destination tells where a token goes.
+func (t Token) Destination() string {
+	switch t.Path {
+	case "":
+		return text.Printable(t.Origin) + " (the agent's own path)"
+	case "/":
+		return text.Printable(t.Origin) + " (every path)"
+	}
+	return text.Printable(text.Shorten(t.Origin + t.Path))
+}
+
+// Sent tells in which header a token is sent, and how it is had.
+func (t Token) Sent() string {
+	how := "the header " + t.Header
+	if t.Header == authorization {
+		how = "Authorization: Bearer"
+	}
+	if t.Scheme == store.SchemeFile {
+		how += ", read from a file"
+	}
+	return text.Printable(how + describeGrant(t.Scheme, t.Issuer))
+}
+
+// describeGrant is how an OAuth token is had.
+func describeGrant(scheme, issuer string) string {
+	grant := ""
+	switch scheme {
+	case store.SchemeClientCredentials:
+		grant = "client credentials"
+	case store.SchemeAuthorizationCode:
+		grant = "a login"
+	}
+	if grant == "" {
+		return ""
+	}
+	return fmt.Sprintf(", had by %s from %s", grant, cmp.Or(issuer, "nobody"))
+}

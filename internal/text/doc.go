@@ -1,0 +1,2 @@
+// Package text makes strangers' text fit to be shown to a person.
+package text
