@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/servers"
 )
 
@@ -90,7 +91,7 @@ func Fit(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, e
 		return Fitted{}, err
 	}
 	var out Fitted
-	out.Arguments, out.Cleaned = mcpcall.Clean(fitted)
+	out.Arguments, out.Cleaned = arguments.Sanitize(fitted)
 	out.Sent, err = json.Marshal(out.Arguments)
 	switch {
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // maxAnswerText bounds Answer.Text, in bytes.
@@ -46,32 +47,32 @@ func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 		return a, &BadAnswerError{Why: "its resultType is unknown"}
 	}
 
-	var text strings.Builder
+	var shown strings.Builder
 	for _, b := range r.Content {
 		switch {
 		case b.Type == "text" && b.Text != nil:
-			if text.Len() > 0 {
-				text.WriteByte('\n')
+			if shown.Len() > 0 {
+				shown.WriteByte('\n')
 			}
-			if text.Len() < maxAnswerText {
-				text.WriteString(*b.Text)
+			if shown.Len() < maxAnswerText {
+				shown.WriteString(*b.Text)
 			}
 		case b.Type == "image" || b.Type == "audio" || b.Type == "resource" || b.Type == "resource_link":
 		default:
 			a.Unreadable = true
 		}
 	}
-	if text.Len() == 0 && len(r.StructuredContent) > 0 {
+	if shown.Len() == 0 && len(r.StructuredContent) > 0 {
 		var compact bytes.Buffer
 		if json.Compact(&compact, r.StructuredContent) == nil {
-			text.Write(compact.Bytes())
+			shown.Write(compact.Bytes())
 		}
 	}
-	t := text.String()
+	t := shown.String()
 	if mask != nil {
 		t = mask.Replace(t)
 	}
-	a.Text = cleanString(strings.ToValidUTF8(t[:min(len(t), maxAnswerText)], "\uFFFD"))
+	a.Text = text.Sanitize(strings.ToValidUTF8(t[:min(len(t), maxAnswerText)], "\uFFFD"))
 	return a, nil
 }
 
@@ -119,18 +120,11 @@ func readResult(raw json.RawMessage) (r result, ok bool) {
 
 // readBlocks reads content; false when there is none or it is no list. A block that is no such thing has no type.
 func readBlocks(content json.RawMessage) ([]block, bool) {
-	if firstByte(content) != '[' {
-		return nil, false
-	}
-	var blocks []block
-	if json.Unmarshal(content, &blocks) == nil {
-		return blocks, true
-	}
 	var each []json.RawMessage
-	if json.Unmarshal(content, &each) != nil {
+	if json.Unmarshal(content, &each) != nil || each == nil {
 		return nil, false
 	}
-	blocks = make([]block, len(each))
+	blocks := make([]block, len(each))
 	for i, raw := range each {
 		if json.Unmarshal(raw, &blocks[i]) != nil {
 			blocks[i] = block{}

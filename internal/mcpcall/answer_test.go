@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 func TestReadAnswer(t *testing.T) {
@@ -132,7 +133,7 @@ func FuzzAnswer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(a.Text) > maxAnswerText+3 || !utf8.ValidString(a.Text) || cleanString(a.Text) != a.Text {
+		if len(a.Text) > maxAnswerText+3 || !utf8.ValidString(a.Text) || text.Sanitize(a.Text) != a.Text {
 			t.Fatalf("text %q", a.Text)
 		}
 		a.redact(secret.NewMasker([]string{"ok"}))

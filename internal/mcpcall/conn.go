@@ -22,6 +22,7 @@ import (
 
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // overrun is by how much a call to a command may overrun its deadline before the command is ended: mcp-go's write to a command
@@ -64,7 +65,7 @@ type conn struct {
 	noPing bool // it answers other things than ping; of the check that runs
 
 	listing chan struct{} // held while tools are listed
-	stale   atomic.Bool   // the agent said that its tools changed
+	stale   atomic.Bool   // the agent sentence that its tools changed
 	mu      sync.Mutex
 	tools   *ToolSet // nil before the first list
 	listed  int64    // bytes of tools, as hold was told
@@ -79,7 +80,7 @@ func (c *conn) close(ctx context.Context) {
 	if c.proc != nil {
 		c.proc.stop(ctx)
 		if tail := c.proc.stderrTail(); tail != "" {
-			c.log.Debug("a command's last words", "stderr", excerpt(c.masked(tail), 1000))
+			c.log.Debug("a command's last words", "stderr", text.Excerpt(c.masked(tail), 1000))
 		}
 	}
 	_ = c.client.Close() // an agent that does not take its leave is not our trouble
@@ -200,7 +201,7 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 	}
 	c.stale.Store(false) // a change told from here on is news
 
-	var l toolList
+	l := toolList{onCompiled: c.countTools}
 	cursors := map[string]bool{}
 	for cursor := ""; ; {
 		page, err := c.page(ctx, cursor)
@@ -218,9 +219,6 @@ func (c *conn) list(ctx context.Context, fresh bool) (ToolSet, error) {
 		cursors[cursor] = true
 	}
 
-	for _, t := range l.tools {
-		t.schema.prepared = c.countTools
-	}
 	defer c.countTools()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +237,7 @@ func (c *conn) countTools() {
 	c.mu.Lock()
 	bytes := mirroredGrowth * c.tap.mirroredBytes.Load()
 	for _, t := range c.tools.Tools {
-		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.compiledBytes.Load()
+		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.Size()
 	}
 	more := bytes - c.listed
 	c.listed = bytes
@@ -325,7 +323,7 @@ func (c *conn) failure(stage string, ctx context.Context, s seen, err error) err
 			again = stage != StageOpen && c.modern && eraGone(s)
 		}
 	case s.rpc != nil:
-		e.Err = fmt.Errorf("the agent answered with error %d: %s", s.rpc.Code, excerpt(c.masked(s.rpc.Message), 300))
+		e.Err = fmt.Errorf("the agent answered with error %d: %s", s.rpc.Code, text.Excerpt(c.masked(s.rpc.Message), 300))
 	case s.tooLarge != nil:
 		e.Err = s.tooLarge
 	case errors.Is(err, transport.ErrSessionTerminated) && !s.written && s.status == 0: // told to an earlier call of the same client
@@ -378,11 +376,11 @@ func (c *conn) cut(why error) error {
 	if errors.As(why, &large) || errors.As(why, &bad) {
 		return why
 	}
-	text := "the agent ended its event stream"
+	sentence := "the agent ended its event stream"
 	if !errors.Is(why, io.EOF) {
-		text = "the agent's event stream broke off: " + excerpt(c.masked(netguard.Explain("the agent", 0, why).Error()), 200)
+		sentence = "the agent's event stream broke off: " + text.Excerpt(c.masked(netguard.Explain("the agent", 0, why).Error()), 200)
 	}
-	return &described{text: text, cause: withoutURL(why)}
+	return &described{text: sentence, cause: withoutURL(why)}
 }
 
 // cause words an error of mcp-go or of the network.
@@ -401,43 +399,43 @@ func (c *conn) cause(s seen, err error) error {
 	inner := withoutURL(err)
 	var op net.Error
 	if s.status != 0 && !errors.As(inner, &op) && !errors.Is(inner, io.ErrUnexpectedEOF) {
-		return &BadAnswerError{Why: excerpt(c.masked(describeAnswer(inner)), 200)}
+		return &BadAnswerError{Why: text.Excerpt(c.masked(describeAnswer(inner)), 200)}
 	}
-	return &described{text: excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
+	return &described{text: text.Excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
 // ranOut words a request whose context ended; lack is what did not come in time.
 func ranOut(ctx context.Context, lack string) error {
-	text := lack
+	sentence := lack
 	switch patience := patienceOf(ctx); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		text = "this process gave up before the agent had answered"
+		sentence = "this process gave up before the agent had answered"
 	case patience > 0:
-		text += " within " + netguard.Seconds(patience)
+		sentence += " within " + netguard.Seconds(patience)
 	default:
-		text += " in time"
+		sentence += " in time"
 	}
-	return &described{text: text, cause: ctx.Err()}
+	return &described{text: sentence, cause: ctx.Err()}
 }
 
 // describeAnswer says why mcp-go could not take an answer for one, as a clause about the answer.
 func describeAnswer(err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	text := err.Error()
+	sentence := err.Error()
 	switch {
 	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return "it is not JSON"
 	case errors.As(err, &kind):
 		return "it is JSON of another form than MCP has"
-	case strings.Contains(text, "unexpected content type"):
-		if _, named, ok := strings.Cut(text, "content type: "); ok && named != "" {
+	case strings.Contains(sentence, "unexpected content type"):
+		if _, named, ok := strings.Cut(sentence, "content type: "); ok && named != "" {
 			return "its content type is " + named + ", neither JSON nor an event stream"
 		}
 		return "its content type is neither JSON nor an event stream"
-	case strings.Contains(text, "response should contain RPC id"):
+	case strings.Contains(sentence, "response should contain RPC id"):
 		return "it carries no id, so that nobody knows which request it answers"
-	case strings.Contains(text, "unexpected nil response"):
+	case strings.Contains(sentence, "unexpected nil response"):
 		return "its event stream ended before the result"
 	}
 	return netguard.Explain("the agent", 0, err).Error()
@@ -445,24 +443,24 @@ func describeAnswer(err error) string {
 
 // refusal words an HTTP status.
 func (c *conn) refusal(s seen) string {
-	text := fmt.Sprintf("the agent answered HTTP %d", s.status)
+	sentence := fmt.Sprintf("the agent answered HTTP %d", s.status)
 	if s.blocked != nil {
-		return text + ", a redirect, which is not followed: " + c.masked(s.blocked.Error())
+		return sentence + ", a redirect, which is not followed: " + c.masked(s.blocked.Error())
 	}
 	if s.status >= 300 && s.status < 400 {
-		return text + ", a redirect, which is not followed; let the agent register its final address"
+		return sentence + ", a redirect, which is not followed; let the agent register its final address"
 	}
 	if name := http.StatusText(s.status); name != "" {
-		text += " " + name
+		sentence += " " + name
 	}
 	detail := string(s.body)
 	if s.rpc != nil {
 		detail = s.rpc.Message
 	}
-	if detail = excerpt(c.masked(detail), 200); detail != "" {
-		text += ": " + detail
+	if detail = text.Excerpt(c.masked(detail), 200); detail != "" {
+		sentence += ": " + detail
 	}
-	return text
+	return sentence
 }
 
 // sessionGone reads the answer to a request that carried a session id: 404 as the specification says, or 400 as some servers

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // noCredential are headers beside refusedHeaders that carry no token: a stranger's registration may ask for it in any of them.
@@ -20,7 +22,7 @@ func CredentialHeader(name string) (string, error) {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {
 	case !headerName(name):
-		return "", fmt.Errorf("%q is no name of an HTTP header", excerpt(name, 60))
+		return "", fmt.Errorf("%q is no name of an HTTP header", text.Excerpt(name, 60))
 	case refusedHeaders[canonical], slices.Contains(noCredential, canonical),
 		slices.ContainsFunc(noCredentialPrefixes, func(p string) bool { return strings.HasPrefix(canonical, p) }):
 		return "", fmt.Errorf("the header %s cannot carry a token: it has another meaning", canonical)

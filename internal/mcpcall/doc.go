@@ -13,7 +13,7 @@
 //     schema keywords, error codes and every result they do not know;
 //   - pool.go, open.go and health.go own the clients: one per (endpoint, credentials), opened once for all who wait, asked for a sign of
 //     life when idle, replaced whole; those that nobody uses hold so many bytes of what agents sent, and no more;
-//   - fit.go, shape.go and schema.go make arguments fit a schema that a stranger wrote, within bounds of size, depth and time.
+//   - package arguments makes arguments fit a schema that a stranger wrote, within bounds of size, depth and time.
 //
 // What does not live here: whether an outcome is retried (delivery), where an agent's endpoint is (resolver), which addresses may
 // be dialled (netguard).

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // The transports that Endpoint.Transport may name.
@@ -69,7 +70,7 @@ func (e Endpoint) check(cfg *Config) error {
 				return refused("%v", err)
 			}
 			if strings.ContainsFunc(value.Reveal(), headerControl) {
-				return refused("header %q has a value that is not valid in HTTP", excerpt(name, 60))
+				return refused("header %q has a value that is not valid in HTTP", text.Excerpt(name, 60))
 			}
 		}
 	case TransportStdio:
@@ -92,10 +93,10 @@ func (e Endpoint) check(cfg *Config) error {
 // CheckHeader refuses the name of a header that Endpoint.Headers may not have: its error is a sentence.
 func CheckHeader(name string) error {
 	if !headerName(name) {
-		return fmt.Errorf("header %q is not a valid HTTP header", excerpt(name, 60))
+		return fmt.Errorf("header %q is not a valid HTTP header", text.Excerpt(name, 60))
 	}
 	if refusedHeaders[http.CanonicalHeaderKey(name)] {
-		return fmt.Errorf("header %q belongs to the protocol and cannot be set", excerpt(name, 60))
+		return fmt.Errorf("header %q belongs to the protocol and cannot be set", text.Excerpt(name, 60))
 	}
 	return nil
 }

@@ -6,7 +6,9 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // The stages of a CallError.
@@ -76,7 +78,7 @@ type TransportRefusedError struct {
 }
 
 func (e *TransportRefusedError) Error() string {
-	return fmt.Sprintf("transport %q is refused: %s", excerpt(e.Transport, 40), e.Why)
+	return fmt.Sprintf("transport %q is refused: %s", text.Excerpt(e.Transport, 40), e.Why)
 }
 
 // TooLargeError: the answer was longer than allowed and was not read to its end.
@@ -114,38 +116,8 @@ func (e *InputRequiredError) Error() string {
 	return "the agent's tool wants further input, which a delivery cannot give"
 }
 
-// SchemaError: arguments do not fit the tool's input schema, or the schema cannot be used.
-type SchemaError struct {
-	Path    string // the argument, like "value" or "fileContent.items[2]"; "" is the arguments as a whole or the schema itself
-	Problem string
-
-	Others []SchemaProblem // that do not fit either, in the order of their paths, at most maxProblems-1
-	More   int             // how many do not fit beside all these
-}
-
-// SchemaProblem is one argument that does not fit.
-type SchemaProblem struct{ Path, Problem string }
-
-func (e *SchemaError) Error() string {
-	if e.Path == "" && len(e.Others) == 0 {
-		return "the tool's input schema: " + e.Problem
-	}
-	var b strings.Builder
-	b.WriteString("the tool's input schema refuses ")
-	for i, p := range append([]SchemaProblem{{e.Path, e.Problem}}, e.Others...) {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		if p.Path == "" {
-			p.Path = "the arguments"
-		}
-		b.WriteString(p.Path + ": " + p.Problem)
-	}
-	if e.More > 0 {
-		fmt.Fprintf(&b, "; and %d more", e.More)
-	}
-	return b.String()
-}
+// SchemaError is what Fit returns: the arguments do not fit the tool's input schema, or the schema cannot be used.
+type SchemaError = arguments.SchemaError
 
 // described puts our words over a cause that errors.As may still look into.
 type described struct {
@@ -163,26 +135,4 @@ func withoutURL(err error) error {
 		return u.Err
 	}
 	return err
-}
-
-// excerpt is foreign text for a message: one line, valid UTF-8, at most n bytes.
-func excerpt(s string, n int) string {
-	cut := len(s) > n
-	if cut {
-		s = s[:n]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == utf8.RuneError {
-			return '?'
-		}
-		if unwanted(r) || r == '\n' || r == '\t' {
-			return ' '
-		}
-		return r
-	}, s)
-	s = strings.TrimSpace(s)
-	if cut {
-		s += " …"
-	}
-	return s
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // The two eras of the protocol. Which one is tried first is decided by the hint; mcp-go's own probing is not used, because it takes
@@ -159,7 +161,8 @@ func wantsModern(s seen) bool {
 		return false
 	}
 	data, _ := s.rpc.Data.(map[string]any)
-	return slices.Contains(list(data["supported"]), any(modernVersion))
+	supported, _ := data["supported"].([]any)
+	return slices.Contains(supported, any(modernVersion))
 }
 
 // olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but HTTP+SSE.
@@ -251,7 +254,7 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWa
 		if err != nil {
 			return err
 		}
-		c.server = ServerInfo{Name: excerpt(c.masked(result.ServerInfo.Name), 200), Version: excerpt(c.masked(result.ServerInfo.Version), 100)}
+		c.server = ServerInfo{Name: text.Excerpt(c.masked(result.ServerInfo.Name), 200), Version: text.Excerpt(c.masked(result.ServerInfo.Version), 100)}
 		c.protocol = c.client.ProtocolVersion()
 		return nil
 	})
@@ -347,7 +350,7 @@ func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
 func safely(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &BadAnswerError{Why: "reading it failed: " + excerpt(fmt.Sprint(v), 200)}
+			err = &BadAnswerError{Why: "reading it failed: " + text.Excerpt(fmt.Sprint(v), 200)}
 		}
 	}()
 	return f()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -278,7 +280,7 @@ func TestExampleAgent(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s: no tool in %+v", name, set)
 		}
-		args, err := Fit(tool, map[string]any{"deliveryId": name, "clientAddress": "0xabc", "feedbackIndex": json.Number("7"), "score": decimal(9977, 2),
+		args, err := Fit(tool, map[string]any{"deliveryId": name, "clientAddress": "0xabc", "feedbackIndex": json.Number("7"), "score": job.Decimal{Unscaled: big.NewInt(9977), Decimals: 2},
 			"value": "9977", "valueDecimals": json.Number("2"), "fileContent": nil, "chainId": json.Number("31337")})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

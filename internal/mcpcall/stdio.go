@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 const (
@@ -268,12 +270,12 @@ func (p *process) stderrTail() string {
 
 // obituary says how the command ended, with its last line, which masked is given whole: half a secret is not found.
 func (p *process) obituary(masked func(string) string) string {
-	text := "the agent's command no longer answers"
+	sentence := "the agent's command no longer answers"
 	t := time.NewTimer(drainWait) // its exit is noticed a moment after its pipes
 	defer t.Stop()
 	select {
 	case <-p.exited:
-		text = "the agent's command ended (" + p.state + ")"
+		sentence = "the agent's command ended (" + p.state + ")"
 		select {
 		case <-p.drained:
 		case <-t.C:
@@ -285,9 +287,9 @@ func (p *process) obituary(masked func(string) string) string {
 		last = last[i+1:]
 	}
 	if last != "" {
-		text += ": " + excerpt(last, 200)
+		sentence += ": " + text.Excerpt(last, 200)
 	}
-	return text
+	return sentence
 }
 
 // stdinWriter is the command's stdin. It notes which request a line belongs to, and gives up on a command that does not read.

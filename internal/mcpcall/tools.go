@@ -9,17 +9,18 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // Bounds of a tool list. An honest agent is far below them.
 const (
-	maxListPages   = 20
-	maxListTools   = 1000
-	maxToolName    = 256       // bytes; the specification allows 128 characters
-	maxSchemaBytes = 128 << 10 // one tool's input schema
-	maxListBytes   = 1 << 20   // all schemas that are kept of one agent
-	toolBytes      = 512       // what a tool costs in memory beside its name and schema
+	maxListPages = 20
+	maxListTools = 1000
+	maxToolName  = 256     // bytes; the specification allows 128 characters
+	maxListBytes = 1 << 20 // all schemas that are kept of one agent
+	toolBytes    = 512     // what a tool costs in memory beside its name and schema
 )
 
 // ToolSet is what an agent offers.
@@ -42,7 +43,17 @@ type Tool struct {
 	Name        string
 	InputSchema json.RawMessage // as sent; nil when there was none
 
-	schema *inputSchema // compiled once, shared by copies; nil for a Tool that did not come from a list
+	schema *arguments.Schema // of InputSchema, shared by copies; nil for a Tool that did not come from a list
+}
+
+// Fit returns args as t's input schema wants them, validated (see arguments.Schema.Fit); the error is a *SchemaError. args is not
+// changed. A tool without a schema takes anything.
+func Fit(t Tool, args map[string]any) (map[string]any, error) {
+	schema := t.schema
+	if schema == nil {
+		schema = arguments.NewSchema(t.InputSchema, nil)
+	}
+	return schema.Fit(args)
 }
 
 // Find returns the tool called name, else the first of aliases that exists.
@@ -94,7 +105,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 			Name        string          `json:"name"`
 			InputSchema json.RawMessage `json:"inputSchema"`
 		}
-		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || cleanString(t.Name) != t.Name {
+		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || text.Sanitize(t.Name) != t.Name {
 			continue
 		}
 		if mirrored && bytes.Contains(entry, []byte("x-mcp-header")) && badMirror(entry) {
@@ -103,7 +114,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 		if string(t.InputSchema) == "null" {
 			t.InputSchema = nil
 		}
-		page.tools = append(page.tools, Tool{Name: t.Name, InputSchema: t.InputSchema, schema: &inputSchema{}})
+		page.tools = append(page.tools, Tool{Name: t.Name, InputSchema: t.InputSchema})
 	}
 	return page, nil
 }
@@ -183,6 +194,8 @@ type toolList struct {
 	tools []Tool
 	bytes int
 	cut   bool
+
+	onCompiled func() // see arguments.NewSchema
 }
 
 // add reports whether there is room for more.
@@ -193,14 +206,11 @@ func (l *toolList) add(page toolPage) bool {
 			l.cut = true
 			return false
 		}
-		if len(t.InputSchema) > maxSchemaBytes {
-			t.InputSchema = nil
-			t.schema = &inputSchema{tooLarge: true}
-		}
 		if slices.ContainsFunc(l.tools, func(known Tool) bool { return known.Name == t.Name }) {
 			continue
 		}
-		t.InputSchema = slices.Clone(t.InputSchema) // not a slice of the whole answer
+		t.schema = arguments.NewSchema(slices.Clone(t.InputSchema), l.onCompiled) // not a slice of the whole answer
+		t.InputSchema = t.schema.Raw()
 		l.bytes += len(t.InputSchema)
 		l.tools = append(l.tools, t)
 	}
@@ -212,7 +222,7 @@ func (l *toolList) inherit(old []Tool) (changed bool) {
 	changed = len(old) != len(l.tools)
 	for i, t := range l.tools {
 		j := slices.IndexFunc(old, func(o Tool) bool { return o.Name == t.Name })
-		if j < 0 || string(old[j].InputSchema) != string(t.InputSchema) || old[j].schema.tooLarge != t.schema.tooLarge {
+		if j < 0 || !old[j].schema.Equal(t.schema) {
 			changed = true
 			continue
 		}

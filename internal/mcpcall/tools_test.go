@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/mcpcall/arguments"
 )
 
 func TestReadTools(t *testing.T) {
@@ -30,7 +32,7 @@ func TestReadTools(t *testing.T) {
 func TestToolListBounds(t *testing.T) {
 	t.Parallel()
 	var l toolList
-	big := strings.Repeat(" ", maxSchemaBytes-2)
+	big := strings.Repeat(" ", arguments.MaxSchemaBytes-2)
 	for i := 0; ; i++ {
 		raw := fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{%s}}],"nextCursor":"x"}`, i, big)
 		page, err := readTools(json.RawMessage(raw), false)
@@ -41,11 +43,11 @@ func TestToolListBounds(t *testing.T) {
 			break
 		}
 	}
-	if !l.cut || l.bytes > maxListBytes || len(l.tools) != maxListBytes/maxSchemaBytes {
+	if !l.cut || l.bytes > maxListBytes || len(l.tools) != maxListBytes/arguments.MaxSchemaBytes {
 		t.Errorf("kept %d tools, %d bytes, cut %v", len(l.tools), l.bytes, l.cut)
 	}
 
-	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"`+strings.Repeat("x", maxSchemaBytes)+`"}}]}`), false)
+	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"`+strings.Repeat("x", arguments.MaxSchemaBytes)+`"}}]}`), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package mcpcall
+package arguments
 
 import (
 	"regexp"
@@ -11,7 +11,7 @@ import (
 // thousands of those.
 const (
 	maxPatternBytes = 4 << 10 // of one
-	maxPatternSize  = 20_000  // of all that differ, see extent; 1 to 2 MB
+	maxPatternSize  = 20_000  // of all that differ, see patternExtent; 1 to 2 MB
 )
 
 // patterns compiles the regular expressions of one schema, each once however often it is written.
@@ -43,7 +43,7 @@ func (ps *patterns) compile(text string) (jsonschema.Regexp, error) {
 	if err != nil {
 		return p, nil
 	}
-	size, runes := extent(parsed)
+	size, runes := patternExtent(parsed)
 	if ps.room -= size + runes/16; ps.room < 0 {
 		return p, nil
 	}
@@ -53,14 +53,14 @@ func (ps *patterns) compile(text string) (jsonschema.Regexp, error) {
 	return p, nil
 }
 
-// extent estimates the instructions of a parsed expression, and counts the runes that list its character classes, which repetitions share.
-func extent(re *syntax.Regexp) (size, runes int) {
+// patternExtent estimates the instructions of a parsed expression, and counts the runes that list its character classes, which repetitions share.
+func patternExtent(re *syntax.Regexp) (size, runes int) {
 	size, runes = 1, len(re.Rune)
 	if re.Op == syntax.OpLiteral {
 		size = len(re.Rune)
 	}
 	for _, sub := range re.Sub {
-		s, r := extent(sub)
+		s, r := patternExtent(sub)
 		size, runes = size+s, runes+r
 	}
 	if re.Op == syntax.OpRepeat {
@@ -71,7 +71,7 @@ func extent(re *syntax.Regexp) (size, runes int) {
 
 func (p *pattern) String() string { return p.text }
 
-// cost of matching s, in steps of a validation or of a fitter.
+// cost of matching s, in steps of a validation or of a walk.
 func (p *pattern) cost(s string) int { return 1 + p.size*len(s)>>8 }
 
 // MatchString is what the validator calls.

@@ -1,4 +1,4 @@
-package mcpcall
+package arguments
 
 import (
 	"encoding/json"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 )
+
+func schemaOf(text string) *Schema { return NewSchema(json.RawMessage(text), nil) }
 
 func decimal(unscaled int64, decimals uint8) job.Decimal {
 	return job.Decimal{Unscaled: big.NewInt(unscaled), Decimals: decimals}
@@ -115,7 +117,7 @@ func TestFit(t *testing.T) {
 				in = args
 			}
 			before := fmt.Sprint(in)
-			out, err := Fit(Tool{Name: "t", InputSchema: json.RawMessage(tt.schema)}, in)
+			out, err := schemaOf(tt.schema).Fit(in)
 			if fmt.Sprint(in) != before {
 				t.Error("Fit changed its input")
 			}
@@ -163,7 +165,7 @@ func TestFitEndsOnHostileSchemas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
-			_, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"file": json.RawMessage(nested)})
+			_, err := schemaOf(schema).Fit(map[string]any{"file": json.RawMessage(nested)})
 			var refused *SchemaError
 			if !errors.As(err, &refused) || !strings.Contains(refused.Problem, "too long") {
 				t.Errorf("err = %v", err)
@@ -177,15 +179,11 @@ func TestFitEndsOnHostileSchemas(t *testing.T) {
 
 func TestFitSharedSchema(t *testing.T) {
 	t.Parallel()
-	page, err := readTools(json.RawMessage(`{"tools":[{"name":"t","inputSchema":{"properties":{"value":{"type":"number"}}}}]}`), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tool := page.tools[0]
+	schema := schemaOf(`{"properties":{"value":{"type":"number"}}}`)
 	done := make(chan error)
 	for range 8 {
 		go func() {
-			_, err := Fit(tool, map[string]any{"value": "5"})
+			_, err := schema.Fit(map[string]any{"value": "5"})
 			done <- err
 		}()
 	}
@@ -200,7 +198,7 @@ func FuzzFit(f *testing.F) {
 	f.Add([]byte(`{"properties":{"value":{"type":"number"}},"additionalProperties":false}`), []byte(`{"a":1}`))
 	f.Fuzz(func(t *testing.T, schema, file []byte) {
 		args := map[string]any{"value": "5", "score": decimal(5, 1), "file": json.RawMessage(file), "tag": ""}
-		out, err := Fit(Tool{InputSchema: schema}, args)
+		out, err := NewSchema(schema, nil).Fit(args)
 		var refused *SchemaError
 		if err != nil && !errors.As(err, &refused) {
 			t.Fatalf("%T: %v", err, err)
@@ -216,15 +214,12 @@ func FuzzFit(f *testing.F) {
 // Every argument that does not fit is named, each once, in the same order every time, and not without end.
 func TestEveryArgumentThatDoesNotFit(t *testing.T) {
 	t.Parallel()
-	tool := func(schema string) Tool {
-		return Tool{Name: "x", InputSchema: json.RawMessage(schema), schema: &inputSchema{}}
-	}
 	args := map[string]any{"tag1": "a", "value": "b", "flag": true}
 	const three = `{"type":"object","properties":{"tag1":{"type":"array"},"flag":{"anyOf":[{"type":"array"},{"type":"integer"}]}},"required":["mood","weather"]}`
 	const want = "the tool's input schema refuses flag: it must be array, and is boolean; mood: it is required, and there is no value for it; " +
 		"tag1: it must be array, and is string; weather: it is required, and there is no value for it"
 	for range 20 {
-		if _, err := Fit(tool(three), args); err == nil || err.Error() != want {
+		if _, err := schemaOf(three).Fit(args); err == nil || err.Error() != want {
 			t.Fatalf("%v", err)
 		}
 	}
@@ -232,7 +227,7 @@ func TestEveryArgumentThatDoesNotFit(t *testing.T) {
 	for i := range 100 {
 		names = append(names, fmt.Sprintf(`"%03d%s"`, i, strings.Repeat("n", 200)))
 	}
-	_, err := Fit(tool(`{"type":"object","required":[`+strings.Join(names, ",")+`]}`), args)
+	_, err := schemaOf(`{"type":"object","required":[` + strings.Join(names, ",") + `]}`).Fit(args)
 	var schema *SchemaError
 	if !errors.As(err, &schema) || len(schema.Others) != 9 || schema.More == 0 || len(err.Error()) > 2000 {
 		t.Errorf("%d others, %d more, %d bytes: %.300v", len(schema.Others), schema.More, len(err.Error()), err)

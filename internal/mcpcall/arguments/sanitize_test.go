@@ -1,4 +1,4 @@
-package mcpcall
+package arguments
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestClean(t *testing.T) {
+func TestSanitize(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name     string
@@ -28,7 +28,7 @@ func TestClean(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			in := map[string]any{"v": tt.in}
-			got, changed := Clean(in)
+			got, changed := Sanitize(in)
 			if !reflect.DeepEqual(got["v"], tt.want) {
 				t.Errorf("got %q, want %q", got["v"], tt.want)
 			}
@@ -39,15 +39,15 @@ func TestClean(t *testing.T) {
 	}
 }
 
-func FuzzCleanRaw(f *testing.F) {
+func FuzzSanitizeRaw(f *testing.F) {
 	f.Add([]byte(`{"a\u0000":["\u202e",1e5,"\\"]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, changed := Clean(map[string]any{"v": json.RawMessage(raw)})
+		got, changed := Sanitize(map[string]any{"v": json.RawMessage(raw)})
 		out := got["v"].(json.RawMessage)
 		if json.Valid(raw) && !json.Valid(out) {
 			t.Fatalf("%q became invalid: %q", raw, out)
 		}
-		if again, changed := Clean(map[string]any{"v": out}); json.Valid(raw) && changed {
+		if again, changed := Sanitize(map[string]any{"v": out}); json.Valid(raw) && changed {
 			t.Fatalf("%q still unclean: %q", out, again["v"])
 		}
 		if !changed && string(out) != string(raw) {

@@ -1,4 +1,4 @@
-package mcpcall
+package arguments
 
 import (
 	"encoding/json"
@@ -44,7 +44,7 @@ func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"value": "9977"})
+			out, err := schemaOf(schema).Fit(map[string]any{"value": "9977"})
 			if err != nil || out["value"] != "9977" {
 				t.Errorf("%v, %v", out, err)
 			}
@@ -72,7 +72,7 @@ func TestFitFollowsReferences(t *testing.T) {
 		"encoded": `{"$ref":"#/$defs/a%20b","$defs":{"a b":{"properties":{"value":{"type":"number"}},"additionalProperties":false}}}`,
 		"$id":     `{"$ref":"https://x.example/i","$defs":{"i":{"$id":"https://x.example/i","properties":{"value":{"type":"number"}},"additionalProperties":false}}}`,
 	} {
-		out, err := Fit(Tool{InputSchema: json.RawMessage(schema)}, map[string]any{"value": "9977", "deliveryId": "d"})
+		out, err := schemaOf(schema).Fit(map[string]any{"value": "9977", "deliveryId": "d"})
 		if err != nil || len(out) != 1 || out["value"] != json.Number("9977") {
 			t.Errorf("%s: %v, %v", name, out, err)
 		}
@@ -86,8 +86,9 @@ func TestFitTakesLargeFiles(t *testing.T) {
 		`]},"b":{"pattern":"^[a-z0-9-]{1,64}$"},"c":{"type":"number","minimum":0}},"patternProperties":{"^[def]$":{"enum":[` + several(20, `%`) + `]}}}}}}`
 	file := `[` + several(5000, `{"a":"v249","b":"name-%","c":%,"d":1,"e":2,"f":3}`) + `]`
 	// Not the clock is asked, which the race detector on a busy machine makes run fast.
-	tool := Tool{InputSchema: json.RawMessage(schema), schema: &inputSchema{budget: budget{patience: time.Minute}}}
-	if _, err := Fit(tool, map[string]any{"file": json.RawMessage(file)}); err != nil {
+	patient := schemaOf(schema)
+	patient.budget.patience = time.Minute
+	if _, err := patient.Fit(map[string]any{"file": json.RawMessage(file)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -115,16 +116,16 @@ func required() string {
 // Whatever the schema, one Fit takes a bounded number of steps and little memory. Not parallel: it counts what is allocated.
 func TestFitIsBounded(t *testing.T) {
 	for name, schema := range hostile() {
-		if len(schema) > maxSchemaBytes {
+		if len(schema) > MaxSchemaBytes {
 			t.Fatalf("%s: %d bytes", name, len(schema))
 		}
-		tool := Tool{InputSchema: json.RawMessage(schema), schema: &inputSchema{}}
+		s := schemaOf(schema)
 		before := allocated()
-		if err := tool.schema.prepare(tool.InputSchema); err != nil {
+		if err := s.prepare(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		compiled := allocated()
-		_, err := Fit(tool, map[string]any{"value": "9977"})
+		_, err := s.Fit(map[string]any{"value": "9977"})
 		fitted := allocated()
 		t.Logf("%s: compiled with %d MiB, fitted with %d MiB: %v", name, (compiled-before)>>20, (fitted-compiled)>>20, err)
 		var refused *SchemaError
@@ -146,30 +147,30 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// A fitter does hardly more than its steps allow: every schema, pattern, required name and enumerated name that it tries is one.
-func TestFitterStops(t *testing.T) {
+// A walk does hardly more than its steps allow: every schema, pattern, required name and enumerated name that it tries is one.
+func TestWalkerStops(t *testing.T) {
 	t.Parallel()
 	for name, schema := range hostile() {
-		s := &inputSchema{}
-		if err := s.prepare(json.RawMessage(schema)); err != nil {
+		s := schemaOf(schema)
+		if err := s.prepare(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		f := &fitter{steps: maxFitSteps}
-		f.plan(s.compiled, "value")
-		if taken := maxFitSteps - f.steps; taken > 2*maxFitSteps {
+		f := argumentFitter{schemaWalker{steps: maxWalkerSteps}}
+		f.fitObject(s.compiled, map[string]any{"value": nil}) // nothing asks more than what may be left out
+		if taken := maxWalkerSteps - f.steps; taken > 2*maxWalkerSteps {
 			t.Errorf("%s: %d steps", name, taken)
 		}
 	}
 	for name, entries := range map[string]int{"patterns behind references": 900 * 1000, "required names": 900 * 12_000, "names by enum": 3600 * 12_000} {
-		s := &inputSchema{}
-		if err := s.prepare(json.RawMessage(hostile()[name])); err != nil {
+		s := schemaOf(hostile()[name])
+		if err := s.prepare(); err != nil {
 			t.Fatal(err)
 		}
 		const many = 1 << 40
-		f := &fitter{steps: many}
-		f.forbidden(s.compiled, "value", 0)
-		f.requires(s.compiled, "value", 0)
-		if taken := many - f.steps; taken < entries {
+		w := schemaWalker{steps: many}
+		w.forbids(s.compiled, "value", 0)
+		w.requires(s.compiled, "value", 0)
+		if taken := many - w.steps; taken < entries {
 			t.Errorf("%s: %d steps for %d entries", name, taken, entries)
 		}
 	}

@@ -1,4 +1,4 @@
-package mcpcall
+package arguments
 
 import (
 	"cmp"
@@ -10,10 +10,45 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
-// leaves appends the errors of e that have no cause of their own.
-func leaves(e *jsonschema.ValidationError, to []*jsonschema.ValidationError) []*jsonschema.ValidationError {
+// SchemaError: arguments do not fit the tool's input schema, or the schema cannot be used.
+type SchemaError struct {
+	Path    string // the argument, like "value" or "fileContent.items[2]"; "" is the arguments as a whole or the schema itself
+	Problem string
+
+	Others []SchemaProblem // that do not fit either, in the order of their paths, at most maxProblems-1
+	More   int             // how many do not fit beside all these
+}
+
+// SchemaProblem is one argument that does not fit.
+type SchemaProblem struct{ Path, Problem string }
+
+func (e *SchemaError) Error() string {
+	if e.Path == "" && len(e.Others) == 0 {
+		return "the tool's input schema: " + e.Problem
+	}
+	var b strings.Builder
+	b.WriteString("the tool's input schema refuses ")
+	for i, p := range append([]SchemaProblem{{e.Path, e.Problem}}, e.Others...) {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if p.Path == "" {
+			p.Path = "the arguments"
+		}
+		b.WriteString(p.Path + ": " + p.Problem)
+	}
+	if e.More > 0 {
+		fmt.Fprintf(&b, "; and %d more", e.More)
+	}
+	return b.String()
+}
+
+// leafErrors appends the errors of e that have no cause of their own.
+func leafErrors(e *jsonschema.ValidationError, to []*jsonschema.ValidationError) []*jsonschema.ValidationError {
 	if len(e.Causes) == 0 {
 		if e.ErrorKind == nil {
 			return to
@@ -22,7 +57,7 @@ func leaves(e *jsonschema.ValidationError, to []*jsonschema.ValidationError) []*
 	}
 	for _, cause := range e.Causes {
 		if cause != nil {
-			to = leaves(cause, to)
+			to = leafErrors(cause, to)
 		}
 	}
 	return to
@@ -37,10 +72,10 @@ const (
 
 // explainInvalid names the arguments that do not fit, each with one problem, in the same order every time.
 func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
-	all := leaves(e, nil)
+	all := leafErrors(e, nil)
 	var problems []SchemaProblem
 	for _, leaf := range all[:min(len(all), maxLeaves)] {
-		problems = append(problems, describe(leaf)...)
+		problems = append(problems, describeLeaf(leaf)...)
 	}
 	if len(problems) == 0 {
 		return &SchemaError{Problem: "the arguments do not fit"}
@@ -53,8 +88,8 @@ func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	return &SchemaError{Path: told[0].Path, Problem: told[0].Problem, Others: told[1:], More: len(problems) - len(told)}
 }
 
-// describe words one error; only of required arguments it can be about several.
-func describe(leaf *jsonschema.ValidationError) []SchemaProblem {
+// describeLeaf words one error; only of required arguments it can be about several.
+func describeLeaf(leaf *jsonschema.ValidationError) []SchemaProblem {
 	location := leaf.InstanceLocation
 	one := func(problem string) []SchemaProblem { return []SchemaProblem{{instancePath(location), problem}} }
 	switch k := leaf.ErrorKind.(type) {
@@ -72,8 +107,8 @@ func describe(leaf *jsonschema.ValidationError) []SchemaProblem {
 	case *kind.FalseSchema:
 		return one("it is not allowed")
 	}
-	text := (&jsonschema.ValidationError{InstanceLocation: nil, ErrorKind: leaf.ErrorKind}).Error()
-	return one(excerpt(strings.TrimPrefix(text, "at '': "), 200))
+	problem := (&jsonschema.ValidationError{InstanceLocation: nil, ErrorKind: leaf.ErrorKind}).Error()
+	return one(text.Excerpt(strings.TrimPrefix(problem, "at '': "), 200))
 }
 
 // instancePath writes a location as job.Refusal does: a.b[0].
@@ -88,9 +123,9 @@ func instancePath(location []string) string {
 			b.WriteByte('.')
 		}
 		if !utf8.ValidString(token) || len(token) > 60 {
-			token = excerpt(token, 60)
+			token = text.Excerpt(token, 60)
 		}
 		b.WriteString(token)
 	}
-	return excerpt(b.String(), maxPath)
+	return text.Excerpt(b.String(), maxPath)
 }

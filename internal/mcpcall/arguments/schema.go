@@ -1,0 +1,236 @@
+package arguments
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/agentherald/herald/internal/text"
+)
+
+// Bounds of a schema that a stranger wrote, and of one validation against it.
+const (
+	MaxSchemaBytes   = 128 << 10
+	maxSchemaDepth   = 64
+	maxSchemaObjects = 2000 // subschemas and what is beside them; compiling is quadratic in their number
+	maxExponent      = 400  // of a number: the validator computes with exact fractions
+	maxDigits        = 1000
+	maxEvaluations   = 1_000_000 // schema × value pairs, large values counting more
+	maxValidation    = 2 * time.Second
+)
+
+// schemaURL is where the compiler believes the schema to be. Nothing is ever loaded: see noLoader.
+const schemaURL = "https://schema.invalid/input"
+
+// Schema is the input schema of one tool. It compiles on first use and validates one call at a time: the budget belongs to the
+// compiled schema, and one agent has few calls in flight.
+type Schema struct {
+	raw      json.RawMessage // as the agent sent it, nil when there was none
+	tooLarge bool            // longer than MaxSchemaBytes, and not kept
+
+	onCompiled func() // is called once Size has grown
+	size       atomic.Int64
+
+	once     sync.Once
+	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
+	err      error
+
+	mu     sync.Mutex // one validation at a time
+	budget budget
+}
+
+// NewSchema keeps raw, the schema as the agent sent it. onCompiled, which may be nil, is called when the schema was compiled.
+func NewSchema(raw json.RawMessage, onCompiled func()) *Schema {
+	if len(raw) > MaxSchemaBytes {
+		return &Schema{tooLarge: true}
+	}
+	return &Schema{raw: raw, onCompiled: onCompiled}
+}
+
+// Raw is the schema as the agent sent it; nil when there was none, or one that is too large.
+func (s *Schema) Raw() json.RawMessage { return s.raw }
+
+// Equal: the agent sent the same for both.
+func (s *Schema) Equal(other *Schema) bool {
+	return s.tooLarge == other.tooLarge && bytes.Equal(s.raw, other.raw)
+}
+
+// Size is about what the compiled schema holds, in bytes; 0 before it is compiled.
+func (s *Schema) Size() int64 { return s.size.Load() }
+
+// prepare compiles the schema once. A nil error with a nil compiled schema means that anything fits.
+func (s *Schema) prepare() error {
+	s.once.Do(func() {
+		switch {
+		case s.tooLarge:
+			s.err = &SchemaError{Problem: fmt.Sprintf("it is longer than %d bytes", MaxSchemaBytes)}
+			return
+		case len(s.raw) == 0:
+			return
+		}
+		if problem := s.compile(); problem != "" {
+			s.err = &SchemaError{Problem: problem}
+			return
+		}
+		if s.onCompiled != nil {
+			s.onCompiled()
+		}
+	})
+	return s.err
+}
+
+func (s *Schema) compile() (problem string) {
+	if why := exceeds(s.raw, maxSchemaDepth, maxSchemaObjects); why != "" {
+		return "it " + why
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(s.raw))
+	if err != nil {
+		return "it is not JSON"
+	}
+	root, ok := doc.(map[string]any)
+	if !ok {
+		if b, isBool := doc.(bool); isBool && b {
+			return ""
+		}
+		return "it is not a JSON object"
+	}
+	if dialect, ok := root["$schema"].(string); ok && !isKnownDialect(dialect) {
+		delete(root, "$schema") // an unknown dialect is read as 2020-12 rather than refused
+	}
+
+	// A schema can be written to make a validator's author look bad; it must not stop the worker.
+	defer func() {
+		if recover() != nil {
+			problem = "it cannot be compiled"
+		}
+	}()
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.UseLoader(noLoader{})
+	expressions := &patterns{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}
+	c.UseRegexpEngine(expressions.compile)
+	if err := c.AddResource(schemaURL, doc); err != nil {
+		return "it cannot be compiled"
+	}
+	compiled, err := c.Compile(schemaURL)
+	if err != nil {
+		return describeCompileError(err)
+	}
+	parts := map[*jsonschema.Schema]bool{}
+	if !s.budget.attach(compiled, parts) {
+		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
+	}
+	s.compiled = compiled
+	// As measured: what the compiler keeps of the text, of each part and of each expression's instructions.
+	s.size.Store(int64(4<<10 + 8*len(s.raw) + 1<<10*len(parts) + 64*(maxPatternSize-max(0, expressions.room))))
+	return ""
+}
+
+func describeCompileError(err error) string {
+	var load *jsonschema.LoadURLError
+	if errors.As(err, &load) {
+		return fmt.Sprintf("it refers to %s, and other documents are not loaded", text.Excerpt(load.URL, 120))
+	}
+	var invalid *jsonschema.SchemaValidationError
+	if errors.As(err, &invalid) {
+		var v *jsonschema.ValidationError
+		if errors.As(invalid.Err, &v) {
+			first := explainInvalid(v)
+			return fmt.Sprintf("it is no valid JSON Schema: %s: %s", first.Path, first.Problem)
+		}
+		return "it is no valid JSON Schema"
+	}
+	return "it cannot be compiled: " + text.Excerpt(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)
+}
+
+// validate returns nil, a *jsonschema.ValidationError, or a *SchemaError when the validation cost too much.
+func (s *Schema) validate(instance any) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if recover() != nil { // a fault of the validator's, over a schema that a stranger wrote
+			err = &SchemaError{Problem: "the arguments cannot be checked against it"}
+		}
+	}()
+	s.budget.start()
+	err = s.compiled.Validate(instance)
+	if s.budget.spent {
+		return &SchemaError{Problem: "checking the arguments against it takes too long"}
+	}
+	return err
+}
+
+// noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch anything.
+type noLoader struct{}
+
+func (noLoader) Load(string) (any, error) { return nil, errors.New("other documents are not loaded") }
+
+func isKnownDialect(url string) bool {
+	url = strings.TrimSuffix(url, "#")
+	url = strings.TrimPrefix(strings.TrimPrefix(url, "https:"), "http:")
+	switch url {
+	case "//json-schema.org/schema", "//json-schema.org/draft/2020-12/schema", "//json-schema.org/draft/2019-09/schema",
+		"//json-schema.org/draft-07/schema", "//json-schema.org/draft-06/schema", "//json-schema.org/draft-04/schema":
+		return true
+	}
+	return false
+}
+
+// exceeds says why raw JSON is too much to be looked at, or nothing. It does not recurse.
+func exceeds(raw []byte, maxDepth, maxObjects int) string {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	depth, objects := 0, 0
+	for {
+		token, err := dec.Token()
+		if err != nil {
+			return "" // the end, or not JSON, which the parser will say
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			switch t {
+			case '{', '[':
+				depth++
+				objects++
+			default:
+				depth--
+			}
+			if depth > maxDepth {
+				return fmt.Sprintf("is nested deeper than %d", maxDepth)
+			}
+			if objects > maxObjects {
+				return fmt.Sprintf("has more than %d parts", maxObjects)
+			}
+		case bool:
+			objects++ // a boolean can be a schema
+			if objects > maxObjects {
+				return fmt.Sprintf("has more than %d parts", maxObjects)
+			}
+		case json.Number:
+			if isHugeNumber(string(t)) {
+				return "has a number with too many digits"
+			}
+		}
+	}
+}
+
+// isHugeNumber: exact arithmetic with it would take memory in proportion to its value.
+func isHugeNumber(n string) bool {
+	if len(n) > maxDigits {
+		return true
+	}
+	i := strings.IndexAny(n, "eE")
+	if i < 0 {
+		return false
+	}
+	exp, err := strconv.Atoi(n[i+1:])
+	return err != nil || exp > maxExponent || exp < -maxExponent
+}

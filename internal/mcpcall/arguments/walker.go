@@ -1,0 +1,339 @@
+package arguments
+
+import (
+	"encoding/json"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// typeSet is a set of JSON types; a number that is no integer is a type of its own.
+type typeSet uint8
+
+const (
+	typeNull typeSet = 1 << iota
+	typeBool
+	typeInteger
+	typeFraction
+	typeString
+	typeArray
+	typeObject
+
+	typeNumber = typeInteger | typeFraction
+	typeAny    = typeNull | typeBool | typeNumber | typeString | typeArray | typeObject
+)
+
+var typeNames = map[string]typeSet{
+	"null": typeNull, "boolean": typeBool, "integer": typeInteger, "number": typeNumber,
+	"string": typeString, "array": typeArray, "object": typeObject,
+}
+
+// maxWalkerSteps bounds how much of a schema one Fit looks at before it stops adapting and leaves the rest to the validation.
+const maxWalkerSteps = 20_000
+
+// schemaWalker asks a compiled schema what it says about a property: references are resolved there, and each part is read as the
+// revision of JSON Schema says in which it is written. The walker under-reads what it does not understand or has no steps left for:
+// then nothing is adapted and validation decides.
+type schemaWalker struct {
+	steps int
+}
+
+// spend takes n steps and reports whether there are more.
+func (w *schemaWalker) spend(n int) bool {
+	w.steps -= n
+	return w.steps > 0
+}
+
+// enter is asked before a schema is looked at.
+func (w *schemaWalker) enter(s *jsonschema.Schema, depth int) bool {
+	return s != nil && depth <= maxWalkerDepth && w.spend(1)
+}
+
+const maxWalkerDepth = 16 // of references and combinators inside each other
+
+// appliedTogether yields the schemas that apply to the same value as s besides s itself: the target of $ref, the members of allOf.
+func appliedTogether(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
+	return func(yield func(*jsonschema.Schema) bool) {
+		if s.Ref != nil && !yield(s.Ref) {
+			return
+		}
+		for _, part := range s.AllOf {
+			if !yield(part) {
+				return
+			}
+		}
+	}
+}
+
+// alternatives yields the groups of which one member applies.
+func alternatives(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
+	return func(yield func([]*jsonschema.Schema) bool) {
+		if len(s.AnyOf) > 0 && !yield(s.AnyOf) {
+			return
+		}
+		if len(s.OneOf) > 0 {
+			yield(s.OneOf)
+		}
+	}
+}
+
+// never: s is the schema false.
+func isFalse(s *jsonschema.Schema) bool { return s != nil && s.Bool != nil && !*s.Bool }
+
+// allowedTypes returns the types that s lets through.
+func (w *schemaWalker) allowedTypes(s *jsonschema.Schema, depth int) typeSet {
+	if isFalse(s) {
+		return 0
+	}
+	if !w.enter(s, depth) {
+		return typeAny
+	}
+	t := declaredTypes(s)
+	if s.Const != nil {
+		t &= typeOf(*s.Const)
+	}
+	if s.Enum != nil && w.spend(len(s.Enum.Values)) {
+		var of typeSet
+		for _, v := range s.Enum.Values {
+			of |= typeOf(v)
+		}
+		t &= of
+	}
+	for part := range appliedTogether(s) {
+		t &= w.allowedTypes(part, depth+1)
+	}
+	for group := range alternatives(s) {
+		var of typeSet
+		for _, member := range group {
+			of |= w.allowedTypes(member, depth+1)
+		}
+		t &= of
+	}
+	return t
+}
+
+// declaredTypes is what the keyword type of s says.
+func declaredTypes(s *jsonschema.Schema) typeSet {
+	if s.Types == nil {
+		return typeAny
+	}
+	var t typeSet
+	for _, name := range s.Types.ToStrings() {
+		t |= typeNames[name]
+	}
+	return t
+}
+
+func typeOf(v any) typeSet {
+	switch v := v.(type) {
+	case nil:
+		return typeNull
+	case bool:
+		return typeBool
+	case json.Number:
+		if strings.ContainsAny(string(v), ".eE") {
+			return typeNumber
+		}
+		return typeInteger
+	case string:
+		return typeString
+	case []any:
+		return typeArray
+	case map[string]any:
+		return typeObject
+	}
+	return typeAny
+}
+
+// ownProperty returns what properties and patternProperties of s itself say about name; too much when no steps are left.
+func (w *schemaWalker) ownProperty(s *jsonschema.Schema, name string) []*jsonschema.Schema {
+	var out []*jsonschema.Schema
+	if p, ok := s.Properties[name]; ok {
+		out = append(out, p)
+	}
+	for re, p := range s.PatternProperties {
+		if w.matchesPattern(re, name) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// matchesPattern answers yes for what it cannot or may not find out, as the validator does.
+func (w *schemaWalker) matchesPattern(re jsonschema.Regexp, name string) bool {
+	p, ok := re.(*pattern)
+	return !ok || p.re == nil || !w.spend(p.cost(name)) || p.re.MatchString(name)
+}
+
+// propertySchema returns one schema that says what s says about its property name; nil when that is nothing.
+func (w *schemaWalker) propertySchema(s *jsonschema.Schema, name string) *jsonschema.Schema {
+	return allOf(w.properties(s, name, 0))
+}
+
+// allOf is one schema in place of several.
+func allOf(of []*jsonschema.Schema) *jsonschema.Schema {
+	switch len(of) {
+	case 0:
+		return nil
+	case 1:
+		return of[0]
+	}
+	return &jsonschema.Schema{AllOf: of}
+}
+
+func (w *schemaWalker) properties(s *jsonschema.Schema, name string, depth int) []*jsonschema.Schema {
+	if !w.enter(s, depth) {
+		return nil
+	}
+	out := w.ownProperty(s, name)
+	if w.steps <= 0 {
+		return nil
+	}
+	if additional, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && len(out) == 0 {
+		out = append(out, additional)
+	}
+	for part := range appliedTogether(s) {
+		out = append(out, w.properties(part, name, depth+1)...)
+	}
+	for group := range alternatives(s) {
+		var members []*jsonschema.Schema
+		for _, member := range group {
+			of := allOf(w.properties(member, name, depth+1))
+			if of == nil {
+				members = nil // one alternative says nothing, so the group says nothing
+				break
+			}
+			members = append(members, of)
+		}
+		if members != nil {
+			out = append(out, &jsonschema.Schema{AnyOf: members})
+		}
+	}
+	return out
+}
+
+// itemSchema returns the schema of an array's elements, when there is one for all.
+func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
+	for depth := 0; w.enter(s, depth); depth++ {
+		switch items := s.Items.(type) {
+		case *jsonschema.Schema:
+			return items
+		case []*jsonschema.Schema:
+			return nil
+		}
+		if s.Items2020 != nil || len(s.PrefixItems) > 0 {
+			if len(s.PrefixItems) > 0 {
+				return nil
+			}
+			return s.Items2020
+		}
+		var only *jsonschema.Schema
+		for part := range appliedTogether(s) {
+			if only != nil {
+				return nil
+			}
+			only = part
+		}
+		s = only
+	}
+	return nil
+}
+
+// requires reports whether s requires a property name in every case.
+func (w *schemaWalker) requires(s *jsonschema.Schema, name string, depth int) bool {
+	if !w.enter(s, depth) {
+		return false
+	}
+	if w.spend(len(s.Required)) && slices.Contains(s.Required, name) {
+		return true
+	}
+	for part := range appliedTogether(s) {
+		if w.requires(part, name, depth+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// forbids reports whether no object with a property name can satisfy s.
+func (w *schemaWalker) forbids(s *jsonschema.Schema, name string, depth int) bool {
+	if isFalse(s) {
+		return true
+	}
+	if !w.enter(s, depth) {
+		return false
+	}
+	here := w.ownProperty(s, name)
+	if w.steps <= 0 {
+		return false
+	}
+	if slices.ContainsFunc(here, isFalse) {
+		return true
+	}
+	if open, ok := s.AdditionalProperties.(bool); ok && !open && len(here) == 0 {
+		return true
+	}
+	if isFalse(s.UnevaluatedProperties) && !w.mayEvaluate(s, name, depth) {
+		return true
+	}
+	if s.PropertyNames != nil && s.PropertyNames.Enum != nil {
+		names := s.PropertyNames.Enum.Values
+		if w.spend(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name }) {
+			return true
+		}
+	}
+	for part := range appliedTogether(s) {
+		if w.forbids(part, name, depth+1) {
+			return true
+		}
+	}
+	for group := range alternatives(s) {
+		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool { return !w.forbids(member, name, depth+1) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayEvaluate reports whether unevaluatedProperties of s may have nothing to say about name: any part of s that may apply says
+// something about it, or it could not be found out.
+func (w *schemaWalker) mayEvaluate(s *jsonschema.Schema, name string, depth int) bool {
+	if s.AdditionalProperties != nil || len(w.ownProperty(s, name)) > 0 {
+		return true
+	}
+	inside := func(part *jsonschema.Schema) bool {
+		switch {
+		case part == nil:
+			return false
+		case !w.enter(part, depth+1):
+			return true
+		}
+		return part.UnevaluatedProperties != nil || w.mayEvaluate(part, name, depth+1)
+	}
+	for part := range appliedTogether(s) {
+		if inside(part) {
+			return true
+		}
+	}
+	for group := range alternatives(s) {
+		if slices.ContainsFunc(group, inside) {
+			return true
+		}
+	}
+	if inside(s.If) || inside(s.Then) || inside(s.Else) {
+		return true
+	}
+	for _, part := range s.DependentSchemas {
+		if inside(part) {
+			return true
+		}
+	}
+	for _, d := range s.Dependencies {
+		if part, ok := d.(*jsonschema.Schema); ok && inside(part) {
+			return true
+		}
+	}
+	return false
+}
