@@ -25,8 +25,8 @@ const (
 	dispatchTimeout = 30 * time.Second // all of one hand-out
 )
 
-// Dispatcher puts handed-out deliveries into Redis. What Redis cannot take stays handed out in Postgres, and the Sweeper
-// finds it: losing Redis costs time, never work.
+// Dispatcher puts handed-out deliveries into Redis. What Redis cannot take stays handed out in Postgres, and the
+// reconciler (internal/delivery/maintenance) finds it: losing Redis costs time, never work.
 type Dispatcher struct {
 	lanes Lanes
 	log   *slog.Logger
@@ -72,6 +72,20 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	if err := d.lanes.DropArchived(ctx, id, n); err != nil {
 		d.log.Info("an archived task stays in the web UI, though a replay has delivered", logging.About(logging.Redis),
 			"delivery", id, "error", err)
+	}
+}
+
+// FindTask tells where Redis has the task of a dispatched delivery.
+func (d *Dispatcher) FindTask(t store.Task) (queue.Place, error) { return d.lanes.Find(laned(t)) }
+
+// RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
+func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
+	return d.lanes.Marker(ctx, now)
+}
+
+func setDefault(d *time.Duration, def time.Duration) {
+	if *d <= 0 {
+		*d = def
 	}
 }
 

@@ -250,13 +250,13 @@ func TestFaults(t *testing.T) {
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
-		sw := w.newSweeper()
-		w.sweep(sw)
+		sw := w.newReconciler()
+		w.reconcile(sw)
 		if d := w.row(id); d.Status != store.Running {
 			t.Fatalf("%s before its lease ran out", d.Status)
 		}
 		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-		w.sweep(sw)
+		w.reconcile(sw)
 		d := w.row(id)
 		if d.Status != store.Queued || d.Dispatch != 2 {
 			t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/google/uuid"
 )
 
 var errKilled = errors.New("this process was killed")
 
-// process is one worker, with an executor, a runner, a sweeper and an asynq server of its own. Whatever it does to the world goes
+// process is one worker, with an executor, a runner, maintenance and an asynq server of its own. Whatever it does to the world goes
 // through its doubles, which let nothing pass once it is dead and nothing move while it is frozen.
 type process struct {
 	h    *history
@@ -33,10 +34,11 @@ type process struct {
 	leaving bool                       // somebody ends it
 	traps   map[string]func(uuid.UUID) // what happens when it next comes to a point
 
-	runner  *Runner
-	sweeper *Sweeper
-	server  *server
-	wg      sync.WaitGroup
+	runner     *Runner
+	reconciler *maintenance.Reconciler
+	retention  *maintenance.Retention
+	server     *server
+	wg         sync.WaitGroup
 }
 
 // span is a time; an open one has no end.
@@ -60,8 +62,11 @@ func (h *history) newProcess(name int) *process {
 		Random: func() float64 { return h.dice("jitter", strconv.Itoa(name)).Float64() }}))
 	intake := must(NewIntake(IntakeConfig{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))
 	p.runner = must(NewRunner(executor, intake, h.tempo.slots))
-	p.sweeper = must(NewSweeper(SweeperConfig{Ledger: books, Dispatcher: dispatcher, Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now,
-		Chains: []uint64{8453}, Expiry: h.tempo.expiry, Interval: h.tempo.interval, Late: h.tempo.late, Grace: h.grace()}))
+	p.reconciler = must(maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: books, Dispatcher: dispatcher,
+		Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now, Chains: []uint64{8453}, Interval: h.tempo.interval,
+		Late: h.tempo.late, Grace: h.grace()}))
+	p.retention = must(maintenance.NewRetention(maintenance.RetentionConfig{Ledger: books, Logger: quiet, Now: now,
+		Expiry: h.tempo.expiry, Interval: h.tempo.interval}))
 	p.server = newServer(p)
 	return p
 }
@@ -71,7 +76,8 @@ func (p *process) start() {
 	p.wg.Go(func() {
 		// No two processes look at the same moment: who comes first must be in the seed.
 		if p.pause(p.ctx, p.h.some("start", strconv.Itoa(p.name), p.h.tempo.interval)) == nil {
-			p.sweeper.Run(p.ctx)
+			p.wg.Go(func() { p.retention.Run(p.ctx) })
+			p.reconciler.Run(p.ctx)
 		}
 	})
 	p.server.start()

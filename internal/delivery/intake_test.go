@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
@@ -176,7 +177,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
 		t.Fatalf("%+v, %v, %d tries", got, err, redis.tries)
 	}
-	w.sweep(w.newSweeper())
+	w.reconcile(w.newReconciler())
 	w.serve(w.newWorker())
 	w.until(got[0].ID, store.Delivered)
 }
@@ -206,8 +207,8 @@ func TestConstructorsRefuse(t *testing.T) {
 	if _, err := NewDispatcher(nil, nil); err == nil {
 		t.Error("a dispatcher of nothing")
 	}
-	if _, err := NewSweeper(SweeperConfig{}); err == nil {
-		t.Error("a sweeper of nothing")
+	if _, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{}); err == nil {
+		t.Error("a reconciler of nothing")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -78,7 +79,7 @@ func (r *results) Forget(ctx context.Context, id uuid.UUID) error {
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-	w.sweep(w.newSweeper())
+	w.reconcile(w.newReconciler())
 	d := w.row(id)
 	if d.Status != store.Queued {
 		w.t.Fatalf("%s %s after its lease ran out", d.Status, d.Reason)
@@ -282,15 +283,15 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 }
 
-// TestSweepAfterPostgresWasLost: workers record first what they know.
-func TestSweepAfterPostgresWasLost(t *testing.T) {
+// TestReconcilerAfterPostgresWasLost: workers record first what they know.
+func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := time.Now()
 	fault := error(nil)
-	s := w.newSweeper(func(c *SweeperConfig) {
+	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) {
 		c.Grace, c.Now = time.Minute, func() time.Time { return now }
-		c.Ledger = &lossy{SweepLedger: w.store, fault: func() error { return fault }}
+		c.Ledger = &lossy{ReconcilerLedger: w.store, fault: func() error { return fault }}
 	})
 	lease := func() uuid.UUID {
 		id := w.handOut(newAgent(t).URL)
@@ -300,7 +301,7 @@ func TestSweepAfterPostgresWasLost(t *testing.T) {
 		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		return id
 	}
-	sweep := func() error { return s.round(within(t, 20*time.Second)) }
+	round := func() error { return s.LeadAndReconcile(within(t, 20*time.Second)) }
 	want := func(id uuid.UUID, status store.Status, when string) {
 		t.Helper()
 		if d := w.row(id); d.Status != status {
@@ -308,26 +309,26 @@ func TestSweepAfterPostgresWasLost(t *testing.T) {
 		}
 	}
 	id := lease()
-	if err := sweep(); err != nil {
+	if err := round(); err != nil {
 		t.Fatal(err)
 	}
 	want(id, store.Queued, "with Postgres in its place")
 
 	id = lease()
 	fault = errAway
-	if err := sweep(); !errors.Is(err, errAway) {
+	if err := round(); !errors.Is(err, errAway) {
 		t.Fatal(err)
 	}
 	fault = nil
 	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
 		now = now.Add(after)
-		if err := sweep(); err != nil {
+		if err := round(); err != nil {
 			t.Fatal(err)
 		}
 		want(id, store.Running, "too soon after Postgres was away")
 	}
 	now = now.Add(2 * time.Second)
-	if err := sweep(); err != nil {
+	if err := round(); err != nil {
 		t.Fatal(err)
 	}
 	want(id, store.Queued, "a minute later")
@@ -335,33 +336,33 @@ func TestSweepAfterPostgresWasLost(t *testing.T) {
 
 // lossy is a ledger whose clock can fail, and which claims to be old.
 type lossy struct {
-	SweepLedger
+	maintenance.ReconcilerLedger
 	fault func() error
 }
 
 func (l *lossy) Clock(ctx context.Context) (now, started time.Time, err error) {
-	now, _, err = l.SweepLedger.Clock(ctx)
+	now, _, err = l.ReconcilerLedger.Clock(ctx)
 	return now, now.Add(-time.Hour), errors.Join(err, l.fault())
 }
 
-// TestSweepOfAnEmptiedRedis: everything moves again with the next round, late or not.
-func TestSweepOfAnEmptiedRedis(t *testing.T) {
+// TestReconcilerAndAnEmptiedRedis: everything moves again with the next round, late or not.
+func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.newSweeper(func(c *SweeperConfig) { c.Late = time.Hour })
-	w.sweep(s) // marks Redis
+	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Hour })
+	w.reconcile(s) // marks Redis
 	id := w.handOut(newAgent(t).URL)
 	waits := w.handOut(newAgent(t, status(503, "Retry-After", "100")).URL)
 	k := w.newWorker()
 	if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting") {
 		t.Fatal(note, err)
 	}
-	w.sweep(s)
+	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 1 {
 		t.Fatalf("handed out again although Redis has it: %d", d.Dispatch)
 	}
 	w.flush()
-	w.sweep(s)
+	w.reconcile(s)
 	for id, want := range map[uuid.UUID]struct {
 		n     int
 		lane  queue.Lane

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -13,18 +14,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func (w *world) newSweeper(adapt ...func(*SweeperConfig)) *Sweeper {
+func (w *world) newReconciler(adapt ...func(*maintenance.ReconcilerConfig)) *maintenance.Reconciler {
 	w.t.Helper()
-	cfg := SweeperConfig{Ledger: w.store, Dispatcher: w.dispatcher, Attempts: 4, Logger: w.logger(), Late: time.Microsecond, Grace: -1, Chains: []uint64{w.net.ChainID()}}
+	cfg := maintenance.ReconcilerConfig{Ledger: w.store, Dispatcher: w.dispatcher, Attempts: 4, Logger: w.logger(),
+		Late: time.Microsecond, Grace: -1, Chains: []uint64{w.net.ChainID()}}
 	for _, a := range adapt {
 		a(&cfg)
 	}
-	return must(NewSweeper(cfg))
+	return must(maintenance.NewReconciler(cfg))
 }
 
-func (w *world) sweep(s *Sweeper) {
+func (w *world) newRetention(adapt ...func(*maintenance.RetentionConfig)) *maintenance.Retention {
 	w.t.Helper()
-	if err := s.Sweep(within(w.t, 20*time.Second)); err != nil {
+	cfg := maintenance.RetentionConfig{Ledger: w.store, Logger: w.logger()}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	return must(maintenance.NewRetention(cfg))
+}
+
+func (w *world) reconcile(s *maintenance.Reconciler) {
+	w.t.Helper()
+	if err := s.Reconcile(within(w.t, 20*time.Second)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -43,30 +54,30 @@ func (w *world) flush() {
 }
 
 // Losing Redis costs time, never work.
-func TestSweeperFindsWhatRedisLost(t *testing.T) {
+func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)
-	s := w.newSweeper()
+	s := w.newReconciler()
 	id := w.handOut(a.URL)
 
 	// What Redis still has is left alone, however often it is looked at.
 	for range 3 {
-		w.sweep(s)
+		w.reconcile(s)
 	}
 	if d := w.row(id); d.Dispatch != 1 {
 		t.Fatalf("a waiting task was handed out again: dispatch %d", d.Dispatch)
 	}
 
 	w.flush()
-	w.sweep(s)
+	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 2 || d.Status != store.Queued {
 		t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
 	}
 	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.First}); err != nil || p != queue.Pending {
 		t.Fatalf("%d, %v", p, err)
 	}
-	w.sweep(s)
+	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 2 {
 		t.Errorf("handed out a third time")
 	}
@@ -88,9 +99,9 @@ func TestLongQueue(t *testing.T) {
 		j, _ := w.rate(devnet.Feedback{AgentID: agentID})
 		ids = append(ids, w.accept(j))
 	}
-	s := w.newSweeper()
+	s := w.newReconciler()
 	for range 3 {
-		w.sweep(s)
+		w.reconcile(s)
 	}
 	handed := 0
 	for _, id := range ids {
@@ -131,24 +142,24 @@ func (l *lost) Enqueue(_ context.Context, t queue.Task) error {
 	return nil
 }
 
-func TestSweeperAndTasksThatRunForEver(t *testing.T) {
+func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.handOut(newAgent(t).URL)
 	redis := &lost{place: queue.Active}
 	d := must(NewDispatcher(redis, w.logger()))
-	s := w.newSweeper(func(c *SweeperConfig) { c.Dispatcher = d })
-	w.sweep(s)
+	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Dispatcher = d })
+	w.reconcile(s)
 	if len(redis.put) != 0 {
 		t.Fatal("a task that runs was handed out again")
 	}
 	w.exec(`UPDATE herald.deliveries SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
-	w.sweep(s)
+	w.reconcile(s)
 	if len(redis.put) != 1 || redis.put[0].N != 2 {
 		t.Fatalf("%+v", redis.put)
 	}
 	redis.err = errors.New("Redis is away")
-	if err := s.Sweep(within(t, 10*time.Second)); err == nil {
+	if err := s.Reconcile(within(t, 10*time.Second)); err == nil {
 		t.Error("not being able to look counts as lost")
 	}
 	if len(redis.put) != 1 {
@@ -176,11 +187,11 @@ func TestHeldForWantOfAChain(t *testing.T) {
 		t.Fatalf("%q, %v", note, err)
 	}
 
-	w.sweep(w.newSweeper(func(c *SweeperConfig) { c.Chains = []uint64{1} }))
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = []uint64{1} }))
 	if d := w.row(id); d.Status != store.Held {
 		t.Fatalf("%s by a worker that has not that chain either", d.Status)
 	}
-	w.sweep(w.newSweeper())
+	w.reconcile(w.newReconciler())
 	w.serve(w.newWorker())
 	w.until(id, store.Delivered)
 }
@@ -198,13 +209,13 @@ func TestLongWaits(t *testing.T) {
 	if _, err := w.store.Record(t.Context(), c, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Stage: "call"}); err != nil {
 		t.Fatal(err)
 	}
-	s := w.newSweeper()
-	w.sweep(s)
+	s := w.newReconciler()
+	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 1 {
 		t.Fatalf("dispatch %d", d.Dispatch)
 	}
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
-	w.sweep(s)
+	w.reconcile(s)
 	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.Retry}); err != nil || p != queue.Pending {
 		t.Fatalf("%d, %v", p, err)
 	}
@@ -217,22 +228,22 @@ func TestLeasesEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.handOut(newAgent(t).URL)
-	s := w.newSweeper()
+	s := w.newReconciler()
 	for n := 1; n <= 4; n++ {
 		c, err := w.store.Claim(t.Context(), id, n, time.Minute)
 		if c == nil || err != nil {
 			t.Fatalf("claim %d: %v, %v", n, c, err)
 		}
 		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-		w.sweep(s)
+		w.reconcile(s)
 	}
 	if d := w.row(id); d.Status != store.Dead || d.Reason != "outcome_unknown" {
 		t.Errorf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
 	}
 }
 
-// The loop sweeps at once and then from time to time, and one process of several does.
-func TestSweeperRun(t *testing.T) {
+// The loops do a round at once and then from time to time, and one process of several does.
+func TestMaintenanceRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.handOut(newAgent(t).URL)
@@ -240,21 +251,21 @@ func TestSweeperRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
 	for range 2 {
-		s := w.newSweeper(func(c *SweeperConfig) { c.Interval = 10 * time.Millisecond })
+		s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Interval = 10 * time.Millisecond })
 		go func() { s.Run(ctx); ended <- true }()
 	}
-	await(t, func() bool { return w.row(id).Dispatch >= 2 }, func() string { return "nothing was swept" })
+	await(t, func() bool { return w.row(id).Dispatch >= 2 }, func() string { return "nothing was reconciled" })
 	w.exec(`UPDATE herald.deliveries SET created_at = now() - interval '40 days', accepted_at = now() - interval '40 days' WHERE id = $1`, id)
 	cancel()
 	for range 2 {
 		receive(t, "the loop's end", ended)
 	}
 	if d := w.row(id); d.Dispatch != 2 {
-		t.Errorf("two sweepers handed it out %d times", d.Dispatch-1)
+		t.Errorf("two reconcilers dispatched it out %d times", d.Dispatch-1)
 	}
 	once, stop := context.WithCancel(t.Context())
 	defer stop()
-	s := w.newSweeper()
+	s := w.newRetention(func(c *maintenance.RetentionConfig) { c.Interval = 10 * time.Millisecond })
 	go func() { s.Run(once); ended <- true }()
 	w.until(id, store.Dead)
 	stop()

@@ -1,22 +1,19 @@
 package delivery
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -91,7 +88,7 @@ func TestServersFile(t *testing.T) {
 	})
 	clear(k.chains)
 	w.serve(k)
-	releaser := must(NewReleaser(ReleaserConfig{Ledger: w.store, Dispatcher: w.dispatcher, Logger: w.logger(),
+	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Dispatcher: w.dispatcher, Logger: w.logger(),
 		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && !s.Enabled }}))
 
 	t.Run("it wins over the chain", func(t *testing.T) {
@@ -236,7 +233,7 @@ func TestServersFile(t *testing.T) {
 			t.Errorf("it is held with %q", d.Error)
 		}
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
-		releaser.Called([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
+		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
 		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +265,7 @@ func TestServersFile(t *testing.T) {
 			t.Fatalf("%s: %s", d.Reason, d.Error)
 		}
 		o.say(id, map[string]any{"url": a.URL})
-		releaser.Called([]store.Agent{w.agentOf(id)})
+		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
 		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -424,114 +421,5 @@ func TestWhereListed(t *testing.T) {
 	a.target = mcpcall.Endpoint{Transport: mcpcall.TransportSSE, URL: "https://a.example/sse", Listed: true}
 	if got := a.where(); got != "https://a.example" {
 		t.Error(got)
-	}
-}
-
-// calledLedger remembers whose deliveries were released for want of an endpoint or a credential.
-type calledLedger struct {
-	away bool
-	held map[string]int64
-	got  []string
-}
-
-func (l *calledLedger) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
-	return 0, nil, nil
-}
-
-func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
-	n, ok := l.held[a.ID]
-	if !ok {
-		return store.AgentRow{}, store.ErrNotFound
-	}
-	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
-}
-
-func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...string) (int, []store.Task, error) {
-	if l.away {
-		return 0, nil, errors.New("away")
-	}
-	l.got = append(l.got, fmt.Sprint(a.ID, reasons))
-	return 1, nil, nil
-}
-
-// TestCalledTwice: two rounds, more only after one that failed, and nothing for agents of whom nothing is held.
-func TestCalledTwice(t *testing.T) {
-	t.Parallel()
-	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
-	r := must(NewReleaser(ReleaserConfig{Ledger: l, Dispatcher: &Dispatcher{}, Logger: slog.New(slog.DiscardHandler)}))
-	r.Called([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
-	for range 2 {
-		if err := r.Release(t.Context()); err == nil {
-			t.Error("it does not say that it failed")
-		}
-	}
-	l.away = false
-	for range 4 {
-		if err := r.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	if want := []string{"1[auth_required chain_unconfigured gateway_unconfigured]", "1[auth_required chain_unconfigured gateway_unconfigured]"}; !slices.Equal(l.got, want) {
-		t.Errorf("released: %q", l.got)
-	}
-}
-
-// releases is a ledger that fails when it is told to.
-type releases struct {
-	asked chan bool
-	err   chan error
-}
-
-func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
-	r.asked <- true
-	return 0, nil, <-r.err
-}
-
-func (r releases) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
-	return 0, nil, nil
-}
-
-func (r releases) AgentRow(context.Context, store.Agent) (store.AgentRow, error) {
-	return store.AgentRow{}, store.ErrNotFound
-}
-
-// TestReleaser: a round at the start, another a while later, one when it is woken, and again after one that failed.
-func TestReleaser(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	l := releases{make(chan bool), make(chan error)}
-	ticks := make(chan time.Time)
-	r := must(NewReleaser(ReleaserConfig{Ledger: l, Dispatcher: &Dispatcher{}, Again: time.Millisecond, Ticks: ticks, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { r.Run(ctx) })
-	for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, nil} {
-		receive(t, "a round", l.asked)
-		l.err <- err
-	}
-	select {
-	case <-l.asked:
-		t.Error("a round that nobody asked for")
-		l.err <- nil
-	case <-time.After(50 * time.Millisecond):
-	}
-	r.Wake()
-	for range 2 {
-		receive(t, "a round", l.asked)
-		l.err <- nil
-	}
-	for range 2 { // nobody asks for these
-		select {
-		case ticks <- time.Time{}:
-		case <-time.After(20 * time.Second):
-			t.Fatal("it does not hear of the time")
-		}
-		receive(t, "a slow round", l.asked)
-		l.err <- nil
-	}
-	cancel()
-	wg.Wait()
-	if n := strings.Count(log.String(), "not released yet"); n != 2 {
-		t.Errorf("%d failures were told: %s", n, &log)
 	}
 }

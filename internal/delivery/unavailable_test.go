@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -74,7 +75,7 @@ func TestChainOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, other)
-	if err := w.newSweeper().upkeep(within(t, 20*time.Second)); err != nil {
+	if err := w.newRetention().Apply(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if d := w.row(other); d.Status != store.Dead || d.Reason != "expired" {
@@ -109,14 +110,14 @@ func TestHeldForWantOfAGateway(t *testing.T) {
 			t.Errorf("%s: %s %s after %d attempts: %s", name, d.Status, d.Reason, d.Attempts, d.Error)
 		}
 	}
-	w.sweep(w.newSweeper())
+	w.reconcile(w.newReconciler())
 	for name, j := range jobs {
 		if d := w.row(w.submit(j)[0].ID); d.Status != store.Held {
 			t.Errorf("%s is %s though that worker has no gateway either", name, d.Status)
 		}
 	}
 
-	w.sweep(w.newSweeper(func(c *SweeperConfig) { c.Gateway = true }))
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Gateway = true }))
 	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
 	fetcher := must(ipfs.New(ipfs.Config{Arweave: gateway.URL, Guard: guard, Logger: w.logger()}))
 	t.Cleanup(fetcher.Close)

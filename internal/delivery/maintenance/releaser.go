@@ -1,6 +1,7 @@
-package delivery
+package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,54 +16,52 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ReleaseLedger is the store as a Releaser needs it.
-type ReleaseLedger interface {
+// ReleaserLedger is the store as a Releaser needs it.
+type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
-// calledReasons hold what waits for somebody to say where an agent is called, and with what.
-var calledReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured), string(retry.GatewayUnconfigured)}
+// callableReasons hold what waits for somebody to say where an agent is called, and with what.
+var callableReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured), string(retry.GatewayUnconfigured)}
 
 // ReleaserConfig makes a Releaser.
 type ReleaserConfig struct {
-	Ledger     ReleaseLedger
-	Dispatcher *Dispatcher
+	Ledger     ReleaserLedger
+	Dispatcher Dispatcher
 	// Disabled tells whether the servers file disables an agent; nil: there is none.
 	Disabled func(store.Agent) bool
-	// Again is how long after a round the next one comes: after one that failed, and once after one that somebody asked for, since a
-	// delivery that was claimed before may have been held after. Default 1 min.
+	// Again is how long after a round the next one comes: after one that failed, and once after one that was asked for, since a
+	// delivery that was claimed before it may have been held after it. Default 1 min.
 	Again time.Duration
-	// Ticks ask for a round now and then. Default: every 10 min while Run runs. A worker that still had an older servers file, as in a
-	// rolling restart, may have held what nobody else would let go.
+	// Ticks ask for a round now and then. Default: every 10 min while Run runs, for what a worker held that still had an older servers
+	// file, as in a rolling restart.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 }
 
-// slowRound is the default of Ticks.
-const slowRound = 10 * time.Minute
+// releaseInterval is the default of Ticks.
+const releaseInterval = 10 * time.Minute
 
-// Releaser lets go of what is held for agents that nobody disables any more, neither their row nor the servers file, and of what waited
-// for the servers file to say where an agent is called. It looks when it starts, whenever it is woken, and now and then.
+// Releaser queues what is held for agents that nobody disables any more, neither their row nor the servers file, and what waited for the
+// servers file to say where an agent is called. It makes a round when it starts, whenever it is woken, and now and then.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}
 
-	mu     sync.Mutex
-	called map[store.Agent]int // rounds in which what is held of it is still to be released
+	mu       sync.Mutex
+	callable map[store.Agent]int // rounds that still release what is held of it: see MarkCallable
 }
 
 // NewReleaser checks the configuration.
 func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	if cfg.Ledger == nil || cfg.Dispatcher == nil {
-		return nil, errors.New("delivery: a releaser needs a ledger and a dispatcher")
+		return nil, errors.New("maintenance: a releaser needs a ledger and a dispatcher")
 	}
-	setDefault(&cfg.Again, time.Minute)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), called: map[store.Agent]int{}}, nil
+	cfg.Again = cmp.Or(cfg.Again, time.Minute)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]int{}}, nil
 }
 
 // Wake asks for a round soon. It does not block.
@@ -73,13 +72,13 @@ func (r *Releaser) Wake() {
 	}
 }
 
-// Called has the next two rounds also release what is held of these agents because it was not known where, or with which credential, they
-// are called: the servers file says it, or says it anew. Wake asks for the first of them. It does not block.
-func (r *Releaser) Called(agents []store.Agent) {
+// MarkCallable has the next two rounds also release what is held of these agents because it was not known where, or with which
+// credential, they are called: the servers file says it, or says it anew. Wake asks for the first of them. It does not block.
+func (r *Releaser) MarkCallable(agents []store.Agent) {
 	const rounds = 2 // a delivery that was claimed before may be held after the first
 	r.mu.Lock()
 	for _, a := range agents {
-		r.called[a] = rounds
+		r.callable[a] = rounds
 	}
 	r.mu.Unlock()
 }
@@ -88,14 +87,14 @@ func (r *Releaser) Called(agents []store.Agent) {
 func (r *Releaser) Run(ctx context.Context) {
 	ticks := r.Ticks
 	if ticks == nil {
-		ticker := time.NewTicker(slowRound)
+		ticker := time.NewTicker(releaseInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
 	for asked := true; ; {
 		err := r.Release(ctx)
 		if err != nil && ctx.Err() == nil {
-			r.Logger.Warn("what is held for agents that can be called is not released yet, it is tried again",
+			r.Logger.Warn("deliveries held for agents that can be called are not released yet; it is tried again",
 				logging.About(logging.Postgres), "error", err)
 		}
 		timer := time.NewTimer(r.Again)
@@ -124,13 +123,13 @@ func (r *Releaser) Release(ctx context.Context) error {
 	if n > 0 {
 		r.Logger.Info("deliveries whose agents are enabled are released", "released", n)
 	}
-	return errors.Join(err, r.releaseCalled(ctx))
+	return errors.Join(err, r.releaseCallable(ctx))
 }
 
-// releaseCalled does what Called asked for. What fails is left for the next round.
-func (r *Releaser) releaseCalled(ctx context.Context) error {
+// releaseCallable does what MarkCallable asked for. What fails is left for the next round.
+func (r *Releaser) releaseCallable(ctx context.Context) error {
 	r.mu.Lock()
-	agents := slices.Collect(maps.Keys(r.called))
+	agents := slices.Collect(maps.Keys(r.callable))
 	r.mu.Unlock()
 	total := 0
 	defer func() {
@@ -143,18 +142,18 @@ func (r *Releaser) releaseCalled(ctx context.Context) error {
 		r.Dispatcher.Dispatch(ctx, tasks)
 		total += n
 		if err != nil {
-			return fmt.Errorf("what is held of an agent that the servers file names: %w", err)
+			return fmt.Errorf("release deliveries of an agent in the servers file: %w", err)
 		}
 		r.mu.Lock()
-		if r.called[a]--; r.called[a] <= 0 {
-			delete(r.called, a)
+		if r.callable[a]--; r.callable[a] <= 0 {
+			delete(r.callable, a)
 		}
 		r.mu.Unlock()
 	}
 	return nil
 }
 
-// releaseHeld looks first: an agent that nobody has delivered to is not made known by it.
+// releaseHeld releases what is held of one agent. It looks first whether the agent has a row, since ReleaseHeld would make one.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Ledger.AgentRow(ctx, a)
 	switch {
@@ -163,5 +162,5 @@ func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int
 	case err != nil || row.Open[store.Held] == 0:
 		return 0, nil, err
 	}
-	return r.Ledger.ReleaseHeld(ctx, a, calledReasons...)
+	return r.Ledger.ReleaseHeld(ctx, a, callableReasons...)
 }

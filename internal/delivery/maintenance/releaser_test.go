@@ -1,0 +1,149 @@
+package maintenance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// nobody is a Dispatcher that is given no tasks.
+type nobody struct{}
+
+func (nobody) Dispatch(_ context.Context, tasks []store.Task) int { return len(tasks) }
+
+func newReleaser(t *testing.T, cfg ReleaserConfig) *Releaser {
+	t.Helper()
+	r, err := NewReleaser(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func awaitRound(t *testing.T, what string, asked <-chan bool) {
+	t.Helper()
+	select {
+	case <-asked:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s did not come within 20 s", what)
+	}
+}
+
+// calledLedger remembers whose deliveries were released for want of an endpoint or a credential.
+type calledLedger struct {
+	away bool
+	held map[string]int64
+	got  []string
+}
+
+func (l *calledLedger) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+	return 0, nil, nil
+}
+
+func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
+	n, ok := l.held[a.ID]
+	if !ok {
+		return store.AgentRow{}, store.ErrNotFound
+	}
+	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
+}
+
+func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...string) (int, []store.Task, error) {
+	if l.away {
+		return 0, nil, errors.New("away")
+	}
+	l.got = append(l.got, fmt.Sprint(a.ID, reasons))
+	return 1, nil, nil
+}
+
+// TestCalledTwice: two rounds, more only after one that failed, and nothing for agents of whom nothing is held.
+func TestCalledTwice(t *testing.T) {
+	t.Parallel()
+	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
+	r := newReleaser(t, ReleaserConfig{Ledger: l, Dispatcher: nobody{}, Logger: slog.New(slog.DiscardHandler)})
+	r.MarkCallable([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
+	for range 2 {
+		if err := r.Release(t.Context()); err == nil {
+			t.Error("it does not say that it failed")
+		}
+	}
+	l.away = false
+	for range 4 {
+		if err := r.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"1[auth_required chain_unconfigured gateway_unconfigured]", "1[auth_required chain_unconfigured gateway_unconfigured]"}; !slices.Equal(l.got, want) {
+		t.Errorf("released: %q", l.got)
+	}
+}
+
+// releases is a ledger that fails when it is told to.
+type releases struct {
+	asked chan bool
+	err   chan error
+}
+
+func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+	r.asked <- true
+	return 0, nil, <-r.err
+}
+
+func (r releases) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
+	return 0, nil, nil
+}
+
+func (r releases) AgentRow(context.Context, store.Agent) (store.AgentRow, error) {
+	return store.AgentRow{}, store.ErrNotFound
+}
+
+// TestReleaser: a round at the start, another a while later, one when it is woken, and again after one that failed.
+func TestReleaser(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	l := releases{make(chan bool), make(chan error)}
+	ticks := make(chan time.Time)
+	r := newReleaser(t, ReleaserConfig{Ledger: l, Dispatcher: nobody{}, Again: time.Millisecond, Ticks: ticks,
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Run(ctx) })
+	for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, nil} {
+		awaitRound(t, "a round", l.asked)
+		l.err <- err
+	}
+	select {
+	case <-l.asked:
+		t.Error("a round that nobody asked for")
+		l.err <- nil
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.Wake()
+	for range 2 {
+		awaitRound(t, "a round", l.asked)
+		l.err <- nil
+	}
+	for range 2 { // nobody asks for these
+		select {
+		case ticks <- time.Time{}:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it does not hear of the time")
+		}
+		awaitRound(t, "a slow round", l.asked)
+		l.err <- nil
+	}
+	cancel()
+	wg.Wait()
+	if n := strings.Count(log.String(), "not released yet"); n != 2 {
+		t.Errorf("%d failures were told: %s", n, &log)
+	}
+}

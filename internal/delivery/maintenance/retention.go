@@ -1,0 +1,124 @@
+package maintenance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/logging"
+)
+
+// RetentionLedger is the store as Retention needs it.
+type RetentionLedger interface {
+	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
+	EnsurePartitions(ctx context.Context, ahead int) (int, error)
+	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
+	DropPartitions(ctx context.Context, age time.Duration) (int, error)
+	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
+}
+
+// RetentionConfig makes a Retention.
+type RetentionConfig struct {
+	Ledger RetentionLedger
+	Logger *slog.Logger
+
+	// Expiry is the age at which what is not final becomes dead (expired). Default 30 days.
+	Expiry time.Duration
+	// KeepFinal is how long job, result and attempts of final deliveries are kept; at least Expiry. Default 0: for ever.
+	KeepFinal time.Duration
+
+	Interval time.Duration // between looks whether a round is due; default 5 s
+	Batch    int           // rows per statement; default 500
+
+	Now func() time.Time // default time.Now
+}
+
+const (
+	retentionPause = time.Minute // between two rounds of one process
+	weeksAhead     = 4           // partitions made beforehand
+)
+
+// Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones carried.
+type Retention struct {
+	RetentionConfig
+
+	last time.Time // when this process last led a round, or failed to
+}
+
+// NewRetention checks the configuration.
+func NewRetention(cfg RetentionConfig) (*Retention, error) {
+	if cfg.Ledger == nil {
+		return nil, errors.New("maintenance: the retention needs a ledger")
+	}
+	cfg.Expiry = cmp.Or(cfg.Expiry, 30*24*time.Hour)
+	if cfg.KeepFinal != 0 && cfg.KeepFinal < cfg.Expiry {
+		return nil, errors.New("maintenance: the retention must be at least the expiry, or attempts of open deliveries would be dropped")
+	}
+	cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
+	cfg.Batch = cmp.Or(cfg.Batch, defaultBatch)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Retention{RetentionConfig: cfg}, nil
+}
+
+// Run does a round a minute until the context ends. It looks half an interval after the reconciler that was started with it, so that the
+// two do not want the lock at the same moment.
+func (r *Retention) Run(ctx context.Context) {
+	timer := time.NewTimer(r.Interval / 2)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			timer.Reset(r.Interval)
+		}
+		if r.Now().Sub(r.last) < retentionPause {
+			continue
+		}
+		if err := r.leadAndApply(ctx); err != nil && ctx.Err() == nil {
+			r.Logger.Warn("retention failed; it is tried again in a minute", logging.About(logging.Postgres), "error", err)
+		}
+	}
+}
+
+// leadAndApply does one round, unless another one of any process, or of the reconciler, is under way: then the next look tries again.
+func (r *Retention) leadAndApply(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	led, err := r.Ledger.Lead(ctx, r.Apply)
+	if led || err != nil {
+		r.last = r.Now()
+	}
+	return err
+}
+
+// Apply does one round's work.
+func (r *Retention) Apply(ctx context.Context) error {
+	if _, err := r.Ledger.EnsurePartitions(ctx, weeksAhead); err != nil {
+		return err
+	}
+	expired, err := r.Ledger.Expire(ctx, r.Expiry, r.Batch)
+	if err != nil {
+		return err
+	}
+	if expired > 0 {
+		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
+	}
+	if r.KeepFinal == 0 {
+		return nil
+	}
+	weeks, err := r.Ledger.DropPartitions(ctx, r.KeepFinal)
+	if err != nil {
+		return err
+	}
+	rows, err := r.Ledger.Retain(ctx, r.KeepFinal, r.Batch)
+	if weeks+rows > 0 {
+		r.Logger.Info("old deliveries keep id, key and status only", "deliveries", rows, "weeks_of_attempts", weeks, "after", r.KeepFinal)
+	}
+	return err
+}
