@@ -2,8 +2,8 @@
 //
 // It reads like the way of a delivery: Executor.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
 // step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
-// Dispatcher (tasks into Redis), Sweeper (what Redis or a dead worker lost), Intake (jobs into the store), Results (outcomes that
-// Postgres could not take), Limits (what one origin gets; package limits), Newcomers (what agents without a recent success get of the
+// Dispatcher (tasks into Redis; package maintenance finds what Redis or a dead worker lost), Intake (jobs into the store), Results
+// (outcomes that Postgres could not take), Limits (what one origin gets; package ratelimit), Newcomers (what agents without a recent success get of the
 // slots), Credentials (which token goes to which origin) and in it the renewer (access tokens of OAuth credentials, had and renewed
 // once for all workers).
 //

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
@@ -25,7 +26,7 @@ import (
 // assembly is everything between the connections and the tasks.
 type assembly struct {
 	store   *store.Store
-	sweeps  *store.Store // the sweeper's own connections
+	upkeep  *store.Store // connections of maintenance, which deliveries cannot use up
 	queue   *queue.Queue
 	fast    redis.UniversalClient // for limits
 	limits  *ratelimit.Limiter
@@ -36,12 +37,13 @@ type assembly struct {
 	tokens  *delivery.Credentials
 	runner  *delivery.Runner
 	intake  *delivery.Intake
-	sweeper *delivery.Sweeper
-	release *delivery.Releaser
 	backend *Backend
 	keys    *secret.Keyset
 
-	newcomers *delivery.Newcomers
+	newcomers  *delivery.Newcomers
+	reconciler *maintenance.Reconciler
+	releaser   *maintenance.Releaser
+	retention  *maintenance.Retention
 }
 
 func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
@@ -122,15 +124,9 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if a.runner, err = delivery.NewRunner(executor, a.intake, cfg.Concurrency); err != nil {
 		return err
 	}
-	if err := a.sweep(cfg, dispatcher, schedule, o); err != nil {
+	if err := a.maintain(cfg, dispatcher, schedule, o); err != nil {
 		return err
 	}
-	a.release, err = delivery.NewReleaser(delivery.ReleaserConfig{Ledger: a.store, Dispatcher: dispatcher, Disabled: a.listed.disabled, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	a.listed.changed, a.listed.called = a.release.Wake, a.release.Called
-	a.release.Called(a.listed.agents()) // an older file, or none, may have been in force before
 	if err := registerTokenGauge(reg, a.store, o.Logger); err != nil {
 		return err
 	}
@@ -164,14 +160,15 @@ func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
 	return err
 }
 
-// The sweep has two connections of its own: one holds its lock.
+// Maintenance has three connections of its own: the reconciler and the retention each need one for the lock and one for statements, but only
+// one of the two has the lock.
 const (
-	sweepConns   = 2
-	sweepTimeout = 10 * time.Second
+	maintenanceConns   = 3
+	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
-	a.sweeps, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: sweepConns, StatementTimeout: sweepTimeout})
+func (a *assembly) maintain(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
+	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
 	}
@@ -179,9 +176,24 @@ func (a *assembly) sweep(cfg *config.Config, d *delivery.Dispatcher, s retry.Sch
 	if a.backend.EmbeddedDatabase {
 		grace = -1 // it was away because this process was: nobody else knows anything
 	}
-	a.sweeper, err = delivery.NewSweeper(delivery.SweeperConfig{Ledger: a.sweeps, Dispatcher: d, Chains: slices.Sorted(maps.Keys(a.content.chains)),
-		Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(), Expiry: cfg.Expiry, Retention: cfg.Retention, Grace: grace, Logger: o.Logger})
-	return err
+	a.reconciler, err = maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep, Dispatcher: d,
+		Chains: slices.Sorted(maps.Keys(a.content.chains)), Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(), Grace: grace, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	a.retention, err = maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: cfg.Expiry, KeepFinal: cfg.Retention,
+		Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d, Disabled: a.listed.disabled,
+		Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	a.listed.changed, a.listed.called = a.releaser.Wake, a.releaser.MarkCallable
+	a.releaser.MarkCallable(a.listed.agents()) // an older file, or none, may have been in force before
+	return nil
 }
 
 // JobLimits are what a job may ask for.
@@ -218,7 +230,7 @@ func (a *assembly) close() {
 	if a.fast != nil {
 		_ = a.fast.Close()
 	}
-	if a.sweeps != nil {
-		a.sweeps.Close()
+	if a.upkeep != nil {
+		a.upkeep.Close()
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/agentherald/herald/internal/logging"
 )
@@ -38,11 +37,4 @@ func whereToLook(variable string, embedded bool) string {
 		return "It is the worker's own: look for a full disk or memory, and restart the worker if it does not come back."
 	}
 	return "Check " + variable + "'s server."
-}
-
-// run probes until ctx ends.
-func (all outages) run(ctx context.Context, wg *sync.WaitGroup) {
-	for _, o := range all {
-		wg.Go(func() { o.Run(ctx) })
-	}
 }

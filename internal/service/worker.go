@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/buildinfo"
@@ -112,29 +111,92 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 	}
 	defer parts.close()
 
-	stopWatching := parts.watchChains(ctx, ready, o.Logger)
-	defer stopWatching()
-
-	forget, err := parts.awaitServices(ctx, web.Addr(), ready, o.Logger)
+	stopAll, err := startAll(ctx, parts.services(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
+	defer stopAll()
 	if err != nil {
 		return err
 	}
-	defer forget()
-	web.Mount(monitor)
-	if !b.EmbeddedRedis {
-		if err := q.CheckServer(ctx); err != nil {
-			return err
-		}
+	ready.set("start", "")
+	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(parts.content.chains))
+	if o.Running != nil {
+		o.Running(&Worker{Store: st, Intake: parts.intake, Addr: web.Addr()})
 	}
-	return parts.run(ctx, cfg, o, web, ready, watched)
+
+	<-ctx.Done()
+	ready.set("stop", "the worker is shutting down")
+	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", parts.runner.Running(), "at_most", drainTime(cfg))
+	stopAll()
+	o.Logger.Info("stopped")
+	return nil
 }
 
-// watchChains looks at the chains from now on. Nothing waits for them: each delivery that needs one finds out for itself.
-func (a *assembly) watchChains(ctx context.Context, ready *readiness, log *slog.Logger) (stop func()) {
-	watching, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { watch(watching, a.chainParts(), tellChain(ready, log)) })
-	return func() { cancel(); wg.Wait() }
+// drainTime is how long running deliveries may take to end.
+func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
+
+// services are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the rest.
+func (a *assembly) services(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
+	log *slog.Logger) []Service {
+	all := []Service{
+		// Nothing waits for chains: each delivery that needs one finds out for itself.
+		newLoop("chain health", func(ctx context.Context) { watch(ctx, a.chainParts(), tellChain(ready, log)) }),
+		a.connections(web, monitor, ready, log),
+		newLoop("reconciler", a.reconciler.Run),
+		newLoop("releaser", a.releaser.Run),
+		newLoop("retention", a.retention.Run),
+		newLoop("servers file", a.listed.run),
+		newLoop("wait summary", a.runner.Summarize),
+	}
+	for _, o := range watched {
+		all = append(all, newLoop("outage probe", o.Run))
+	}
+	return append(all, a.taskServer(cfg))
+}
+
+// connections waits for Postgres and Redis and publishes the worker's addresses.
+func (a *assembly) connections(web *server.Server, monitor queue.Monitor, ready *readiness, log *slog.Logger) Service {
+	forget := func() {}
+	return &funcService{name: "connections",
+		start: func(ctx context.Context) (err error) {
+			if forget, err = a.awaitServices(ctx, web.Addr(), ready, log); err != nil {
+				return err
+			}
+			web.Mount(monitor)
+			if a.backend.EmbeddedRedis {
+				return nil
+			}
+			if err = a.queue.CheckServer(ctx); err != nil {
+				forget()
+			}
+			return err
+		},
+		stop: func() { forget() },
+	}
+}
+
+// taskServer takes tasks and delivers.
+func (a *assembly) taskServer(cfg *config.Config) Service {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = string(k)
+	}
+	var srv *queue.Server
+	return &funcService{name: "task server",
+		start: func(context.Context) (err error) {
+			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names,
+				ShutdownTimeout: drainTime(cfg)})
+			if err != nil {
+				return err
+			}
+			return srv.Start()
+		},
+		stop: func() {
+			srv.Shutdown()
+			last, cancel := context.WithTimeout(context.Background(), stopMargin)
+			defer cancel()
+			a.runner.Wait(last)
+			a.tokens.Flush(last)
+		},
+	}
 }
 
 // awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres answers and its schema
@@ -188,48 +250,6 @@ func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 		log.Info("migrated the embedded database", "applied", len(done))
 	}
 	return err
-}
-
-// run takes tasks until ctx ends, then stops in order: no more tasks, running ones end, background loops end.
-func (a *assembly) run(ctx context.Context, cfg *config.Config, o Options, web *server.Server, ready *readiness,
-	watched outages) error {
-	names := make([]string, len(kinds))
-	for i, k := range kinds {
-		names[i] = string(k)
-	}
-	patience := cfg.CallTimeout + stopMargin
-	srv, err := a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names, ShutdownTimeout: patience})
-	if err != nil {
-		return err
-	}
-	if err := srv.Start(); err != nil {
-		return err
-	}
-	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	wg.Go(func() { a.sweeper.Run(loops) })
-	wg.Go(func() { a.release.Run(loops) })
-	wg.Go(func() { a.listed.run(loops) })
-	wg.Go(func() { a.runner.Summarize(loops) })
-	watched.run(loops, &wg)
-	defer func() { stopLoops(); wg.Wait() }()
-
-	ready.set("start", "")
-	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(a.content.chains))
-	if o.Running != nil {
-		o.Running(&Worker{Store: a.store, Intake: a.intake, Addr: web.Addr()})
-	}
-
-	<-ctx.Done()
-	ready.set("stop", "the worker is shutting down")
-	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", a.runner.Running(), "at_most", patience)
-	srv.Shutdown()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopMargin)
-	defer cancel()
-	a.runner.Wait(last)
-	a.tokens.Flush(last)
-	o.Logger.Info("stopped")
-	return nil
 }
 
 // announce writes run.json, by which other commands on this machine find the embedded services.
