@@ -31,7 +31,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	well := newAgent(t)
 	longest := make(chan int, 8)
 	k := w.newWorker(func(c *Config) {
-		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 1<<20, 20*time.Second, 40*time.Second
+		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<19, 20*time.Second, 40*time.Second
 		c.Ledger = &faulty{Ledger: c.Ledger, record: func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 			longest <- len(o.Arguments)
 			return w.store.Record(ctx, c, o)

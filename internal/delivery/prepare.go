@@ -94,7 +94,8 @@ func (p *Executor) reserveArguments(a *attempt, size int) error {
 	if size <= smallArguments {
 		return nil
 	}
-	share := min(2*int64(size), p.MaxArgumentBytes) // the arguments themselves, and the request that is made of them
+	// Three times: the arguments, the request that is made of them, and a copy while it is made.
+	share := min(3*int64(size), p.MaxArgumentBytes)
 	if !p.arguments.TryAcquire(share) {
 		return retry.Pause(retry.AgentBusy, 0, fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}

@@ -1,0 +1,131 @@
+package trial
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+const (
+	hangingCalls = 32
+	hangingSlots = 64 // half of them are for agents without a success, so that all of the hanging ones could be called at once
+)
+
+// TestHangingLargeArguments gives a worker 32 files of two megabytes, each for an agent that takes the call and never answers, and beside
+// them a delivery to an agent that is well. Every byte of the files is a quotation mark, which is two in JSON.
+func TestHangingLargeArguments(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the most memory that a process has held")
+	}
+	h := startHanger(t)
+	w := startOneWorker(t, "hanging", bombTime, 1, hangingSlots, "HERALD_LEASE=120s", "HERALD_CALL_TIMEOUT=60s")
+	var lines strings.Builder
+	for i := range hangingCalls {
+		lines.WriteString(h.line(i))
+	}
+	_, _, err := w.Enqueue(w.ctx, strings.NewReader(lines.String()))
+	w.must(err)
+	w.must(Until(w.ctx, pollQuick, "every delivery to be in its call or put off", func() (bool, error) {
+		rows, err := w.Rows(w.ctx)
+		return int(h.calls.Load())+CountStatus(rows)["waiting agent_busy"] >= hangingCalls, err
+	}))
+	began := time.Now()
+	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(0, 0)))
+	w.must(err)
+	called := time.Duration(0)
+	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
+		calls, err := w.agents.Calls()
+		for _, c := range calls {
+			if c.Delivery == accepted[0] {
+				called = c.Begun.Sub(began)
+			}
+		}
+		return called > 0, err
+	}))
+	peak, err := w.worker.PeakResidentBytes()
+	w.must(err)
+	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak>>20).Add("called", called))
+	if peak > mostMemory {
+		t.Errorf("the worker held %d MiB, %d are allowed", peak>>20, mostMemory>>20)
+	}
+	if called > calledSoon {
+		t.Errorf("the healthy agent was called after %s, %s are allowed", called, calledSoon)
+	}
+	close(h.done) // or the worker waits for its calls
+}
+
+// hanger serves large files, and agents that never answer a call, each at an address of its own: one address has a part of the slots only.
+type hanger struct {
+	http.Server
+	urls  []string
+	calls atomic.Int64
+	done  chan struct{} // closed: calls are not held any more
+}
+
+func startHanger(t *testing.T) *hanger {
+	h := &hanger{done: make(chan struct{})}
+	h.Handler = h
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = h.Close()
+		serving.Wait()
+	})
+	for i := range hangingCalls {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.1.%d:0", i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.urls = append(h.urls, "http://"+l.Addr().String())
+		serving.Go(func() { _ = h.Serve(l) })
+	}
+	return h
+}
+
+func (h *hanger) file(i int) []byte {
+	return append(strconv.AppendInt(nil, int64(i), 10), bytes.Repeat([]byte{'"'}, documentMax-1<<10)...)
+}
+
+func (h *hanger) line(i int) string {
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
+		`"feedbackURI":"%s/file/%d","feedbackHash":%q,"action":{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"%s/mcp/%d"},`+
+		`"includeFileContent":true,"verifyFileHash":true}}`+"\n", 1000+i, 1000+i, h.urls[i], i, crypto.Keccak256Hash(h.file(i)), h.urls[i], i)
+}
+
+func (h *hanger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if kind == "file" {
+		number, _ := strconv.Atoi(name)
+		_, _ = w.Write(h.file(number))
+		return
+	}
+	var req request
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hanger","version":"1"}}`)
+	case "tools/list":
+		reply(w, r, req.ID, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		h.calls.Add(1)
+		select {
+		case <-r.Context().Done():
+		case <-h.done:
+		}
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
