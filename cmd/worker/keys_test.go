@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -83,10 +84,10 @@ func TestKeysRotation(t *testing.T) {
 	d.with(first)
 	d.sealed(first, 3)
 	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
-	keys := func() []keyUse {
+	keys := func() []operator.Key {
 		t.Helper()
 		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]keyUse](t, out)
+		return decode[[]operator.Key](t, out)
 	}
 	had := keys()
 	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {
@@ -236,19 +237,6 @@ func TestKeysSayWhatIsDone(t *testing.T) {
 	k, err := secret.Parse(secret.New(strings.TrimSpace(out)))
 	if err != nil || len(k.Keys()) != 2 {
 		t.Fatal(k, err)
-	}
-	other, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	if err := other.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"another keyset": text.String(), "cut short": out[:20], "nothing": ""} {
-		if err := checkReadable(k, secret.New(text), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -345,9 +346,9 @@ func TestTokenKeys(t *testing.T) {
 		d.give(0, canary+fmt.Sprint(i), "", "token", "set", fmt.Sprintf("8453:%d", i), "--origin", "https://agent.example")
 	}
 	d.sealed(first, 2)
-	uses := func() (list []keyUse) {
+	uses := func() (list []operator.Key) {
 		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]keyUse](t, out)
+		return decode[[]operator.Key](t, out)
 	}
 	had := uses()
 	if len(had) != 1 || had[0].Sealed != 5 {

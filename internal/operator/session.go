@@ -26,6 +26,13 @@ type Store interface {
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
 
 	AgentTokens(ctx context.Context, g store.Agent) (tokens []store.Token, held bool, err error)
+	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
+	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
+
+	SealedAfter(ctx context.Context, last uuid.UUID) (_ []store.Sealed, next uuid.UUID, done bool, err error)
+	Reseal(ctx context.Context, s store.Sealed, ciphertext []byte) (changed bool, err error)
+	ResealToken(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
+	ResealAccess(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
 }
 
 // Session is a Store with what has to be closed after it.

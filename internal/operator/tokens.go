@@ -2,6 +2,7 @@ package operator
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
@@ -91,4 +92,21 @@ func describeGrant(scheme, issuer string) string {
 		return ""
 	}
 	return fmt.Sprintf(", had by %s from %s", grant, cmp.Or(issuer, "nobody"))
+}
+
+// eachToken goes through all that are stored, page by page.
+func eachToken(ctx context.Context, after func(context.Context, *store.Token) ([]store.Token, error),
+	do func(store.Token) error) error {
+	for last := (*store.Token)(nil); ; {
+		page, err := after(ctx, last)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, t := range page {
+			if err := do(t); err != nil {
+				return err
+			}
+		}
+		last = &page[len(page)-1]
+	}
 }

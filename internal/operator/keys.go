@@ -1,0 +1,325 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+	"github.com/google/uuid"
+)
+
+// NewKeyset is the text of a keyset of one new key. cleartext: nothing wraps it, so that whoever reads it can open what is stored.
+func (o *Operator) NewKeyset(cleartext bool) (string, error) {
+	k, err := secret.Create()
+	if err != nil {
+		return "", err
+	}
+	return o.writeKeyset(k, cleartext)
+}
+
+// writeKeyset is the text of a keyset, wrapped with the master key unless cleartext was asked for.
+func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error) {
+	m, err := o.Backend.Master()
+	var out strings.Builder
+	switch {
+	case err != nil:
+		return "", err
+	case cleartext:
+		m, err = nil, k.Write(&out)
+	case m == nil:
+		return "", misuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
+			"or say --cleartext and keep what is printed as secret as what it opens")
+	default:
+		err = k.WriteWrapped(&out, m)
+	}
+	if err == nil {
+		err = checkReadable(k, secret.New(out.String()), m)
+	}
+	return out.String(), err
+}
+
+// checkReadable makes sure that a keyset can be read back from its text, with all of its keys, and opens what it seals.
+func checkReadable(k *secret.Keyset, written secret.Secret, m secret.Master) error {
+	b := secret.Binding{Purpose: "keys.check.v1"}
+	again, err := secret.Unwrap(written, m)
+	if err == nil && (again.PrimaryID() != k.PrimaryID() || !slices.Equal(again.Keys(), k.Keys())) {
+		err = errors.New("its keys are others")
+	}
+	for _, pair := range [][2]*secret.Keyset{{k, again}, {again, k}} {
+		var sealed []byte
+		if err == nil {
+			sealed, err = pair[0].Seal([]byte("check"), b)
+		}
+		if err == nil {
+			_, err = pair[1].Open(sealed, b)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the keyset cannot be read back as it would be printed, so nothing was changed: %w", err)
+	}
+	return nil
+}
+
+// Rotation is a step of the rotation of keys: the next keyset, and what to do with it.
+type Rotation struct {
+	Keyset string
+	Next   string
+}
+
+// AddKey is step 1: a new key that opens and does not seal yet. checkRows: warn when what is stored was sealed with keys that the keyset
+// in force lacks.
+func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotation, error) {
+	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+		next, id, err := k.Add()
+		if err == nil && checkRows {
+			o.warnMissingKeys(ctx, k)
+		}
+		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker and enqueuer, "+
+			"then `worker keys rotate promote`", id), err
+	})
+}
+
+// PromoteKey is step 2: the key seals from now on; 0: the newest.
+func (o *Operator) PromoteKey(id uint32, cleartext bool) (Rotation, error) {
+	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+		keys := k.Keys()
+		id := cmp.Or(id, keys[len(keys)-1].ID)
+		if id == k.PrimaryID() {
+			return nil, "", misuse("key %d seals already: make a new one with `worker keys rotate add`", id)
+		}
+		next, err := k.Promote(id)
+		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
+	})
+}
+
+// RemoveKey is step 3: without a key that no longer protects any row.
+func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
+	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+		next, err := k.Remove(id)
+		if err != nil {
+			return nil, "", err
+		}
+		uses, err := o.countSealed(ctx)
+		if err != nil {
+			return nil, "", fmt.Errorf("the key is kept, because it cannot be told what is sealed with it: %w", err)
+		}
+		if n := uses[id]; n > 0 {
+			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; "+
+				"run `worker keys reencrypt` first", id, n)
+		}
+		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer", id), nil
+	})
+}
+
+// rotate is what a change makes of the keyset in force.
+func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *secret.Keyset, said string, err error)) (
+	r Rotation, err error) {
+	k, err := o.Backend.Keyset()
+	if err != nil {
+		return r, err
+	}
+	next, said, err := change(k)
+	if err != nil {
+		return r, err
+	}
+	r.Next = said
+	r.Keyset, err = o.writeKeyset(next, cleartext)
+	return r, err
+}
+
+// warnMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated goes on from it.
+// It looks for storePatience at most: the new keyset does not depend on what it finds.
+func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
+	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, storePatience))
+	defer cancel()
+	st, err := o.storeAtHand(ctx)
+	if err != nil {
+		return
+	}
+	defer st.Close()
+	uses, err := countKeys(ctx, st)
+	if err != nil {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(uses)) {
+		if !k.Has(id) {
+			o.notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that key, "+
+				"put it back and rotate that one", uses[id], id)
+		}
+	}
+}
+
+// Key is one key, and how much is sealed with it.
+type Key struct {
+	ID     uint32 `json:"id"`
+	Seals  bool   `json:"seals"`
+	Here   bool   `json:"here"` // in the keyset in force
+	Sealed int    `json:"sealed"`
+}
+
+// ListKeys lists the keys of the keyset in force, and those that it lacks.
+func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
+	k, err := o.Backend.Keyset()
+	if err != nil {
+		return nil, err
+	}
+	uses, err := o.countSealed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []Key
+	for _, key := range k.Keys() {
+		list = append(list, Key{key.ID, key.Primary, true, uses[key.ID]})
+		delete(uses, key.ID)
+	}
+	for _, id := range slices.Sorted(maps.Keys(uses)) {
+		list = append(list, Key{ID: id, Sealed: uses[id]})
+	}
+	return list, nil
+}
+
+// countSealed tells how many secrets each key has sealed.
+func (o *Operator) countSealed(ctx context.Context) (map[uint32]int, error) {
+	st, err := o.openStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	return countKeys(ctx, st)
+}
+
+func countKeys(ctx context.Context, st *Session) (map[uint32]int, error) {
+	uses := map[uint32]int{}
+	err := eachSealed(ctx, st, func(s sealedSecret) error {
+		if id, ok := secret.KeyID(s.ciphertext); ok {
+			uses[id]++
+		}
+		return nil
+	})
+	return uses, err
+}
+
+// sealedSecret is a ciphertext, wherever it is kept.
+type sealedSecret struct {
+	name       string // of what it belongs to, for people
+	binding    secret.Binding
+	ciphertext []byte
+	replace    func(ctx context.Context, ciphertext []byte) (changed bool, err error)
+}
+
+// eachSealed goes through all that is sealed: headers of jobs, tokens, access tokens of OAuth credentials.
+func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) error {
+	for after, done := uuid.Nil, false; !done; {
+		var page []store.Sealed
+		var err error
+		if page, after, done, err = st.SealedAfter(ctx, after); err != nil {
+			return err
+		}
+		for _, s := range page {
+			if err := do(sealedSecret{fmt.Sprintf("delivery %s", s.ID), bindHeaders(s), s.Ciphertext,
+				func(ctx context.Context, c []byte) (bool, error) { return st.Reseal(ctx, s, c) }}); err != nil {
+				return err
+			}
+		}
+	}
+
+	named := func(what string, t store.Token) string {
+		return fmt.Sprintf("%s of %s for %s", what, DescribeAgent(t.Agent), text.Printable(t.Origin))
+	}
+	if err := eachToken(ctx, st.TokensAfter, func(t store.Token) error {
+		return do(sealedSecret{named("the token", t), t.Binding(), t.Ciphertext,
+			func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }})
+	}); err != nil {
+		return err
+	}
+	return eachToken(ctx, st.AccessAfter, func(t store.Token) error {
+		return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
+			func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
+	})
+}
+
+// bindHeaders is what the headers of a job are sealed for.
+func bindHeaders(s store.Sealed) secret.Binding {
+	return delivery.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)
+}
+
+// Reencryption is what became of all that older keys had sealed.
+type Reencryption struct {
+	Key     uint32   `json:"key"`
+	Looked  int      `json:"looked"`
+	Changed int      `json:"changed"`
+	Left    int      `json:"left"` // could not be opened; they stay as they are
+	Audit   int64    `json:"audit,omitempty"`
+	Errors  []string `json:"errors,omitempty"` // the first few
+}
+
+// maxToldErrors is how many of the secrets that could not be opened are named.
+const maxToldErrors = 10
+
+// Reencrypt seals what older keys have sealed with the key that seals now. It can be stopped and run again; dryRun only counts. With an
+// error that is a *LeftError the answer is whole.
+func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (out Reencryption, err error) {
+	k, err := o.Backend.Keyset()
+	if err != nil {
+		return out, err
+	}
+	st, err := o.openStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+	out.Key = k.PrimaryID()
+	work := func() (int64, error) {
+		err := eachSealed(ctx, st, func(s sealedSecret) error { return out.reseal(ctx, k, s, dryRun) })
+		return int64(out.Changed), err
+	}
+	if dryRun {
+		_, err = work()
+	} else {
+		row := store.Audit{Actor: actor, Action: "keys reencrypt", Filter: marshal(map[string]any{"key": out.Key})}
+		out.Audit, err = audited(ctx, st, row, work)
+	}
+	switch {
+	case err != nil:
+		return out, errors.Join(err, fmt.Errorf("%d of %d secrets were sealed anew; run it again to go on", out.Changed, out.Looked))
+	case out.Left > 0:
+		return out, &LeftError{fmt.Sprintf("%d secrets could not be opened and stay as they are", out.Left)}
+	}
+	return out, nil
+}
+
+// reseal seals one secret with the key that seals now. One that does not open is told and left.
+func (r *Reencryption) reseal(ctx context.Context, k *secret.Keyset, s sealedSecret, dryRun bool) error {
+	r.Looked++
+	if id, ok := secret.KeyID(s.ciphertext); ok && id == k.PrimaryID() {
+		return nil
+	}
+	plain, err := k.Open(s.ciphertext, s.binding)
+	if err != nil {
+		if r.Left++; len(r.Errors) < maxToldErrors {
+			r.Errors = append(r.Errors, fmt.Sprintf("%s: %v", s.name, err))
+		}
+		return nil
+	}
+	if dryRun {
+		r.Changed++
+		return nil
+	}
+	sealed, err := k.Seal(plain, s.binding)
+	if err != nil {
+		return err
+	}
+	changed, err := s.replace(ctx, sealed)
+	if changed {
+		r.Changed++
+	}
+	return err
+}

@@ -1,0 +1,37 @@
+package operator
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// What could not be read back is not printed.
+func TestCheckReadable(t *testing.T) {
+	t.Parallel()
+	k, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, _, err = k.Add(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own, others strings.Builder
+	if err := errors.Join(k.Write(&own), other.Write(&others)); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkReadable(k, secret.New(own.String()), nil); err != nil {
+		t.Error(err)
+	}
+	for name, written := range map[string]string{"another keyset": others.String(), "cut short": own.String()[:20], "nothing": ""} {
+		if err := checkReadable(k, secret.New(written), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
