@@ -50,15 +50,15 @@ func TestDiffersOnOldForms(t *testing.T) {
 	if got := differs(with(j, func(j *job.Job) { j.Value = big.NewInt(91) }), e); got != "score" {
 		t.Errorf("another score: %q", got)
 	}
-	if _, err := JobLine(e, 1, erc8004.Deployment{}, 0); err == nil {
+	if _, err := Job(e, 1, erc8004.Deployment{}, 0, limits); err == nil {
 		t.Error("a job was made without an index")
 	}
-	if _, err := JobLine(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0); err == nil {
+	if _, err := Job(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0, limits); err == nil {
 		t.Error("a job was made of a validation request")
 	}
 }
 
-func TestJobLineIsJSONWhateverTheStrings(t *testing.T) {
+func TestJobWhateverTheStrings(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for b := range 256 {
@@ -66,13 +66,19 @@ func TestJobLineIsJSONWhateverTheStrings(t *testing.T) {
 	}
 	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1<<64 - 1, AgentID: new(big.Int).Lsh(big.NewInt(1), 255), Value: big.NewInt(-1),
 		Tag1: all.String(), Tag2: `","x":"`, Address: common.Address{1}, Client: common.Address{2}}
-	text, err := JobLine(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1)
-	if err != nil || !json.Valid(text) {
-		t.Fatalf("%s, %v", text, err)
-	}
-	j, err := job.Parse(text, limits)
+	j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1, limits)
 	if err != nil || j.Tag2 != e.Tag2 || j.FeedbackIndex != e.FeedbackIndex || len(j.Sanitized) != 1 {
-		t.Errorf("%+v, %v", j, err)
+		t.Fatalf("the job %+v, %v: want tag1 sanitized and the rest as it is", j, err)
+	}
+	// What is stored of it is a job as an enqueuer could have written it.
+	j.Sanitized = nil
+	text, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := job.Parse(text, limits)
+	if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() {
+		t.Errorf("%s is read as %+v, %v: differs in %q", text, again, err, field)
 	}
 }
 

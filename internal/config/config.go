@@ -243,7 +243,7 @@ func isRPC(text string) bool {
 func parseAddresses(s string) (listed []common.Address, problem string) {
 	parts := strings.Split(s, ",")
 	for i, part := range parts {
-		addr, problem := parseAddress(strings.TrimSpace(part))
+		addr, problem := erc8004.ParseAddress(strings.TrimSpace(part))
 		if problem != "" && len(parts) > 1 {
 			problem = fmt.Sprintf("address %d %s", i+1, problem)
 		}
@@ -261,21 +261,6 @@ func joinAddresses(listed []common.Address) string {
 		texts[i] = a.Hex()
 	}
 	return strings.Join(texts, ",")
-}
-
-// parseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55).
-func parseAddress(s string) (_ common.Address, problem string) {
-	digits, prefixed := strings.CutPrefix(s, "0x")
-	a := common.HexToAddress(s)
-	switch {
-	case !prefixed || !common.IsHexAddress(s):
-		return a, "is not an address (0x and 40 hex digits)"
-	case digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && a.Hex() != s:
-		return a, "has a wrong checksum (EIP-55): a digit may be wrong"
-	case a == common.Address{}:
-		return a, "is the zero address"
-	}
-	return a, ""
 }
 
 // unread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or what an

@@ -280,7 +280,7 @@ func (w *world) rateLine(f devnet.Feedback) ([]byte, devnet.Account) {
 	}
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
-			return must(chain.JobLine(e, w.net.ChainID(), w.net.Deployment(), 1770000000)), client
+			return must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})))), client
 		}
 	}
 	w.t.Fatal("no event was mined")

@@ -1,6 +1,26 @@
 package erc8004
 
-import "github.com/ethereum/go-ethereum/common"
+import (
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// ParseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55). The problem continues the name of what
+// holds the address, and is empty when there is none.
+func ParseAddress(s string) (_ common.Address, problem string) {
+	digits, prefixed := strings.CutPrefix(s, "0x")
+	a := common.HexToAddress(s)
+	switch {
+	case !prefixed || !common.IsHexAddress(s):
+		return common.Address{}, "must be an address: 0x and 40 hex digits"
+	case digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && a.Hex() != s:
+		return common.Address{}, "has a wrong checksum (EIP-55): a digit may be wrong"
+	case a == common.Address{}:
+		return common.Address{}, "is the zero address"
+	}
+	return a, ""
+}
 
 // Deployment holds the addresses of one set of registries on one chain. A zero address means that there is none.
 type Deployment struct {

@@ -1,141 +1,117 @@
 package job
 
 import (
+	"bytes"
 	"encoding/json"
 	"regexp"
 
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // maxOldID bounds each id that is kept in meta, so that three of them fit it however they are escaped.
 const maxOldID = 200
 
 // isActionJob recognises the old backend's form by fields that ours never has.
-func isActionJob(o *object) bool {
-	return o.fields["action_type"] != nil || o.fields["event_data"] != nil || o.fields["trigger_id"] != nil
+func isActionJob(o *strictjson.Object) bool {
+	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
 }
 
-// eventPlace finds the transaction, if it is there, and the log index at the end of the old event ids:
-// {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
-var eventPlace = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
+// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash, no registries.
+var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id", "blockNumber": "block_number",
+	"timestamp": "timestamp", "transactionHash": "transaction_hash", "clientAddress": "client_address", "feedbackIndex": "feedback_index",
+	"score": "score", "tag1": "tag1", "tag2": "tag2", "feedbackURI": "file_uri", "feedbackHash": "file_hash", "responder": "responder",
+	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address", "requestHash": "request_hash",
+	"response": "response", "tag": "tag"}
 
-// actionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of config. The
-// event is rewritten under our names and read by our rules, so that both forms are checked alike; refusals name the old paths.
-func actionJob(root *object, l Limits) (Job, *Refusal) {
-	old := &scan{o: root, limits: l}
-	data := old.within("event_data")
-	switch kind := old.text("action_type", maxText); {
+// oldEventID finds the transaction, if it is there, and the log index at the end of the old event ids:
+// {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
+var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
+
+// readActionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of config. The
+// event is read by our rules under its old names, so that both forms are checked alike; refusals name the old paths.
+func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
+	old := &fieldReader{object: root, limits: l}
+	event := old.enterAny("event_data")
+	switch kind := old.readText("action_type", maxText); {
 	case old.err != nil:
 		return Job{}, old.err
 	case !old.has("action_type"):
 		return Job{}, refuse("action_type", "is missing")
 	case kind != "mcp":
-		return Job{}, refuse("action_type", "%s is not delivered by Herald: only mcp is", quote(kind))
-	case data == nil:
+		return Job{}, refuse("action_type", "%s is not delivered by Herald: only mcp is", strictjson.Quote(kind))
+	case event == nil:
 		return Job{}, refuse("event_data", "is missing or not an object")
 	}
-	event, names := data.rename(Kind(data.text("event_type", maxText)))
-	if m := eventPlace.FindStringSubmatch(eventID(old, data)); m != nil {
-		event.put("logIndex", &node{at: "event_id", value: m[2]})
+	id := idText(root.Get("event_id"))
+	if id == "" {
+		id = idText(event.object.Get("event_id"))
+	}
+	event.oldNames, event.made = oldEventNames, map[string]*strictjson.Value{"logIndex": strictjson.New("event_id", nil)}
+	if m := oldEventID.FindStringSubmatch(id); m != nil {
+		event.made["logIndex"] = strictjson.New("event_id", m[2])
 		if m[1] != "" {
-			event.put("transactionHash", &node{at: "event_id", value: m[1]})
+			event.made["transactionHash"] = strictjson.New("event_id", m[1])
 		}
 	}
-	j, s, r := readEvent(event, l, names)
-	if s == nil {
-		return Job{}, r
+	j, refusal := event.readEvent()
+	if refusal != nil {
+		return Job{}, refusal
 	}
-	action, r := oldAction(old, j.Kind)
-	if r != nil {
-		return j, r
+	action, refusal := old.readOldAction(j.Kind)
+	if refusal != nil {
+		return j, refusal
 	}
-	j.Action, j.Meta = action, oldMeta(old, data)
+	j.Action, j.Meta = action, makeOldMeta(root, id)
 	return j, nil
 }
 
-// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash.
-func oldEventNames(k Kind) [][2]string {
-	names := [][2]string{{"type", "event_type"}, {"chainId", "chain_id"}, {"agentId", "agent_id"}, {"blockNumber", "block_number"},
-		{"timestamp", "timestamp"}, {"transactionHash", "transaction_hash"}}
-	switch k {
-	case KindNewFeedback:
-		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"}, {"score", "score"},
-			{"tag1", "tag1"}, {"tag2", "tag2"}, {"feedbackURI", "file_uri"}, {"feedbackHash", "file_hash"}}...)
-	case KindFeedbackRevoked:
-		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"}}...)
-	case KindResponseAppended:
-		names = append(names, [][2]string{{"clientAddress", "client_address"}, {"feedbackIndex", "feedback_index"},
-			{"responder", "responder"}, {"responseURI", "response_uri"}, {"responseHash", "response_hash"}}...)
-	case KindValidationResponse:
-		names = append(names, [][2]string{{"validatorAddress", "validator_address"}, {"requestHash", "request_hash"},
-			{"response", "response"}, {"responseURI", "response_uri"}, {"responseHash", "response_hash"}, {"tag", "tag"}}...)
-	}
-	return names
-}
-
-// rename gives the fields of event_data our names, and the paths for refusals of missing ones. An empty string is absent there.
-func (s *scan) rename(k Kind) (*object, map[string]string) {
-	o, names := &object{fields: map[string]*node{}}, map[string]string{"logIndex": "event_id", "value": join(s.base, "score")}
-	for _, pair := range oldEventNames(k) {
-		names[pair[0]] = join(s.base, pair[1])
-		if n := s.node(pair[1]); n != nil && n.value != "" {
-			o.put(pair[0], n)
+// enterAny reads an object that may have any fields; nil when it is absent or something else, which is no fault.
+func (r *fieldReader) enterAny(name string) *fieldReader {
+	if v := r.get(name); v != nil {
+		if o, ok := v.Object(); ok {
+			return &fieldReader{object: o, limits: r.limits, path: v.Path()}
 		}
 	}
-	return o, names
+	return nil
 }
 
-// within reads a nested object that may have any fields; nil without.
-func (s *scan) within(name string) *scan {
-	n := s.node(name)
-	if n == nil {
-		return nil
-	}
-	o, ok := n.value.(*object)
-	if !ok {
-		return nil
-	}
-	return &scan{o: o, limits: s.limits, base: n.path()}
-}
-
-func eventID(old, data *scan) string {
-	if id := idText(old.node("event_id")); id != "" {
+// makeOldMeta keeps the ids, for the view herald.action_results.
+func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
+	keep := func(id string) string {
+		if len(id) > maxOldID {
+			return ""
+		}
 		return id
 	}
-	return idText(data.node("event_id"))
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(struct { // of strings: it cannot fail
+		JobID     string `json:"jobId,omitempty"`
+		TriggerID string `json:"triggerId,omitempty"`
+		EventID   string `json:"eventId,omitempty"`
+	}{keep(idText(root.Get("id"))), keep(idText(root.Get("trigger_id"))), keep(eventID)})
+	if meta := bytes.TrimSpace(b.Bytes()); string(meta) != "{}" {
+		return meta
+	}
+	return nil
 }
 
-// oldMeta keeps the ids, for the view herald.action_results.
-func oldMeta(old, data *scan) json.RawMessage {
-	meta := &object{fields: map[string]*node{}}
-	keep := func(name, id string) {
-		if id != "" && len(id) <= maxOldID {
-			meta.put(name, &node{value: id})
-		}
-	}
-	keep("jobId", idText(old.node("id")))
-	keep("triggerId", idText(old.node("trigger_id")))
-	keep("eventId", eventID(old, data))
-	if len(meta.names) == 0 {
-		return nil
-	}
-	return (&node{value: meta}).encode()
-}
-
-func idText(n *node) string {
-	if n == nil {
+func idText(v *strictjson.Value) string {
+	if v == nil {
 		return ""
 	}
-	switch v := n.value.(type) {
+	switch data := v.Data.(type) {
 	case string:
-		return v
+		return data
 	case json.Number:
-		return v.String()
+		return data.String()
 	}
 	return ""
 }
 
-// oldAction reads the four shapes of config that the old repository had, told apart by their fields:
+// readOldAction reads the four shapes of config that the old repository had, told apart by their fields:
 //
 //	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash, include_file_content, payload_template
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
@@ -144,93 +120,81 @@ func idText(n *node) string {
 //
 // A named endpoint is used unless resolve_endpoint is true. auth_token goes to a named endpoint only: the old backend knew no
 // other, and what the chain names now may be somebody else's.
-func oldAction(old *scan, k Kind) (Action, *Refusal) {
+func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	a := defaultAction(k)
-	if !old.has("config") {
+	if !r.has("config") {
 		return a, nil
 	}
-	c := old.within("config")
+	c := r.enterAny("config")
 	if c == nil {
-		return a, refuse(old.at("config"), "must be an object")
+		return a, refuse(r.pathOf("config"), "must be an object")
 	}
 	if name := c.oneOf("tool_name", "tool"); c.has(name) {
-		a.ToolName = c.tool(name)
+		a.ToolName = c.readTool(name)
 	}
-	a.IncludeFileContent, a.VerifyFileHash = c.bool("include_file_content", true), c.bool("verify_file_hash", true)
-	a.TimeoutMs = c.timeout("timeout_ms")
-	a.PayloadTemplate = c.template(c.oneOf("payload_template", "arguments_template"), k)
+	a.IncludeFileContent, a.VerifyFileHash = c.readBool("include_file_content", true), c.readBool("verify_file_hash", true)
+	a.TimeoutMs = c.readTimeout("timeout_ms")
+	a.PayloadTemplate = c.readTemplate(c.oneOf("payload_template", "arguments_template"), k)
 	target := c.oneOf("server_url", "endpoint")
-	if a.ResolveEndpoint = c.bool("resolve_endpoint", !c.has(target)); !a.ResolveEndpoint {
-		a.Endpoint = c.oldEndpoint(target)
+	if a.ResolveEndpoint = c.readBool("resolve_endpoint", !c.has(target)); !a.ResolveEndpoint {
+		a.Endpoint = c.readOldEndpoint(target)
 	}
 	return a, c.err
 }
 
-// oldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type, what it
-// has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
-func (s *scan) oldEndpoint(name string) *Endpoint {
-	in, token := s.within(name), s.authToken("auth_token")
-	if in == nil {
-		return &Endpoint{Transport: "http", URL: s.url(name), Headers: token}
+// oneOf is the first name that is given, else the last.
+func (r *fieldReader) oneOf(first, last string) string {
+	if r.has(first) {
+		return first
 	}
-	e := &Endpoint{Transport: in.text("type", maxText)}
+	return last
+}
+
+// readOldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type,
+// what it has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
+func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
+	in, token := r.enterAny(name), r.readToken("auth_token")
+	if in == nil {
+		return &Endpoint{Transport: "http", URL: r.readURL(name), Headers: token}
+	}
+	e := &Endpoint{Transport: in.readText("type", maxText)}
 	switch e.Transport {
 	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of the same
 		e.Transport = "http"
 	case "":
-		switch url, command := in.filled("url"), in.filled("command"); {
+		switch url, command := isFilled(in.object, "url"), isFilled(in.object, "command"); {
 		case url && command:
-			in.fail(refuse(in.at("type"), "is missing, and there is both a url and a command"))
+			in.fail(refuse(in.pathOf("type"), "is missing, and there is both a url and a command"))
 		case command:
 			e.Transport = "stdio"
 		default:
 			e.Transport = "http"
 		}
 	}
-	switch e.Transport {
-	case "http", "sse":
-		e.URL, e.Headers = in.url("url"), in.headers("headers")
-		for header, value := range token {
-			if _, there := e.Headers[header]; there {
-				s.fail(refuse(s.at("auth_token"), "and the endpoint's headers both give an %s header: leave one out", header))
-			}
-			if e.Headers == nil {
-				e.Headers = map[string]secret.Secret{}
-			}
+	in.readAddressOf(e, "type")
+	for header, value := range token {
+		switch _, there := e.Headers[header]; {
+		case e.Transport == "stdio": // takes no headers
+		case there:
+			r.fail(refuse(r.pathOf("auth_token"), "and the endpoint's headers both give an %s header: leave one out", header))
+		case e.Headers == nil:
+			e.Headers = token
+		default:
 			e.Headers[header] = value
 		}
-	case "stdio":
-		if e.Command, e.Args = in.text("command", maxCommand), in.strings("args", maxArgs); e.Command == "" {
-			in.fail(refuse(in.at("command"), "is missing"))
-		}
-	default:
-		in.fail(refuse(in.at("type"), "must be http, sse or stdio"))
 	}
-	s.fail(in.err)
+	r.fail(in.err)
 	return e
 }
 
-// filled tells a field that is there and not the empty string.
-func (s *scan) filled(name string) bool { return s.has(name) && s.node(name).value != "" }
-
-// oneOf is the first name that is given, else the last.
-func (s *scan) oneOf(first, last string) string {
-	if s.has(first) {
-		return first
-	}
-	return last
-}
-
-func (s *scan) authToken(name string) map[string]secret.Secret {
-	if !s.has(name) || s.node(name).value == "" {
+// readToken makes the header of a bearer token.
+func (r *fieldReader) readToken(name string) map[string]secret.Secret {
+	if !isFilled(r.object, name) {
 		return nil
 	}
-	token := s.text(name, maxText)
-	bearer := &node{at: s.at(name), value: "Bearer " + token}
-	headers := &object{fields: map[string]*node{}}
-	headers.put("Authorization", bearer)
-	in := &scan{o: &object{fields: map[string]*node{"headers": {at: s.at(name), value: headers}}}}
-	out := in.headers("headers")
-	s.fail(in.err)
-	return out
+	value := "Bearer " + r.readText(name, maxText)
+	if !isHeaderText(value) {
+		r.fail(refuse(r.pathOf(name), mustBeHeaderText))
+	}
+	return map[string]secret.Secret{"Authorization": secret.New(value)}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // Sum tells two events, or two actions, apart.
@@ -35,31 +37,31 @@ func (j Job) ActionSum() Sum {
 
 // comparableJSON is a JSON value in which what Postgres writes otherwise, the order of members and the form of numbers, is always the same.
 func comparableJSON(raw json.RawMessage) any {
-	n, _, err := decode(raw)
-	if err != nil {
+	v, _, refusal := readJSON(raw)
+	if refusal != nil {
 		return string(raw)
 	}
-	return comparableValue(n.value)
+	return comparableValue(v)
 }
 
-func comparableValue(v any) any {
-	switch v := v.(type) {
+func comparableValue(v *strictjson.Value) any {
+	switch data := v.Data.(type) {
 	case json.Number:
-		if r, ok := new(big.Rat).SetString(v.String()); ok {
+		if r, ok := new(big.Rat).SetString(data.String()); ok {
 			return "\x00" + r.RatString() // no string of a job holds NUL
 		}
-	case *object:
-		out := make(map[string]any, len(v.fields))
-		for name, n := range v.fields {
-			out[name] = comparableValue(n.value)
+	case *strictjson.Object:
+		out := make(map[string]any, len(data.Members))
+		for _, m := range data.Members {
+			out[m.Name] = comparableValue(m)
 		}
 		return out
-	case []*node:
-		out := make([]any, len(v))
-		for i, n := range v {
-			out[i] = comparableValue(n.value)
+	case []*strictjson.Value:
+		out := make([]any, len(data))
+		for i, e := range data {
+			out[i] = comparableValue(e)
 		}
 		return out
 	}
-	return v
+	return v.Data
 }

@@ -50,7 +50,7 @@ func (l *LineReader) Next() ([]byte, error) {
 			return nil, err
 		}
 		if length > int64(l.limit) {
-			return nil, tooLong(length, l.limit)
+			return nil, refuseLength(length, l.limit)
 		}
 		if line == nil {
 			line = []byte{}

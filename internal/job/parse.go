@@ -2,19 +2,56 @@ package job
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // Bounds of a job (DESIGN §3).
 const (
 	MaxBytes     = 256 << 10
 	maxMetaBytes = 4 << 10
+	maxDepth     = 2 + 32 // so that meta and payloadTemplate have 32 levels of their own
+	maxExponent  = 300    // of a number: jsonb holds numeric, which ends before JSON does
+	maxDigits    = 400    // of a number as it is written
+	maxSanitized = 32     // paths that are kept; a hostile job can have a hundred thousand
 )
+
+// Bounds of an event's fields: those of the database, of the registries, and of a date that can be shown.
+const (
+	maxInt64    = 1<<63 - 1
+	maxLogIndex = 1<<31 - 1
+	maxPercent  = 100
+	maxDecimals = 18
+	year9999    = 253402300799
+)
+
+// maxValue is how the registry bounds an int128.
+func maxValue() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil) }
+
+// Refusal says which field of a job is wrong and why. Nothing of a refused job is stored.
+type Refusal struct {
+	Path    string // "action.payloadTemplate.a[0]"; empty: the job as a whole
+	Problem string
+}
+
+// Error is "<path>: <problem>", or the problem alone when it is the whole job's.
+func (r *Refusal) Error() string {
+	if r.Path == "" {
+		return r.Problem
+	}
+	return r.Path + ": " + r.Problem
+}
+
+func refuse(path, format string, args ...any) *Refusal {
+	return &Refusal{Path: path, Problem: fmt.Sprintf(format, args...)}
+}
 
 // Limits are what an installation lets a job ask for.
 type Limits struct {
@@ -27,239 +64,233 @@ type Limits struct {
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
-// Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the field.
-//
-// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action and
-// meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
-func Parse(line []byte, l Limits) (Job, error) {
+func (l Limits) withDefaults() Limits {
 	if l.MaxTimeout <= 0 {
 		l.MaxTimeout = 30 * time.Second
 	}
 	if l.Registries == nil {
 		l.Registries = erc8004.Listed
 	}
+	return l
+}
+
+// Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the field.
+//
+// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action and
+// meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
+func Parse(line []byte, l Limits) (Job, error) {
+	l = l.withDefaults()
 	if len(line) > MaxBytes {
-		return Job{}, tooLong(int64(len(line)), MaxBytes)
+		return Job{}, refuseLength(int64(len(line)), MaxBytes)
 	}
-	root, sanitized, r := decode(line)
-	if r != nil {
-		return Job{}, r
+	root, sanitized, refusal := readJSON(line)
+	if refusal != nil {
+		return Job{}, refusal
 	}
-	o, ok := root.value.(*object)
+	o, ok := root.Object()
 	if !ok {
 		return Job{}, refuse("", "is not a JSON object")
 	}
-	read := native
+	read := readNative
 	if isActionJob(o) {
-		read = actionJob
+		read = readActionJob
 	}
-	j, r := read(o, l)
-	if r != nil {
-		return j, r
+	j, refusal := read(o, l)
+	if refusal != nil {
+		return j, refusal
 	}
 	j.Sanitized = sanitized
 	return j, nil
 }
 
-func tooLong(length int64, limit int) *Refusal {
+// readJSON reads one value that Postgres can store, with the paths of the strings that had to be repaired for it, at most maxSanitized.
+func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
+	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits, MaxExponent: maxExponent,
+		Repaired: func(v *strictjson.Value) {
+			if len(sanitized) < maxSanitized {
+				sanitized = append(sanitized, v.Path())
+			}
+		}})
+	if fault != nil {
+		return nil, nil, &Refusal{Path: fault.Path, Problem: fault.Problem}
+	}
+	return root, sanitized, nil
+}
+
+func refuseLength(length int64, limit int) *Refusal {
 	return refuse("", "is %d bytes long; a job may have %d", length, limit)
 }
 
-// fields says which fields a kind has, and which of them it cannot do without. Null counts as absent.
-type fields struct{ required, optional []string }
-
-var everyKind = fields{
-	required: []string{"type", "chainId", "agentId"},
-	optional: []string{"identityRegistry", "reputationRegistry", "validationRegistry", "blockNumber", "blockHash",
-		"transactionHash", "logIndex", "timestamp", "action", "meta"},
-}
-
-// fieldsOf lists what a kind has beside that. A response and a validation are told from others of their sort by their place in
-// the chain, so they must say it; a retraction by the block that vanished (checked in event).
-func fieldsOf(k Kind) (own fields, known bool) {
-	switch k {
-	case KindNewFeedback:
-		own.required = []string{"clientAddress", "feedbackIndex"}
-		own.optional = []string{"value", "valueDecimals", "score", "tag1", "tag2", "endpoint", "feedbackURI", "feedbackHash"}
-	case KindFeedbackRevoked:
-		own.required = []string{"clientAddress", "feedbackIndex"}
-		own.optional = []string{"reason"}
-	case KindResponseAppended:
-		own.required = []string{"clientAddress", "feedbackIndex", "responder", "transactionHash", "logIndex"}
-		own.optional = []string{"responseURI", "responseHash"}
-	case KindValidationResponse:
-		own.required = []string{"validatorAddress", "requestHash", "response", "transactionHash", "logIndex"}
-		own.optional = []string{"responseURI", "responseHash", "tag"}
-	case KindAgentUpdated:
-	default:
-		return fields{}, false
+// readNative reads DESIGN §3's form. Of several faults a misspelt name comes first: it is better known as unknown than as missing.
+func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
+	r := &fieldReader{object: o, limits: l}
+	j, refusal := r.readEvent()
+	if j.Kind == "" {
+		return Job{}, refusal
 	}
-	return own, true
-}
-
-// native reads DESIGN §3's form.
-func native(root *object, l Limits) (Job, *Refusal) {
-	j, s, r := readEvent(root, l, nil)
-	if s == nil {
-		return Job{}, r
-	}
-	action, meta := s.action("action", j.Kind), s.meta("meta")
-	if r = firstOf(r, s.err); r != nil {
-		return j, r
+	action, meta := r.readAction("action", j.Kind), r.readMeta("meta")
+	unknown := r.findUnknown("a " + string(j.Kind) + " job")
+	switch {
+	case refusal != nil:
+		return Job{}, firstOf(unknown, refusal)
+	case unknown != nil || r.err != nil:
+		return j, firstOf(unknown, r.err)
 	}
 	j.Action, j.Meta = action, meta
 	return j, nil
 }
 
-// readEvent reads all but action and meta. Without a scan, nothing of the job is of use; with one, what its key is made of is
-// right even when there is a refusal. names are the paths of the old form.
-func readEvent(root *object, l Limits, names map[string]string) (Job, *scan, *Refusal) {
-	s := &scan{o: root, limits: l, names: names}
-	j := Job{Kind: Kind(s.text("type", maxText))}
-	own, known := fieldsOf(j.Kind)
+// readEvent reads all but action and meta. Beside a refusal the job has no more than its Kind, and not even that when it is no known one.
+func (r *fieldReader) readEvent() (Job, *Refusal) {
+	j := Job{Kind: Kind(r.readText("type", maxText))}
 	switch {
-	case s.err != nil:
-		return Job{}, nil, s.err
-	case !s.has("type"):
-		return Job{}, nil, refuse(s.at("type"), "is missing")
-	case !known:
-		return Job{}, nil, refuse(s.at("type"), "must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
+	case r.err != nil:
+		return Job{}, r.err
+	case !r.has("type"):
+		return Job{}, refuse(r.pathOf("type"), "is missing")
+	case defaultTool(j.Kind) == "" && j.Kind != KindAgentUpdated:
+		return Job{}, refuse(r.pathOf("type"), "must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
 	}
-	// A misspelt name is better known as unknown than as missing.
-	unknown := s.unknown(j.Kind, own)
-	if missing := s.missing(own); missing != nil {
-		return Job{}, nil, firstOf(unknown, missing)
+	r.require("chainId", "agentId")
+	j.ChainID, j.AgentID = r.readUint("chainId", 1, maxInt64), r.readAgentID("agentId")
+	r.readRegistries(&j)
+	r.readPosition(&j)
+	r.readContent(&j)
+	if refusal := firstOf(r.missing, r.err); refusal != nil {
+		return Job{Kind: j.Kind}, refusal
 	}
-	j.ChainID, j.AgentID = s.chainID("chainId"), s.agentID("agentId")
-	s.registries(&j)
-	s.position(&j)
-	s.event(&j)
-	if s.err != nil {
-		return Job{}, nil, firstOf(unknown, s.err)
-	}
-	return j, s, unknown
+	return j, nil
 }
 
-func (s *scan) unknown(k Kind, own fields) *Refusal {
-	for _, name := range s.o.names {
-		if !slices.Contains(everyKind.required, name) && !slices.Contains(everyKind.optional, name) &&
-			!slices.Contains(own.required, name) && !slices.Contains(own.optional, name) {
-			return refuse(s.at(name), "is not a field of a %s job", k)
-		}
-	}
-	return nil
-}
-
-func (s *scan) missing(own fields) *Refusal {
-	for _, list := range [][]string{everyKind.required, own.required} {
-		for _, name := range list {
-			if !s.has(name) {
-				return refuse(s.at(name), "is missing")
-			}
-		}
-	}
-	return nil
-}
-
-// registries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be the
+// readRegistries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be the
 // chain's; others are kept when they are given, so that an enqueuer may send the same three with every job.
-func (s *scan) registries(j *Job) {
-	listed, known := s.limits.Registries(j.ChainID)
-	take := func(name, setting string, listed []common.Address, needed bool) common.Address {
-		if !s.has(name) {
-			if needed && len(listed) == 0 {
-				s.fail(refuse(s.at(name), "is missing, and chain %d has no known one", j.ChainID))
-			}
-			if !needed || len(listed) == 0 {
-				return common.Address{}
-			}
-			return listed[0]
+func (r *fieldReader) readRegistries(j *Job) {
+	for _, registry := range j.registries(r.limits) {
+		switch {
+		case r.has(registry.field):
+			*registry.address = r.readAddress(registry.field)
+		case registry.needed && len(registry.listed) == 0:
+			r.fail(refuse(r.pathOf(registry.field), "is missing, and chain %d has no known one", j.ChainID))
+		case registry.needed:
+			*registry.address = registry.listed[0]
 		}
-		a := s.address(name)
-		if needed && known && !slices.Contains(listed, a) {
-			s.fail(refuse(s.at(name), "%s is not among the registries of chain %d: if its events are to count, list it in %s_%d",
-				a, j.ChainID, setting, j.ChainID))
-		}
-		return a
 	}
-	validation := j.Kind == KindValidationResponse
-	j.IdentityRegistry = take("identityRegistry", "IDENTITY_REGISTRY", listed.Identity, true)
-	j.ReputationRegistry = take("reputationRegistry", "REPUTATION_REGISTRY", listed.Reputation, !validation &&
-		j.Kind != KindAgentUpdated)
-	j.ValidationRegistry = take("validationRegistry", "VALIDATION_REGISTRY", listed.Validation, validation)
+	if unlisted := j.findUnlisted(r.limits); unlisted != nil {
+		r.fail(refuse(r.pathOf(unlisted.Path), "%s", unlisted.Problem))
+	}
 }
 
-// event reads what the kind itself says.
-func (s *scan) event(j *Job) {
+// registry is one of a job's registries, and those of the chain of its kind.
+type registry struct {
+	field, setting string
+	address        *common.Address
+	listed         []common.Address
+	known          bool // the chain's are known
+	needed         bool
+}
+
+func (j *Job) registries(l Limits) []registry {
+	listed, known := l.Registries(j.ChainID)
+	validation := j.Kind == KindValidationResponse
+	return []registry{
+		{"identityRegistry", "IDENTITY_REGISTRY", &j.IdentityRegistry, listed.Identity, known, true},
+		{"reputationRegistry", "REPUTATION_REGISTRY", &j.ReputationRegistry, listed.Reputation, known, !validation && j.Kind != KindAgentUpdated},
+		{"validationRegistry", "VALIDATION_REGISTRY", &j.ValidationRegistry, listed.Validation, known, validation},
+	}
+}
+
+// findUnlisted refuses a registry that the kind needs and that is none of the chain's.
+func (j *Job) findUnlisted(l Limits) *Refusal {
+	for _, r := range j.registries(l) {
+		if r.needed && r.known && !slices.Contains(r.listed, *r.address) {
+			return refuse(r.field, "%s is not among the registries of chain %d: if its events are to count, list it in %s_%d",
+				*r.address, j.ChainID, r.setting, j.ChainID)
+		}
+	}
+	return nil
+}
+
+// readContent reads what the kind itself says. A response and a validation are told from others of their sort by where they stand in the
+// chain, so they must say it; a retraction by the block that vanished.
+func (r *fieldReader) readContent(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:
-		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
-		s.rating(j)
-		j.Tag1, j.Tag2, j.Endpoint = s.text("tag1", maxText), s.text("tag2", maxText), s.text("endpoint", maxText)
-		j.FeedbackURI, j.FeedbackHash = s.text("feedbackURI", maxText), s.hash("feedbackHash")
+		r.readPair(j)
+		r.readRating(j)
+		j.Tag1, j.Tag2, j.Endpoint = r.readText("tag1", maxText), r.readText("tag2", maxText), r.readText("endpoint", maxText)
+		j.FeedbackURI, j.FeedbackHash = r.readText("feedbackURI", maxText), r.readHash("feedbackHash")
 	case KindFeedbackRevoked:
-		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
-		switch j.Reason = s.text("reason", maxText); j.Reason {
+		r.readPair(j)
+		switch j.Reason = r.readText("reason", maxText); j.Reason {
 		case "":
 			j.Reason = RevokedByClient // what the event itself means; a reorg has to say so
 		case RevokedByClient:
 		case RevokedByReorg:
-			s.keyHash("blockHash", "a retraction names the block that vanished")
+			r.readKeyHash("blockHash", "a retraction names the block that vanished")
 		default:
-			s.fail(refuse(s.at("reason"), "must be client or reorg"))
+			r.fail(refuse(r.pathOf("reason"), "must be client or reorg"))
 		}
 	case KindResponseAppended:
-		j.ClientAddress, j.FeedbackIndex = s.address("clientAddress"), s.index("feedbackIndex")
-		j.Responder = s.address("responder")
-		j.ResponseURI, j.ResponseHash = s.text("responseURI", maxText), s.hash("responseHash")
-		s.keyHash("transactionHash", "a response is told from others by it")
+		r.readPair(j)
+		r.require("responder", "transactionHash", "logIndex")
+		j.Responder = r.readAddress("responder")
+		j.ResponseURI, j.ResponseHash = r.readText("responseURI", maxText), r.readHash("responseHash")
+		r.readKeyHash("transactionHash", "a response is told from others by it")
 	case KindValidationResponse:
-		j.ValidatorAddress = s.address("validatorAddress")
-		j.RequestHash = s.keyHash("requestHash", "it is the request's identity")
-		j.Response = uint8(s.uint("response", 0, 100))
-		j.ResponseURI, j.ResponseHash = s.text("responseURI", maxText), s.hash("responseHash")
-		j.Tag = s.text("tag", maxText)
-		s.keyHash("transactionHash", "a validation is told from others by it")
+		r.require("validatorAddress", "requestHash", "response", "transactionHash", "logIndex")
+		j.ValidatorAddress = r.readAddress("validatorAddress")
+		j.RequestHash = r.readKeyHash("requestHash", "it is the request's identity")
+		j.Response = uint8(r.readUint("response", 0, maxPercent))
+		j.ResponseURI, j.ResponseHash = r.readText("responseURI", maxText), r.readHash("responseHash")
+		j.Tag = r.readText("tag", maxText)
+		r.readKeyHash("transactionHash", "a validation is told from others by it")
 	}
 }
 
-// rating reads value and valueDecimals, or the older score (0 to 100), not both.
-func (s *scan) rating(j *Job) {
+func (r *fieldReader) readPair(j *Job) {
+	r.require("clientAddress", "feedbackIndex")
+	j.ClientAddress, j.FeedbackIndex = r.readAddress("clientAddress"), r.readUint("feedbackIndex", 1, 1<<64-1)
+}
+
+// readRating reads value and valueDecimals, or the older score (0 to 100), not both.
+func (r *fieldReader) readRating(j *Job) {
+	score, value, decimals := r.has("score"), r.has("value"), r.has("valueDecimals")
 	switch {
-	case s.has("score") && (s.has("value") || s.has("valueDecimals")):
-		s.fail(refuse(s.at("score"), "is the older form of value and valueDecimals: give one or the other"))
-	case s.has("score"):
-		j.LegacyScore, j.Value = true, s.whole("score", new(big.Int), big.NewInt(100))
-	case !s.has("value"):
-		s.fail(refuse(s.at("value"), "is missing (or score, its older form)"))
-	case !s.has("valueDecimals"):
-		s.fail(refuse(s.at("valueDecimals"), "is missing"))
+	case score && (value || decimals):
+		r.fail(refuse(r.pathOf("score"), "is the older form of value and valueDecimals: give one or the other"))
+	case score:
+		j.LegacyScore, j.Value = true, r.readInteger("score", new(big.Int), big.NewInt(maxPercent))
+	case !value && r.oldNames != nil:
+		r.fail(refuse(r.pathOf("score"), "is missing"))
+	case !value:
+		r.fail(refuse(r.pathOf("value"), "is missing (or score, its older form)"))
+	case !decimals:
+		r.fail(refuse(r.pathOf("valueDecimals"), "is missing"))
 	default:
-		j.Value = s.value("value")
-		j.ValueDecimals = uint8(s.uint("valueDecimals", 0, 18))
+		j.Value = r.readInteger("value", new(big.Int).Neg(maxValue()), maxValue())
+		j.ValueDecimals = uint8(r.readUint("valueDecimals", 0, maxDecimals))
 	}
 }
 
-// position reads where on the chain the event is. The bounds are those of the database and of a date that can be shown.
-func (s *scan) position(j *Job) {
-	const year9999 = 253402300799
-	j.BlockNumber = s.uint("blockNumber", 0, 1<<63-1)
-	j.BlockHash, j.TransactionHash = s.hash("blockHash"), s.hash("transactionHash")
-	j.Timestamp = int64(s.uint("timestamp", 0, year9999))
-	if s.has("logIndex") {
-		i := uint(s.uint("logIndex", 0, 1<<31-1))
+// readPosition reads where on the chain the event is.
+func (r *fieldReader) readPosition(j *Job) {
+	j.BlockNumber = r.readUint("blockNumber", 0, maxInt64)
+	j.BlockHash, j.TransactionHash = r.readHash("blockHash"), r.readHash("transactionHash")
+	j.Timestamp = int64(r.readUint("timestamp", 0, year9999))
+	if r.has("logIndex") {
+		i := uint(r.readUint("logIndex", 0, maxLogIndex))
 		j.LogIndex = &i
 	}
 }
 
-func (s *scan) meta(name string) json.RawMessage {
-	n := s.object(name)
-	if n == nil {
+func (r *fieldReader) readMeta(name string) json.RawMessage {
+	v, _ := r.readObject(name)
+	if v == nil {
 		return nil
 	}
-	raw := n.encode()
+	raw := v.Encode()
 	if len(raw) > maxMetaBytes {
-		s.fail(refuse(n.path(), "is %d bytes long; it may have %d", len(raw), maxMetaBytes))
+		r.fail(refuse(v.Path(), "is %d bytes long; it may have %d", len(raw), maxMetaBytes))
 	}
 	return raw
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,6 +36,9 @@ func storedOf(t rapid.TB, j Job) ([]byte, Job) {
 	return raw, back
 }
 
+// surrogate is an escape for half a pair; the encoder writes whole ones as the character that they mean.
+var surrogate = regexp.MustCompile(`(^|[^\\])(\\\\)*\\u[dD][89a-fA-F]`)
+
 // jsonb checks what Postgres asks of jsonb: UTF-8, no NUL, whole surrogate pairs, numbers within numeric.
 func jsonb(raw []byte) error {
 	if !utf8.Valid(raw) {
@@ -63,7 +67,7 @@ func jsonb(raw []byte) error {
 				return errors.New("is too deep")
 			}
 		case string:
-			if strings.ContainsRune(v, 0) || damaged(raw[from:dec.InputOffset()]) {
+			if strings.ContainsRune(v, 0) || surrogate.Match(raw[from:dec.InputOffset()]) {
 				return fmt.Errorf("holds the string %q", v)
 			}
 		case json.Number:

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // placeholder is {{name}}, with or without spaces inside.
@@ -14,8 +16,8 @@ var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
 // maxRendered bounds what a template may grow to: a long value can be named many times.
 const maxRendered = 4 << 20
 
-// variable finds the argument that a template's name means: the names of §8, their snake_case forms, verified_file_content.
-func variable(k Kind, name string) (argument string, ok bool) {
+// findVariable finds the argument that a template's name means: the names of §8, their snake_case forms, verified_file_content.
+func findVariable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
 		name = "fileContent"
 	}
@@ -39,45 +41,39 @@ func snake(camel string) string {
 	return b.String()
 }
 
-// template reads a payloadTemplate: an object in which every placeholder is known.
-func (s *scan) template(name string, k Kind) json.RawMessage {
-	n := s.object(name)
-	if n == nil {
+// readTemplate reads a payloadTemplate: an object in which every placeholder is known.
+func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
+	v, _ := r.readObject(name)
+	if v == nil {
 		return nil
 	}
-	if r := checkTemplate(k, n); r != nil {
-		s.fail(r)
+	if refusal := checkTemplate(k, v); refusal != nil {
+		r.fail(refusal)
 	}
-	return n.encode()
+	return v.Encode()
 }
 
 // checkTemplate refuses unknown names with the path of the string that holds them. Names of fields are not expanded.
-func checkTemplate(k Kind, n *node) *Refusal {
-	switch v := n.value.(type) {
-	case *object:
-		for _, name := range v.names {
-			if r := checkTemplate(k, v.fields[name]); r != nil {
-				return r
-			}
-		}
-	case []*node:
-		for _, e := range v {
-			if r := checkTemplate(k, e); r != nil {
-				return r
-			}
-		}
+func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
+	var parts []*strictjson.Value
+	switch data := v.Data.(type) {
+	case *strictjson.Object:
+		parts = data.Members
+	case []*strictjson.Value:
+		parts = data
 	case string:
-		for _, m := range placeholder.FindAllStringSubmatch(v, -1) {
-			if _, ok := variable(k, m[1]); !ok {
-				return unknownName(n.path(), k, m[1])
+		for _, m := range placeholder.FindAllStringSubmatch(data, -1) {
+			if _, ok := findVariable(k, m[1]); !ok {
+				return refuse(v.Path(), "knows no value %s; a %s has %s", strictjson.Quote(m[1]), k, strings.Join(ArgumentNames(k), ", "))
 			}
 		}
 	}
+	for _, part := range parts {
+		if refusal := checkTemplate(k, part); refusal != nil {
+			return refusal
+		}
+	}
 	return nil
-}
-
-func unknownName(path string, k Kind, name string) *Refusal {
-	return refuse(path, "knows no value %s; a %s has %s", quote(name), k, strings.Join(ArgumentNames(k), ", "))
 }
 
 // RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes the
@@ -120,7 +116,7 @@ func (j Job) render(v any, args map[string]any, room *int) (any, error) {
 
 func (j Job) renderString(s string, args map[string]any, room *int) (any, error) {
 	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
-		name, ok := variable(j.Kind, m[1])
+		name, ok := findVariable(j.Kind, m[1])
 		if !ok {
 			return nil, fmt.Errorf("{{%s}} is none of this kind's values", m[1])
 		}
@@ -131,7 +127,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	}
 	var failed error
 	out := placeholder.ReplaceAllStringFunc(s, func(m string) string {
-		name, ok := variable(j.Kind, placeholder.FindStringSubmatch(m)[1])
+		name, ok := findVariable(j.Kind, placeholder.FindStringSubmatch(m)[1])
 		if !ok {
 			failed = fmt.Errorf("%s is none of this kind's values", m)
 			return ""

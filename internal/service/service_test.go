@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -51,10 +52,11 @@ func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	}
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
-			line, err := chain.JobLine(e, n.ChainID(), n.Deployment(), 0)
+			j, err := chain.Job(e, n.ChainID(), n.Deployment(), 0, job.Limits{})
 			if err != nil {
 				t.Fatal(err)
 			}
+			line, _ := json.Marshal(j)
 			return line
 		}
 	}

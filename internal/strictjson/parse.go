@@ -1,0 +1,220 @@
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Options are what a document may be. The zero value takes every document without duplicate names.
+type Options struct {
+	// MaxDepth is how many objects and lists a value may stand in; 0: any number.
+	MaxDepth int
+	// MaxDigits and MaxExponent bound numbers as they are written; 0: any number is taken.
+	MaxDigits, MaxExponent int
+	// LastWins takes the last of several members of one name, as encoding/json does. Without it a duplicate name is a fault.
+	LastWins bool
+	// Repaired, if it is there, asks for strings that Postgres can store: NUL becomes U+FFFD. It hears of each value in which, or in whose
+	// name, that or encoding/json (invalid UTF-8, half a surrogate pair) replaced something.
+	Repaired func(*Value)
+}
+
+// Kind is what is wrong.
+type Kind int
+
+// The kinds of faults.
+const (
+	NotJSON Kind = iota
+	Duplicate
+	TooDeep
+	BadNumber
+)
+
+// Fault is the first thing that is wrong with a document.
+type Fault struct {
+	Kind    Kind
+	Path    string // of the value; empty: the document as a whole
+	Offset  int    // up to which the document was read
+	Problem string // continues the path: "is given twice"
+}
+
+// Parse reads exactly one JSON value.
+func Parse(raw []byte, opt Options) (*Value, *Fault) {
+	p := &parser{raw: raw, dec: json.NewDecoder(bytes.NewReader(raw)), opt: opt}
+	p.dec.UseNumber()
+	root := &Value{index: -1}
+	if f := p.readValue(root, 0); f != nil {
+		return nil, f
+	}
+	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, p.fault(NotJSON, root, "has text after the end of its JSON")
+	}
+	return root, nil
+}
+
+// parser reads a document token by token.
+type parser struct {
+	raw []byte
+	dec *json.Decoder
+	opt Options
+}
+
+func (p *parser) fault(kind Kind, v *Value, format string, args ...any) *Fault {
+	return &Fault{Kind: kind, Path: v.Path(), Offset: int(p.dec.InputOffset()), Problem: fmt.Sprintf(format, args...)}
+}
+
+func (p *parser) readValue(v *Value, depth int) *Fault {
+	if p.opt.MaxDepth > 0 && depth > p.opt.MaxDepth {
+		return p.fault(TooDeep, v, "is nested deeper than %d levels", p.opt.MaxDepth)
+	}
+	token, literal, f := p.readToken(v)
+	if f != nil {
+		return f
+	}
+	v.Data, v.End = token, int(p.dec.InputOffset())
+	switch token := token.(type) {
+	case json.Delim:
+		if token == '{' {
+			return p.readObject(v, depth)
+		}
+		return p.readList(v, depth)
+	case string:
+		v.Data = p.repairText(v, token, literal)
+	case json.Number:
+		if !p.takesNumber(token) {
+			return p.fault(BadNumber, v, "is a number too long or too large to be kept")
+		}
+	}
+	return nil
+}
+
+func (p *parser) readObject(v *Value, depth int) *Fault {
+	o := &Object{}
+	v.Data = o
+	for p.dec.More() {
+		token, literal, f := p.readToken(v)
+		if f != nil {
+			return f
+		}
+		name, _ := token.(string) // the decoder takes nothing else for a name
+		m := &Value{parent: v, Name: name, index: -1}
+		m.Name = p.repairText(m, name, literal)
+		known := o.Get(m.Name)
+		if known != nil && !p.opt.LastWins {
+			return p.fault(Duplicate, m, "is given twice")
+		}
+		if f := p.readValue(m, depth+1); f != nil {
+			return f
+		}
+		if known != nil {
+			known.Data, known.End = m.Data, m.End
+		} else {
+			o.add(m)
+		}
+	}
+	_, _, f := p.readToken(v)
+	return f
+}
+
+func (p *parser) readList(v *Value, depth int) *Fault {
+	list := []*Value{}
+	for p.dec.More() {
+		e := &Value{parent: v, index: len(list)}
+		if f := p.readValue(e, depth+1); f != nil {
+			return f
+		}
+		list = append(list, e)
+	}
+	v.Data = list
+	_, _, f := p.readToken(v)
+	return f
+}
+
+// readToken also gives the bytes of the token, with the separator before it.
+func (p *parser) readToken(v *Value) (json.Token, []byte, *Fault) {
+	from := p.dec.InputOffset()
+	token, err := p.dec.Token()
+	if err != nil {
+		return nil, nil, p.notJSON(v, err)
+	}
+	return token, p.raw[from:p.dec.InputOffset()], nil
+}
+
+func (p *parser) notJSON(v *Value, err error) *Fault {
+	var syntax *json.SyntaxError
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return p.fault(NotJSON, v, "is not JSON: it ends too early")
+	case errors.As(err, &syntax):
+		return p.fault(NotJSON, v, "is not JSON: %s, near byte %d", syntax, p.dec.InputOffset())
+	}
+	return p.fault(NotJSON, v, "is not JSON")
+}
+
+// repairText makes a string, or a name, storable if Options ask for that.
+func (p *parser) repairText(v *Value, s string, literal []byte) string {
+	if p.opt.Repaired == nil {
+		return s
+	}
+	repaired := strings.ReplaceAll(s, "\x00", "\uFFFD")
+	if repaired != s || isDamaged(literal) {
+		if v.Name == s { // the path shows what is stored
+			v.Name = repaired
+		}
+		p.opt.Repaired(v)
+	}
+	return repaired
+}
+
+// isDamaged tells whether the JSON decoder replaced something in a string literal: bytes that are not UTF-8, or a surrogate that is not
+// half of a pair.
+func isDamaged(literal []byte) bool {
+	if !utf8.Valid(literal) {
+		return true
+	}
+	for i := bytes.IndexByte(literal, '\\'); i >= 0 && i+1 < len(literal); {
+		step := 2
+		if u := readEscape(literal[i:]); u >= 0xD800 && u < 0xE000 {
+			low := readEscape(literal[min(i+6, len(literal)):])
+			if u >= 0xDC00 || low < 0xDC00 || low >= 0xE000 {
+				return true
+			}
+			step = 12
+		}
+		next := bytes.IndexByte(literal[i+step:], '\\')
+		if next < 0 {
+			return false
+		}
+		i += step + next
+	}
+	return false
+}
+
+// readEscape is the code unit of a \uXXXX at the beginning of b, else -1.
+func readEscape(b []byte) int64 {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	u, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int64(u)
+}
+
+func (p *parser) takesNumber(n json.Number) bool {
+	if p.opt.MaxDigits == 0 {
+		return true
+	}
+	mantissa, exponent, has := strings.Cut(strings.ToLower(n.String()), "e")
+	if len(mantissa) > p.opt.MaxDigits {
+		return false
+	}
+	e, err := strconv.Atoi(exponent)
+	return !has || err == nil && e <= p.opt.MaxExponent && e >= -p.opt.MaxExponent
+}

@@ -1,0 +1,180 @@
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxPathBytes = 512
+	maxNameBytes = 64 // of a name in a path
+	smallObject  = 8  // members; a larger object has an index
+)
+
+// Value is one JSON value.
+type Value struct {
+	Data any    // string, json.Number, bool, nil, *Object or []*Value
+	Name string // in its object
+	End  int    // the offset behind its token, behind the opening bracket of an object or a list
+
+	// The path is worked out when asked for: written into each of a hundred thousand values, a path of 34 long names would need a thousand
+	// times the document's size.
+	parent *Value
+	index  int    // in its list; -1 in an object
+	at     string // the path of a value that no document holds
+}
+
+// New makes a value that no document holds; path is where people find what it was made of.
+func New(path string, data any) *Value { return &Value{Data: data, index: -1, at: path} }
+
+// Object returns the members of an object; false: v is something else.
+func (v *Value) Object() (*Object, bool) {
+	o, ok := v.Data.(*Object)
+	return o, ok
+}
+
+// Object keeps its members in the order of the document.
+type Object struct {
+	Members []*Value
+	byName  map[string]*Value // nil for a small object
+}
+
+// Get finds a member; nil: there is none.
+func (o *Object) Get(name string) *Value {
+	if o.byName != nil {
+		return o.byName[name]
+	}
+	for _, m := range o.Members {
+		if m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// FirstUnknown is the first member with another name than these; nil: there is none.
+func (o *Object) FirstUnknown(known ...string) *Value {
+	for _, m := range o.Members {
+		if !slices.Contains(known, m.Name) {
+			return m
+		}
+	}
+	return nil
+}
+
+func (o *Object) add(m *Value) {
+	o.Members = append(o.Members, m)
+	switch {
+	case o.byName != nil:
+		o.byName[m.Name] = m
+	case len(o.Members) > smallObject:
+		o.byName = make(map[string]*Value, 2*len(o.Members))
+		for _, m := range o.Members {
+			o.byName[m.Name] = m
+		}
+	}
+}
+
+// Path is where the value stands: "action.payloadTemplate.a[0]"; empty for the document as a whole.
+func (v *Value) Path() string {
+	if v.at != "" {
+		return v.at
+	}
+	var way []*Value
+	for ; v.parent != nil; v = v.parent {
+		way = append(way, v)
+	}
+	path := ""
+	for _, v := range slices.Backward(way) {
+		if v.index >= 0 {
+			path += "[" + strconv.Itoa(v.index) + "]"
+		} else {
+			path = Join(path, v.Name)
+		}
+		if len(path) > maxPathBytes {
+			return cut(path, maxPathBytes)
+		}
+	}
+	return path
+}
+
+// Join appends a member's name to a path; one that would not be read as a name is quoted.
+func Join(path, name string) string {
+	plain := name != "" && len(name) <= maxNameBytes
+	for _, r := range name {
+		plain = plain && (r == '_' || r == '-' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r))
+	}
+	switch {
+	case !plain:
+		return path + "[" + Quote(name) + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
+}
+
+// Quote shows foreign text in a message: bounded, and with everything escaped that is not printable.
+func Quote(s string) string { return strconv.Quote(cut(s, maxNameBytes)) }
+
+// cut bounds s to about limit bytes, between characters.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit] + "…"
+}
+
+// Encode writes the value as compact JSON.
+func (v *Value) Encode() json.RawMessage {
+	var b bytes.Buffer
+	v.write(&b)
+	return b.Bytes()
+}
+
+func (v *Value) write(b *bytes.Buffer) {
+	separate := func(i int) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+	}
+	switch data := v.Data.(type) {
+	case *Object:
+		b.WriteByte('{')
+		for i, m := range data.Members {
+			separate(i)
+			writeString(b, m.Name)
+			b.WriteByte(':')
+			m.write(b)
+		}
+		b.WriteByte('}')
+	case []*Value:
+		b.WriteByte('[')
+		for i, e := range data {
+			separate(i)
+			e.write(b)
+		}
+		b.WriteByte(']')
+	case string:
+		writeString(b, data)
+	case json.Number:
+		b.WriteString(data.String())
+	case bool:
+		b.WriteString(strconv.FormatBool(data))
+	default:
+		b.WriteString("null")
+	}
+}
+
+func writeString(b *bytes.Buffer, s string) {
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s)       // a string always encodes
+	b.Truncate(b.Len() - 1) // Encode ends with a newline
+}
