@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/oauth"
@@ -196,7 +197,7 @@ func TestKeysOfAccessTokens(t *testing.T) {
 	if token.Ciphertext, err = k.Seal([]byte("hunter1"), token.Binding()); err != nil {
 		t.Fatal(err)
 	}
-	if token.Access, err = delivery.SealAccess(k, token, oauth.Token{Access: secret.New("hunter2")}, time.Now()); err != nil {
+	if token.Access, err = agentauth.SealAccess(k, token, oauth.Token{Access: secret.New("hunter2")}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := d.store.SetToken(t.Context(), token); err != nil {

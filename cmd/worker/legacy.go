@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
@@ -89,7 +90,7 @@ func (s *openStore) dispatch(ctx context.Context, tasks []store.Task) {
 }
 
 // renewals is where refresh tokens wait that Postgres could not take; nil: no Redis is at hand.
-func (s *openStore) renewals() delivery.RenewalSpool {
+func (s *openStore) renewals() agentauth.RenewalSpool {
 	if s.queue == nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/embedded"
@@ -86,9 +87,8 @@ type prober struct {
 	asked   bool  // the agent was asked for them
 	away    error // why there is no store; nil: it has not been looked for, or is there
 
-	credentials *delivery.Credentials // what a stored token was sent with; nil: none was
-	granted     bool                  // it was an access token of an OAuth credential
-	renewed     bool                  // another access token was had
+	authorizer *agentauth.Authorizer // nil: no token is stored for the agent
+	auth       *agentauth.Authorization
 }
 
 // Run connects to the agent as a delivery would, and shows what a delivery would send. Without --send nothing is called.

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/service"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // storeOnce is storeAtHand, and waits for one that is away only the first time.
@@ -48,19 +46,30 @@ func (p *prober) authorize(e *mcpcall.Endpoint) (done func(), err error) {
 	if err != nil {
 		return done, err
 	}
-	c, err := delivery.NewCredentials(delivery.CredentialsConfig{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Spool: st.renewals(), Logger: p.log})
+	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Spool: st.renewals(), Logger: p.log})
 	if err != nil {
 		return done, err
 	}
-	done = p.ending(c, st.close)
-	note, err := c.Attach(p.ctx, p.agent, 0, e, p.cmd.URL == "" && !e.Listed)
-	if note != "" {
-		p.credentials = c
-		origin, _ := delivery.CredentialOrigin(e.URL)
-		p.granted = slices.ContainsFunc(tokens, func(t store.Token) bool { return t.Origin == origin && t.OAuth() })
+	done = p.ending(p.authorizer, st.close)
+	subject := agentauth.Subject{Agent: p.agent, NamedByJob: p.cmd.URL != "", Insist: true}
+	if p.auth, err = p.authorizer.Authorize(p.ctx, subject, *e); err != nil {
+		return done, err
+	}
+	*e = p.auth.Endpoint
+	if stored, _ := p.auth.Stored(); stored {
 		p.note("the token stored for its origin was sent")
 	}
-	return done, err
+	return done, nil
+}
+
+// sentStored tells whether credentials went along that OAuth would not replace: an access token, or headers of the servers file, which win
+// over whatever is stored.
+func (p *prober) sentStored(e mcpcall.Endpoint) bool {
+	if p.auth == nil {
+		return len(e.Headers) > 0
+	}
+	stored, granted := p.auth.Stored()
+	return granted || !stored && len(e.Headers) > 0
 }
 
 // ending has the store take what it did not when a token was renewed, before it is closed: a refresh token that was replaced is good for
@@ -82,7 +91,7 @@ func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 	switch {
 	case !errors.As(err, &call) || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden:
 		return
-	case p.granted || p.credentials == nil && len(e.Headers) > 0: // those of the servers file win over whatever is stored
+	case p.sentStored(e):
 		return
 	}
 	if says := oauth.ParseChallenge(call.Challenge); !says.Bearer || says.Metadata == "" {
@@ -93,18 +102,16 @@ func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 
 // renewing makes a request of the agent and, when the agent refuses an access token, once more with another one, as a delivery does.
 func (p *prober) renewing(e *mcpcall.Endpoint, request func() error) error {
-	err := request()
-	if err == nil || p.credentials == nil || p.renewed {
-		return err
+	if p.auth == nil {
+		return request()
 	}
-	renewed, failure := p.credentials.Renew(p.ctx, p.agent, e, err)
-	switch {
-	case failure != nil:
-		return failure
-	case !renewed:
-		return err
+	before := p.auth.Refreshed()
+	err := p.authorizer.WithTokenRefresh(p.ctx, p.auth, func(_ context.Context, now mcpcall.Endpoint) error {
+		*e = now
+		return request()
+	})
+	if p.auth.Refreshed() && !before {
+		p.note("the agent refused the access token that was at hand, so that another one was asked for and sent")
 	}
-	p.renewed = true
-	p.note("the agent refused the access token that was at hand, so that another one was asked for and sent")
-	return request()
+	return err
 }

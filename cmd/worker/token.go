@@ -16,7 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
@@ -221,11 +221,11 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 // aim says where the token goes and how: as the command line has it, else as the agent is found, if somebody agrees.
 func (c *tokenSetCmd) aim(a *app, t store.Token) (store.Token, error) {
 	if c.Origin != "" {
-		origin, err := delivery.CredentialOrigin(c.Origin)
+		origin, err := agentauth.CredentialOrigin(c.Origin)
 		if err != nil {
 			return t, &misuseError{fmt.Sprintf("--origin: %v", err)}
 		}
-		t.Origin, t.Path = origin, delivery.CredentialPath(c.Origin)
+		t.Origin, t.Path = origin, agentauth.CredentialPath(c.Origin)
 		warnOfHeaders(a, t.Agent)
 	} else {
 		found, err := findTarget(a, t.Agent, ", or say --origin")
@@ -336,17 +336,17 @@ func readLine(r io.Reader, limit int) (string, error) {
 // secret is what is sealed: the token from stdin, or the path of its file.
 func (c *tokenSetCmd) secret(a *app) (s secret.Secret, err error) {
 	if c.File != "" {
-		if _, err := delivery.ReadTokenFile(c.File); err != nil {
+		if _, err := agentauth.ReadTokenFile(c.File); err != nil {
 			fmt.Fprintf(a.err, "warning: here the file %v; deliveries are held (auth_required) wherever a worker finds it so\n", err)
 		}
 		return secret.New(c.File), nil
 	}
-	text, err := fromStdin(a, "the token", delivery.MaxToken)
+	text, err := fromStdin(a, "the token", agentauth.MaxToken)
 	if err != nil {
 		return s, err
 	}
 	text = withoutLineEnd(text)
-	if err := delivery.CheckToken(text); err != nil {
+	if err := agentauth.CheckToken(text); err != nil {
 		return s, &misuseError{fmt.Sprintf("the token on stdin %v", err)}
 	}
 	return secret.New(text), nil

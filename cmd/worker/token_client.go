@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
@@ -94,7 +94,7 @@ func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, 
 		return err
 	}
 	first.Scope = asked
-	t.Access, err = delivery.SealAccess(keys, *t, first, time.Now())
+	t.Access, err = agentauth.SealAccess(keys, *t, first, time.Now())
 	return err
 }
 
@@ -109,7 +109,7 @@ func (c tokenChange) with(cred oauth.Credential, asked string) tokenChange {
 func (c *tokenSetCmd) credential(a *app, s tokenSource) (oauth.Credential, error) {
 	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: c.ClientID, KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: s.Resource,
 		Scope: oauth.UnionScopes(s.Scope, "")}
-	text, err := fromStdin(a, "the client's secret or private key", delivery.MaxToken)
+	text, err := fromStdin(a, "the client's secret or private key", agentauth.MaxToken)
 	if err != nil {
 		return cred, err
 	}

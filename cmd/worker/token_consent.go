@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -46,7 +46,7 @@ func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, 
 func askedWords(s tokenSource) string {
 	resource := s.Resource
 	if s.Listed {
-		resource, _ = delivery.CredentialOrigin(resource)
+		resource, _ = agentauth.CredentialOrigin(resource)
 	}
 	words := "with scope " + firstScopes(s.Scope)
 	if s.Scope == "" {
@@ -78,12 +78,12 @@ func firstScopes(scope string) string {
 // the verifier that goes with it (mix-up, RFC 9700 §4.4). A server that says who it is with the answer needs no more (RFC 9207), and an
 // operator may know better: named is --login-page. It returns the page's origin when it is another place.
 func checkPage(s oauth.Server, named string) (other string, err error) {
-	page, err := delivery.CredentialOrigin(s.AuthorizationEndpoint)
+	page, err := agentauth.CredentialOrigin(s.AuthorizationEndpoint)
 	if err != nil {
 		return "", fmt.Errorf("the authorization server's page to log in at: %w", err)
 	}
-	tokens, bad := delivery.CredentialOrigin(s.TokenEndpoint)
-	issuer, worse := delivery.CredentialOrigin(s.Issuer)
+	tokens, bad := agentauth.CredentialOrigin(s.TokenEndpoint)
+	issuer, worse := agentauth.CredentialOrigin(s.Issuer)
 	together := bad == nil && worse == nil && page == tokens && page == issuer
 	switch {
 	case named != "" && named != page:

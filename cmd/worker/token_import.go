@@ -12,7 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
@@ -141,7 +141,7 @@ func (c *tokenImportCmd) row(a *app, id, token string) (*importedToken, error) {
 		return nil, err
 	}
 	row.agent = g
-	if err := delivery.CheckToken(token); err != nil {
+	if err := agentauth.CheckToken(token); err != nil {
 		row.Problem = "its token " + err.Error()
 	}
 	return row, nil

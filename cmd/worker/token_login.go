@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
@@ -94,7 +94,7 @@ func (c *tokenLoginCmd) check() error {
 		return &misuseError{fmt.Sprintf("--wait %s is not between 1s and %s", c.Wait, maxLogin)}
 	}
 	if c.LoginPage != "" {
-		page, err := delivery.CredentialOrigin(c.LoginPage)
+		page, err := agentauth.CredentialOrigin(c.LoginPage)
 		if err != nil {
 			return &misuseError{fmt.Sprintf("--login-page: %v", err)}
 		}
@@ -225,7 +225,7 @@ func (c *tokenLoginCmd) client(f *sourceFinder, s tokenSource, redirect string) 
 
 // proven is a client with the secret or key from stdin.
 func (c *tokenLoginCmd) proven(f *sourceFinder, s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
-	text, err := fromStdin(f.app, "the client's secret or private key", delivery.MaxToken)
+	text, err := fromStdin(f.app, "the client's secret or private key", agentauth.MaxToken)
 	if err != nil {
 		return cfg, err
 	}

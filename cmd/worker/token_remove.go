@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -21,7 +21,7 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	origin, err := delivery.CredentialOrigin(c.Origin)
+	origin, err := agentauth.CredentialOrigin(c.Origin)
 	if err != nil {
 		return &misuseError{fmt.Sprintf("--origin: %v", err)}
 	}
@@ -75,7 +75,7 @@ func (c *tokenRemoveCmd) stored(a *app, st *openStore, g store.Agent, origin str
 		return store.Token{}, nil // RemoveToken says so
 	}
 	t := tokens[i]
-	if path := delivery.CredentialPath(c.Origin); path != "/" && path != t.Path {
+	if path := agentauth.CredentialPath(c.Origin); path != "/" && path != t.Path {
 		return t, &misuseError{fmt.Sprintf("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
 			nameOf(g), placeWords(t), printable(short(path)), printable(origin))}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
@@ -46,14 +46,14 @@ func openLogin(a *app, st *openStore, t store.Token) *removedLogin {
 		l.fault = err
 		return l
 	}
-	if l.credential, l.fault = delivery.LatestCredential(a.ctx, st.renewals(), keys, t); l.fault != nil {
+	if l.credential, l.fault = agentauth.LatestCredential(a.ctx, st.renewals(), keys, t); l.fault != nil {
 		return l
 	}
 	found, err := st.LeaseRenewal(a.ctx, t, nil, 0) // only looks
 	if err != nil || found.Access == nil || found.Access.ExpiresAt != nil && !found.Access.ExpiresAt.After(time.Now()) {
 		return l
 	}
-	if l.access, err = delivery.AccessToken(keys, t, *found.Access); err == nil {
+	if l.access, err = agentauth.AccessToken(keys, t, *found.Access); err == nil {
 		l.until = found.Access.ExpiresAt
 	}
 	return l

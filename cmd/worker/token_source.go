@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
@@ -86,10 +86,10 @@ func newSourceFinder(a *app, g store.Agent, flags clientFlags, origin string) (*
 	f := &sourceFinder{app: a, agent: g, flags: flags}
 	var err error
 	if origin != "" {
-		if f.origin, err = delivery.CredentialOrigin(origin); err != nil {
+		if f.origin, err = agentauth.CredentialOrigin(origin); err != nil {
 			return nil, &misuseError{fmt.Sprintf("--origin: %v", err)}
 		}
-		f.path = delivery.CredentialPath(origin)
+		f.path = agentauth.CredentialPath(origin)
 	}
 	if err := flags.checkAsked(); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (f *sourceFinder) ask(s *tokenSource) error {
 		return err
 	case err != nil:
 		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err, f.unsaid("--origin", "--issuer", "--resource"))
-	case f.origin != "" && (f.origin != found.Origin || !delivery.CoversPath(f.path, delivery.CredentialPath(found.Endpoint.URL))):
+	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
 		return &misuseError{fmt.Sprintf("%s is at %s now (%s), and not at %s", nameOf(f.agent), printable(found.Origin+found.Path), printable(found.Words),
 			printable(f.origin+f.path))}
 	}

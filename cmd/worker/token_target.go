@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math/big"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/service"
@@ -71,11 +71,11 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 	if t.URL == "" {
 		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
 	}
-	origin, err := delivery.CredentialOrigin(t.URL)
+	origin, err := agentauth.CredentialOrigin(t.URL)
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
-	return target{Origin: origin, Path: delivery.CredentialPath(t.URL), TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
+	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 
@@ -87,7 +87,7 @@ func listedTarget(e mcpcall.Endpoint) (target, error) {
 	case len(e.Headers) > 0:
 		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
 	}
-	origin, err := delivery.CredentialOrigin(e.URL)
+	origin, err := agentauth.CredentialOrigin(e.URL)
 	if err != nil {
 		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
 	}

@@ -1,4 +1,4 @@
-package delivery
+package agentauth
 
 import (
 	"context"
@@ -110,7 +110,7 @@ func TestCredentialsMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	l := &countingTokens{}
-	c := must(NewCredentials(CredentialsConfig{Ledger: l, Opener: must(secret.Create()), Entries: 2, Now: func() time.Time { return now }}))
+	c := must(New(Config{Ledger: l, Opener: must(secret.Create()), Entries: 2, Now: func() time.Time { return now }}))
 	a := func(id string) store.Agent { return store.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
 	for i, step := range []struct {
 		agent string
@@ -122,16 +122,16 @@ func TestCredentialsMemory(t *testing.T) {
 		{"2", 0, 0, 4}, {"3", 0, 0, 5}, {"1", 2, 0, 6},
 	} {
 		now = now.Add(step.later)
-		if _, err := c.of(t.Context(), a(step.agent), step.epoch); err != nil || l.asked != step.asked {
+		if _, err := c.readTokens(t.Context(), a(step.agent), step.epoch); err != nil || l.asked != step.asked {
 			t.Errorf("step %d: asked %d times, want %d; %v", i, l.asked, step.asked, err)
 		}
 	}
 	l.err = errors.New("away")
-	if _, err := c.of(t.Context(), a("9"), 0); err == nil {
+	if _, err := c.readTokens(t.Context(), a("9"), 0); err == nil {
 		t.Error("what could not be read passed for nothing")
 	}
 	l.err = nil
-	if _, err := c.of(t.Context(), a("9"), 0); err != nil {
+	if _, err := c.readTokens(t.Context(), a("9"), 0); err != nil {
 		t.Error("a failure is remembered:", err)
 	}
 }

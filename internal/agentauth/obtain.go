@@ -1,4 +1,4 @@
-package delivery
+package agentauth
 
 import (
 	"cmp"
@@ -212,15 +212,15 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
-	within := r.saveWithin / 5 // a silent store must not keep Redis waiting: until one of them has it, it dies with this process
+	within := r.SaveTimeout / 5 // a silent store must not keep Redis waiting: until one of them has it, it dies with this process
 	for {
 		err := r.saveOnce(ctx, u, within)
 		if err == nil || errors.Is(err, store.ErrSuperseded) {
 			return got, err
 		}
-		within = r.saveWithin
+		within = r.SaveTimeout
 		timer := time.NewTimer(renewTick)
 		select {
 		case <-timer.C:
@@ -252,10 +252,10 @@ func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration
 
 // saveAgain gives the store what it could not be given before. nil without error: it has something newer.
 func (r *renewer) saveAgain(ctx context.Context, have *access) (*access, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
 	u := have.unsaved
-	switch err := r.saveOnce(ctx, u, r.saveWithin); {
+	switch err := r.saveOnce(ctx, u, r.SaveTimeout); {
 	case errors.Is(err, store.ErrSuperseded):
 		return nil, nil
 	case err != nil:

@@ -1,4 +1,4 @@
-package delivery
+package agentauth
 
 import (
 	"bytes"
@@ -48,13 +48,11 @@ const (
 
 // renewer keeps the access tokens of OAuth credentials: in memory, and for all workers in the store, where one at a time renews each.
 type renewer struct {
-	CredentialsConfig
+	Config
 	known  *lru.Cache[audience, *access]
 	failed *lru.Cache[matter, failedRenewal]
 	// refusals counts the fresh access tokens in a row that an agent refused; a call that it takes ends the row.
 	refusals *lru.Cache[audience, freshRefusals]
-
-	saveWithin time.Duration
 
 	mu      sync.Mutex // flights, refusals
 	flights map[audience]*flight
@@ -147,22 +145,14 @@ type flight struct {
 	err    error // set before done is closed
 }
 
-func newRenewer(cfg CredentialsConfig) (*renewer, error) {
-	if cfg.Sealer == nil {
-		return nil, errors.New("delivery: renewing access tokens needs a sealer")
+func newRenewer(cfg Config) *renewer {
+	return &renewer{
+		Config:   cfg,
+		flights:  map[audience]*flight{},
+		known:    newCache[audience, *access](cfg.Entries),
+		failed:   newCache[matter, failedRenewal](cfg.Entries),
+		refusals: newCache[audience, freshRefusals](cfg.Entries),
 	}
-	r := &renewer{CredentialsConfig: cfg, saveWithin: saveTimeout, flights: map[audience]*flight{}}
-	var err error
-	if r.known, err = lru.New[audience, *access](cfg.Entries); err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	if r.failed, err = lru.New[matter, failedRenewal](cfg.Entries); err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	if r.refusals, err = lru.New[audience, freshRefusals](cfg.Entries); err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	return r, nil
 }
 
 // bearer is the value of the Authorization header for an errand.
@@ -194,16 +184,13 @@ func (r *renewer) spend(e errand) bool {
 func (r *renewer) access(ctx context.Context, e errand) (*access, error) {
 	const most = 4 // one that was just renewed may be refused or replaced at once
 	for range most {
-		have := r.recall(e)
-		good := have.good(e, r.Now())
-		if good && !have.due(r.Now()) {
+		have, f, mine := r.joinFlight(e)
+		switch usable := have.good(e, r.Now()); {
+		case f == nil:
 			return have, nil
-		}
-		f, mine := r.enter(e)
-		switch {
 		case mine:
 			return r.lead(ctx, e, have, f)
-		case good:
+		case usable:
 			return have, nil
 		}
 		select {
@@ -227,15 +214,21 @@ func (r *renewer) recall(e errand) *access {
 	return a
 }
 
-func (r *renewer) enter(e errand) (f *flight, mine bool) {
-	r.mu.Lock()
+// joinFlight returns the access token at hand and the renewal that is under way, or one that is the caller's to lead; no flight when there
+// is nothing to renew.
+func (r *renewer) joinFlight(e errand) (have *access, f *flight, mine bool) {
+	r.mu.Lock() // a flight ends after its token is known
 	defer r.mu.Unlock()
+	have = r.recall(e)
+	if have.good(e, r.Now()) && !have.due(r.Now()) {
+		return have, nil, false
+	}
 	if f, ok := r.flights[e.audience()]; ok {
-		return f, false
+		return have, f, false
 	}
 	f = &flight{stored: e.token.UpdatedAt, matter: e.matter(), done: make(chan struct{})}
 	r.flights[e.audience()] = f
-	return f, true
+	return have, f, true
 }
 
 // lead renews for all who wait on f. have may still be good.
@@ -394,7 +387,7 @@ func (r *renewer) yield(ctx context.Context, mine leased) {
 	if mine.No == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
 	if err := r.Ledger.YieldRenewal(ctx, mine.Renewal); err != nil {
 		r.Logger.Debug("the lease of a renewal that failed runs out by itself", "agent", mine.Token.ID, "error", err)

@@ -1,4 +1,4 @@
-package delivery
+package agentauth
 
 import (
 	"bytes"
@@ -206,10 +206,8 @@ func (w *renewing) replace(cred oauth.Credential) {
 }
 
 func (w *renewing) worker() *renewer {
-	r := must(newRenewer(CredentialsConfig{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
-		Ticks: w.ticks, Now: w.Now, Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
-	r.saveWithin = 20 * time.Millisecond
-	return r
+	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
+		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
 // errand is one for the credential as it is stored now.
@@ -633,7 +631,7 @@ func TestJoinsItsOwn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newRenewing(t, clientOf("all"))
 			r, e := w.worker(), w.errand()
-			f, _ := r.enter(e)
+			_, f, _ := r.joinFlight(e)
 			change(w, &e)
 			got := make(chan string, 1)
 			go func() {

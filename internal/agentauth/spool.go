@@ -1,4 +1,4 @@
-package delivery
+package agentauth
 
 import (
 	"context"
@@ -36,6 +36,9 @@ type rotation struct {
 	replaced   secret.Secret // the refresh token that it had before
 }
 
+// spoolTimeout bounds one request of Redis.
+const spoolTimeout = 2 * time.Second
+
 // spoolBinding is what a spooled renewal belongs to: one credential as it was stored, and the refresh token that was replaced. A credential
 // that was stored or renewed since has another, so that nothing older than the row is ever taken for newer.
 func spoolBinding(t store.Token, replaced secret.Secret) secret.Binding {
@@ -57,7 +60,7 @@ func (r *renewer) spool(ctx context.Context, u *unsaved) {
 	if u.spool == nil || r.Spool == nil || u.spooled.Load() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
 	t := u.renewal.Token
 	if err := r.Spool.SpoolRenewal(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
@@ -85,7 +88,7 @@ func (r *renewer) sealSpool(u *unsaved, replaced secret.Secret) error {
 
 // dropSpooled ends what Redis has once Postgres has it. What stays opens for nobody any more.
 func (r *renewer) dropSpooled(ctx context.Context, key string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
 	if err := r.Spool.DropRenewal(ctx, key); err != nil {
 		r.Logger.Debug("a renewed refresh token that Postgres has stays in Redis for a while", "error", err)
@@ -107,7 +110,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*access, error
 		return nil, err
 	}
 	renewal := store.Renewal{Token: mine.Token, No: mine.No, Access: &store.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
-	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.saveWithin)
+	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
 	if err := r.Ledger.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
 		return nil, err
@@ -121,7 +124,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*access, error
 func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token, cred oauth.Credential) (found *spooledRenewal, key string, err error) {
 	b := spoolBinding(t, cred.RefreshToken)
 	key = spoolKey(b)
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, spoolTimeout)
 	defer cancel()
 	sealed, err := spool.SpooledRenewal(ctx, key)
 	if err != nil {

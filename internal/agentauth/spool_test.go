@@ -1,19 +1,15 @@
-package delivery
+package agentauth
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -217,82 +213,4 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	if c, err := LatestCredential(t.Context(), nil, w.keys, w.token); err != nil || c.Grant != oauth.GrantClientCredentials {
 		t.Error(err)
 	}
-}
-
-// TestRefreshTokenOutlivesPostgres: real Postgres and Redis. Postgres goes silent while the authorization server replaces the refresh
-// token, and the worker dies with it; the next worker goes on with the one in Redis.
-func TestRefreshTokenOutlivesPostgres(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := guarded(t, oauthtest.Options{RotateRefresh: true})
-	away := &absent{TokenLedger: w.store}
-	first := w.authorizing(func(c *CredentialsConfig) { c.Spool, c.Ledger = w.queue, away })
-	id := w.guardedBy(s, loginFor(s, ""))
-	ctx := within(t, 60*time.Second)
-	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
-		if !s.ToAgent(r) && r.Method == http.MethodPost {
-			away.silent.Store(true)
-		}
-		return false
-	})
-	e := endpointAt(s.AgentURL)
-	first.executor.Credentials.renewer.saveWithin = 500 * time.Millisecond
-	must(first.executor.Credentials.Attach(ctx, w.agentOf(id), 0, e, true))
-	s.Answer(nil)
-	if n := w.spools(ctx); n != 1 {
-		t.Fatalf("Redis has %d renewals", n)
-	}
-	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // the first one is dead
-
-	w.serve(w.authorizing(func(c *CredentialsConfig) { c.Spool = w.queue }))
-	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
-		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
-	}
-	if n := w.spools(ctx); n != 0 {
-		t.Errorf("Redis still has %d renewals", n)
-	}
-	for range 2 {
-		s.Revoke()
-		if n := w.deliver(id); n != 1 {
-			t.Errorf("%d attempts", n)
-		}
-	}
-	for i, r := range s.TokenRequests() {
-		if r.Status != http.StatusOK {
-			t.Errorf("request %d was answered %d: a refresh token was used twice", i, r.Status)
-		}
-	}
-	// What the first one has is older than what is stored.
-	away.silent.Store(false)
-	s.Revoke()
-	_, refused := first.pool.Tools(ctx, *e, true)
-	if renewed, err := first.executor.Credentials.Renew(ctx, w.agentOf(id), e, refused); !renewed || err != nil {
-		t.Error(renewed, err)
-	}
-	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {
-		t.Errorf("it was answered %d", last.Status)
-	}
-	w.noCanary(first)
-}
-
-// spools counts the renewals that Redis has.
-func (w *world) spools(ctx context.Context) int {
-	w.t.Helper()
-	rdb := must(w.queue.Client(10 * time.Second))
-	defer func() { _ = rdb.Close() }()
-	return len(must(rdb.Keys(ctx, "herald:renewal:*").Result()))
-}
-
-// absent is a store that says nothing while it is silent: who saves waits until his time is over.
-type absent struct {
-	TokenLedger
-	silent atomic.Bool
-}
-
-func (a *absent) SaveRenewal(ctx context.Context, r store.Renewal, x store.Access, credential []byte) error {
-	if a.silent.Load() {
-		<-ctx.Done()
-		return fmt.Errorf("save: %w", ctx.Err())
-	}
-	return a.TokenLedger.SaveRenewal(ctx, r, x, credential)
 }

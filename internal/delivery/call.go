@@ -53,22 +53,22 @@ func (p *Executor) call(ctx context.Context, a *attempt) (string, error) {
 
 // send calls the tool.
 func (p *Executor) send(ctx context.Context, a *attempt, timeout time.Duration) (answer mcpcall.Answer, err error) {
-	err = p.renewing(ctx, a, func() (err error) {
-		answer, err = p.sendOnce(ctx, a, timeout)
+	err = p.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
+		answer, err = p.sendOnce(ctx, a, e, timeout)
 		return err
 	})
 	return answer, err
 }
 
 // sendOnce makes sure of the lease and calls the tool.
-func (p *Executor) sendOnce(ctx context.Context, a *attempt, timeout time.Duration) (mcpcall.Answer, error) {
+func (p *Executor) sendOnce(ctx context.Context, a *attempt, e mcpcall.Endpoint, timeout time.Duration) (mcpcall.Answer, error) {
 	if err := p.secureLease(ctx, a, timeout); err != nil {
 		return mcpcall.Answer{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := p.Now()
-	answer, err := p.Caller.Call(ctx, a.target, mcpcall.Request{Tool: a.tool.Name, Arguments: a.args, Meta: a.meta()})
+	answer, err := p.Caller.Call(ctx, e, mcpcall.Request{Tool: a.tool.Name, Arguments: a.args, Meta: a.meta()})
 	p.Metrics.call(a.job.Action.ToolName, err == nil && !answer.IsError, p.Now().Sub(began))
 	a.out.Called = a.out.Called || err == nil || retry.Reached(err)
 	return answer, err

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -81,7 +82,7 @@ func (r *recorder) got(text string) bool {
 // token stores one for an agent as `worker token set` does it.
 func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
 	w.t.Helper()
-	t := store.Token{Agent: w.agentOf(id), Origin: must(CredentialOrigin(rawURL)), Path: CredentialPath(rawURL), Scheme: scheme, Header: header}
+	t := store.Token{Agent: w.agentOf(id), Origin: must(agentauth.CredentialOrigin(rawURL)), Path: agentauth.CredentialPath(rawURL), Scheme: scheme, Header: header}
 	for _, f := range adapt {
 		f(&t)
 	}
@@ -108,13 +109,13 @@ func (w *world) sql(sql string, args ...any) {
 }
 
 // credentialed is a worker that knows stored tokens.
-func (w *world) credentialed(adapt ...func(*CredentialsConfig)) *worker {
+func (w *world) credentialed(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
-	cfg := CredentialsConfig{Ledger: w.store, Opener: w.keys}
+	cfg := agentauth.Config{Ledger: w.store, Opener: w.keys}
 	for _, f := range adapt {
 		f(&cfg)
 	}
-	return w.newWorker(func(c *Config) { c.Credentials = must(NewCredentials(cfg)) })
+	return w.newWorker(func(c *Config) { c.Authorizer = must(agentauth.New(cfg)) })
 }
 
 // heldFor waits for a delivery to be held for want of a credential, with a sentence that says this.
@@ -132,7 +133,7 @@ func TestStoredTokens(t *testing.T) {
 	w := newWorld(t)
 	o := newOperator(w)
 	k := w.newWorker(func(c *Config) {
-		c.Credentials = must(NewCredentials(CredentialsConfig{Ledger: w.store, Opener: w.keys}))
+		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
 		c.Servers = o.server
 	})
 	w.serve(k)
@@ -467,7 +468,7 @@ func TestTokensGoNowhereElse(t *testing.T) {
 func TestAgentTakesCallsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	k := w.credentialed(func(c *CredentialsConfig) { c.Patience = time.Nanosecond })
+	k := w.credentialed(func(c *agentauth.Config) { c.Patience = time.Nanosecond })
 	w.serve(k)
 	a := newRecorder(t, "X-Key", canary)
 	id := w.register(at(a.URL))
@@ -493,7 +494,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	keys := &rotating{}
 	keys.Store(w.keys)
-	k := w.credentialed(func(c *CredentialsConfig) { c.Opener, c.Age = keys, 20*time.Millisecond })
+	k := w.credentialed(func(c *agentauth.Config) { c.Opener, c.Age = keys, 20*time.Millisecond })
 	w.serve(k)
 	a := newRecorder(t, "Authorization", "Bearer "+canary)
 	agents := make([]*big.Int, 5)

@@ -4,8 +4,7 @@
 // step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
 // Dispatcher (tasks into Redis; package maintenance finds what Redis or a dead worker lost), Intake (jobs into the store), Results
 // (outcomes that Postgres could not take), Limits (what one origin gets; package ratelimit), Newcomers (what agents without a recent success get of the
-// slots), Credentials (which token goes to which origin) and in it the renewer (access tokens of OAuth credentials, had and renewed
-// once for all workers).
+// slots). Which credential goes to an agent is known to package agentauth.
 //
 // What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), chains, content, MCP.
 //
@@ -15,8 +14,5 @@
 //   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and a claim after an
 //     attempt that never ended looks there first: what is known must not be asked for again.
 //   - After Postgres was away nothing is taken from a worker until every living one could record what it knows.
-//   - A token goes to the origin that an operator stored it for, an OAuth credential to the issuer it is pinned to, and to nobody else. A
-//     renewed refresh token is stored before anything else is done, also when the delivery that needed it is stopped; what Postgres does not
-//     take waits in Redis (RenewalSpool), and no refresh token is used before Redis said that none follows on it.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
 package delivery

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -86,8 +87,8 @@ type Config struct {
 	Servers func(a store.Agent) (servers.Server, bool)
 	// MayRun tells whether an agent's job may name a command itself; nil: what the Caller takes.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
-	// Credentials are the tokens that operators stored; nil: none.
-	Credentials *Credentials
+	// Authorizer gives endpoints the credentials that operators stored; nil: there are none.
+	Authorizer *agentauth.Authorizer
 	// ToolAliases are names under which a tool is looked for beside its built-in ones (HERALD_TOOL_ALIASES).
 	ToolAliases map[string][]string
 
@@ -264,35 +265,30 @@ func (p *Executor) safely(ctx context.Context, a *attempt, s step) (detail strin
 
 // attempt is what one try learns on its way.
 type attempt struct {
-	claim   *store.Claim
-	began   time.Time // this process' monotonic clock, before the claim was asked for
-	lease   time.Duration
-	job     job.Job
-	server  servers.Server
-	target  mcpcall.Endpoint
-	file    job.File
-	tool    mcpcall.Tool
-	tools   []mcpcall.Tool // that the agent offers, when it was asked
-	args    map[string]any
-	sent    [sha256.Size]byte // of args as JSON
-	cleaned bool              // control characters were taken out of what the agent receives
-	own     bool              // the credentials are the job's own
-	renewed bool              // the access token was renewed because the agent refused it
-	narrow  bool              // the agent wants an access token with more scope, which could not be had or did not help
-	oauth   bool              // the agent wants OAuth, and no credential for that is stored
-	listed  bool              // the servers file has something to say about the agent: server
-	unbound bool              // nothing binds the agent to the endpoint that its registration, or the job, names
-	hurried bool              // the call ran out of less time than it would have had without the job's timeoutMs
-	bare    bool              // out has lost what Postgres would not take
-	kept    bool              // Redis has out, because Postgres did not take it at once
-	away    bool              // it failed because Postgres or Redis was away
-	stored  *store.Token      // whose token the target is sent; nil: none that is stored
-	// withheld is a token for the target's origin that is not for the target; nil: there is none.
-	withheld *store.Token
-	place    Permit    // at the origin
-	reserved int64     // bytes for args
-	slots    []slot    // among the newcomers
-	offered  time.Time // when the tools in out were listed
+	claim    *store.Claim
+	began    time.Time // this process' monotonic clock, before the claim was asked for
+	lease    time.Duration
+	job      job.Job
+	server   servers.Server
+	target   mcpcall.Endpoint
+	file     job.File
+	tool     mcpcall.Tool
+	tools    []mcpcall.Tool // that the agent offers, when it was asked
+	args     map[string]any
+	sent     [sha256.Size]byte        // of args as JSON
+	cleaned  bool                     // control characters were taken out of what the agent receives
+	own      bool                     // the credentials are the job's own
+	listed   bool                     // the servers file has something to say about the agent: server
+	unbound  bool                     // nothing binds the agent to the endpoint that its registration, or the job, names
+	hurried  bool                     // the call ran out of less time than it would have had without the job's timeoutMs
+	bare     bool                     // out has lost what Postgres would not take
+	kept     bool                     // Redis has out, because Postgres did not take it at once
+	away     bool                     // it failed because Postgres or Redis was away
+	auth     *agentauth.Authorization // the target with the credential that goes to it; nil: not authorized yet
+	place    Permit                   // at the origin
+	reserved int64                    // bytes for args
+	slots    []slot                   // among the newcomers
+	offered  time.Time                // when the tools in out were listed
 	out      store.Outcome
 }
 

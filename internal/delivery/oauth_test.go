@@ -1,11 +1,14 @@
 package delivery
 
 import (
+	"cmp"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -17,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -28,12 +32,12 @@ import (
 )
 
 // authorizing is a worker that gets access tokens.
-func (w *world) authorizing(adapt ...func(*CredentialsConfig)) *worker {
+func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
 	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
 	web := guard.Client(netguard.Limits{}, 0)
 	w.t.Cleanup(web.CloseIdleConnections)
-	return w.credentialed(append([]func(*CredentialsConfig){func(c *CredentialsConfig) {
+	return w.credentialed(append([]func(*agentauth.Config){func(c *agentauth.Config) {
 		c.OAuth, c.Sealer, c.Logger = must(oauth.New(oauth.Config{HTTP: web, Timeout: 5 * time.Second})), w.keys, w.logger()
 		c.RefusedPause = time.Millisecond
 	}}, adapt...)...)
@@ -413,9 +417,9 @@ func TestOAuth(t *testing.T) {
 		w.deliver(id)
 		w.sql(`UPDATE herald.agent_mcp_access SET ciphertext = substr(ciphertext, 1, 40) WHERE agent_id = $1::numeric`, id.String())
 		other := w.authorizing() // another worker, which knows only what is stored
-		note, err := other.executor.Credentials.Attach(t.Context(), w.agentOf(id), 0, endpointAt(s.AgentURL), true)
-		if err != nil || !strings.Contains(note, "access token") || len(s.TokenRequests()) != 2 {
-			t.Errorf("%q, %v, %d token requests", note, err, len(s.TokenRequests()))
+		a, err := other.executor.Authorizer.Authorize(t.Context(), w.probing(id), endpointAt(s.AgentURL))
+		if err != nil || !strings.Contains(a.Note(), "access token") || len(s.TokenRequests()) != 2 {
+			t.Errorf("%+v, %v, %d token requests", a, err, len(s.TokenRequests()))
 		}
 	})
 
@@ -425,23 +429,26 @@ func TestOAuth(t *testing.T) {
 		s := guarded(t, oauthtest.Options{})
 		id := w.guardedBy(s, clientFor(s))
 		k := w.authorizing()
-		c, e := k.executor.Credentials, endpointAt(s.AgentURL)
-		ctx := within(t, 20*time.Second)
-		must(c.Attach(ctx, w.agentOf(id), 0, e, true))
-		if renewed, err := c.Renew(ctx, w.agentOf(id), e, fmt.Errorf("something else")); renewed || err != nil {
-			t.Error(renewed, err)
+		z, ctx := k.executor.Authorizer, within(t, 20*time.Second)
+		a := must(z.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
+		elsewhere := errors.New("something else")
+		if err := z.WithTokenRefresh(ctx, a, func(context.Context, mcpcall.Endpoint) error { return elsewhere }); err != elsewhere || a.Refreshed() {
+			t.Error(a.Refreshed(), err)
 		}
 		s.Revoke()
-		_, refused := k.pool.Tools(ctx, *e, true)
-		if renewed, err := c.Renew(ctx, w.agentOf(id), e, refused); !renewed || err != nil {
-			t.Fatal(renewed, err, refused)
+		var refused error
+		err := z.WithTokenRefresh(ctx, a, func(ctx context.Context, e mcpcall.Endpoint) error {
+			_, err := k.pool.Tools(ctx, e, true)
+			refused = cmp.Or(refused, err)
+			return err
+		})
+		if err != nil || !a.Refreshed() || refused == nil {
+			t.Fatal(a.Refreshed(), err, refused)
 		}
-		if _, err := k.pool.Tools(ctx, *e, true); err != nil {
-			t.Error(err)
-		}
-		bare := endpointAt(s.AgentURL)
-		if renewed, err := c.Renew(ctx, w.agentOf(id), bare, refused); renewed || err != nil || len(s.TokenRequests()) != 2 {
-			t.Error("renewed though nothing was sent:", renewed, err)
+		bare := &agentauth.Authorization{Subject: w.probing(id), Endpoint: endpointAt(s.AgentURL)}
+		err = z.WithTokenRefresh(ctx, bare, func(context.Context, mcpcall.Endpoint) error { return refused })
+		if bare.Refreshed() || err != refused || len(s.TokenRequests()) != 2 {
+			t.Error("renewed though nothing was sent:", err)
 		}
 	})
 
@@ -474,7 +481,7 @@ func asked(s *oauthtest.Server) (n int) {
 func TestBadHours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.serve(w.authorizing(func(c *CredentialsConfig) { c.Patience = time.Nanosecond }))
+	w.serve(w.authorizing(func(c *agentauth.Config) { c.Patience = time.Nanosecond }))
 	s := guarded(t, oauthtest.Options{})
 	cred := clientFor(s)
 	id := w.guardedBy(s, cred)
@@ -701,8 +708,8 @@ func TestAuthorizationServerFaults(t *testing.T) {
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{})
 		id := w.guardedBy(s, clientFor(s))
-		c := must(NewCredentials(CredentialsConfig{Ledger: w.store, Opener: w.keys}))
-		if _, err := c.Attach(t.Context(), w.agentOf(id), 0, endpointAt(s.AgentURL), true); err == nil || !strings.Contains(err.Error(), "nobody here can get access tokens") {
+		c := must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
+		if _, err := c.Authorize(t.Context(), w.probing(id), endpointAt(s.AgentURL)); err == nil || !strings.Contains(err.Error(), "nobody here can get access tokens") {
 			t.Error(err)
 		}
 	})
@@ -720,7 +727,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	keys := &rotating{}
 	keys.Store(w.keys)
-	w.serve(w.authorizing(func(c *CredentialsConfig) { c.Opener, c.Sealer = keys, keys }))
+	w.serve(w.authorizing(func(c *agentauth.Config) { c.Opener, c.Sealer = keys, keys }))
 	var agents []*big.Int
 	var sites []*oauthtest.Server
 	for range 3 {
@@ -795,6 +802,11 @@ func TestTwoWorkersRenew(t *testing.T) {
 	}
 }
 
-func endpointAt(rawURL string) *mcpcall.Endpoint {
-	return &mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: rawURL}
+// probing is whoever looks at an agent once, by hand.
+func (w *world) probing(id *big.Int) agentauth.Subject {
+	return agentauth.Subject{Agent: w.agentOf(id), Insist: true}
+}
+
+func endpointAt(rawURL string) mcpcall.Endpoint {
+	return mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: rawURL}
 }

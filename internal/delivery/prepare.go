@@ -126,10 +126,10 @@ func (p *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.To
 
 // list asks what the agent offers.
 func (p *Executor) list(ctx context.Context, a *attempt, fresh bool) (tools mcpcall.ToolSet, err error) {
-	err = p.renewing(ctx, a, func() (err error) {
+	err = p.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
 		ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
 		defer cancel()
-		tools, err = p.Caller.Tools(ctx, a.target, fresh)
+		tools, err = p.Caller.Tools(ctx, e, fresh)
 		return err
 	})
 	return tools, err

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -69,8 +69,20 @@ func (p *Executor) write(ctx context.Context, a *attempt, v retry.Verdict, commi
 	if a.claim.Replay && a.out.Status == store.Delivered {
 		p.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}
-	p.unlock(ctx, a)
+	p.observeSuccess(ctx, a)
 	return Result{Status: a.out.Status, Reason: v.Reason, Text: v.Text, Next: a.nextStep(v), Delay: a.out.Delay}, nil
+}
+
+// observeSuccess hands out what was held for want of a credential, when the agent has taken a call.
+func (p *Executor) observeSuccess(ctx context.Context, a *attempt) {
+	if a.out.Status != store.Delivered && a.out.Reason != string(retry.ToolError) {
+		return
+	}
+	auth := a.auth
+	if auth == nil { // a spooled outcome was recorded
+		auth = &agentauth.Authorization{Subject: a.subject()}
+	}
+	p.Dispatcher.Dispatch(ctx, p.Authorizer.ObserveSuccess(ctx, auth))
 }
 
 // nextStep is what a person does about an attempt that did not deliver.
@@ -92,17 +104,7 @@ func (p *Executor) settle(a *attempt, failure error) retry.Verdict {
 	}
 	v := retry.Classify(failure)
 	a.away = a.away || store.Away(failure)
-	var call *mcpcall.CallError
-	refused := v.Reason == retry.AuthRequired && errors.As(failure, &call)
-	a.oauth = refused && a.wantsOAuth(call)
-	p.Credentials.refuse(a, v, failure)
-	if refused && (a.target.Listed || a.oauth || a.withheld != nil) {
-		v.Text += ": " + a.remedy()
-	}
-	if v.Reason == retry.AuthRequired && a.own {
-		// No stored credential could mend what the job brought itself.
-		v.Reason, v.Ending, v.Free, v.AgentFault = retry.AuthFailed, retry.Reject, false, false
-	}
+	v = p.Authorizer.ObserveFailure(a.auth, failure, v)
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = retry.HeldUnknown, retry.Hold, false

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
@@ -37,35 +38,19 @@ func (p *Executor) resolve(ctx context.Context, a *attempt) (detail string, err 
 	return detail + note, err
 }
 
-// remedy tells what an operator does about an agent that refuses its credentials.
-func (a *attempt) remedy() string {
-	const token = "`worker token set` stores a credential for it and releases what is held"
-	switch ep, _ := a.server.Endpoint(); {
-	case a.target.Listed && len(ep.Headers) > 0: // they win over a stored token
-		return "mend its auth or headers in the servers file, which releases what is held"
-	case a.withheld != nil:
-		return a.withheldWords()
-	case a.oauth:
-		agent := a.claim.Agent()
-		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`", agent.ChainID, agent.ID)
-	case !a.target.Listed:
-		return token
+// authorize gives the endpoint the credential that is stored for it.
+func (p *Executor) authorize(ctx context.Context, a *attempt) (note string, err error) {
+	a.auth, err = p.Authorizer.Authorize(ctx, a.subject(), a.target)
+	if err != nil {
+		return "", err
 	}
-	return "give it auth or headers in the servers file, or " + token
+	return a.auth.Note(), nil
 }
 
-// withheldWords tell why a token that is stored for the endpoint's origin was not sent.
-func (a *attempt) withheldWords() string {
-	t := *a.withheld
-	where := excerpt(t.URL(), 300)
-	if t.Path == "" {
-		where = "the registered endpoint at " + where
-	}
-	if !a.job.Action.ResolveEndpoint {
-		where += ", and an endpoint that a job names is sent it only if it is exactly that"
-	}
-	t.Path = CredentialPath(a.target.URL)
-	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here in its place, %s", where, howToStore(t))
+// subject is what authorization needs to know of the delivery.
+func (a *attempt) subject() agentauth.Subject {
+	return agentauth.Subject{Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.job.Action.ResolveEndpoint,
+		OwnHeaders: a.own, Insist: a.claim.Replay}
 }
 
 // registered takes the endpoint of the agent's registration.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/job"
@@ -281,7 +282,7 @@ func TestRefusedIsTheFilesAffair(t *testing.T) {
 	o := newOperator(w)
 	k := w.newWorker(func(c *Config) {
 		c.Servers = o.server
-		c.Credentials = must(NewCredentials(CredentialsConfig{Ledger: w.store, Opener: w.keys}))
+		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
 	})
 	w.serve(k)
 	a := newAgent(t, wantsKey("right"))

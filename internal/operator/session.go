@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -38,8 +38,8 @@ type Store interface {
 // Session is a Store with what has to be closed after it.
 type Session struct {
 	Store
-	Spool      delivery.RenewalSpool // where refresh tokens wait that Postgres could not take; nil: no Redis is at hand
-	Dispatcher Dispatcher            // nil: what is dispatched waits for the worker's reconciler
+	Spool      agentauth.RenewalSpool // where refresh tokens wait that Postgres could not take; nil: no Redis is at hand
+	Dispatcher Dispatcher             // nil: what is dispatched waits for the worker's reconciler
 	Close      func()
 }
 

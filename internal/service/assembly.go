@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
@@ -34,7 +35,7 @@ type assembly struct {
 	content *Content
 	pool    *mcpcall.Pool
 	listed  *listed
-	tokens  *delivery.Credentials
+	tokens  *agentauth.Authorizer
 	runner  *delivery.Runner
 	intake  *delivery.Intake
 	backend *Backend
@@ -106,12 +107,12 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if err != nil {
 		return err
 	}
-	parts.Credentials, err = delivery.NewCredentials(delivery.CredentialsConfig{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Spool: a.queue,
+	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Spool: a.queue,
 		Logger: o.Logger})
 	if err != nil {
 		return err
 	}
-	a.tokens = parts.Credentials
+	a.tokens = parts.Authorizer
 	executor, err := delivery.New(parts)
 	if err != nil {
 		return err

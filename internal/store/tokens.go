@@ -26,8 +26,8 @@ const (
 // Token is a credential that an operator stored: his consent that it is sent to that origin and path, and nowhere else.
 type Token struct {
 	Agent
-	Origin     string // scheme://host[:port], as delivery.CredentialOrigin spells it
-	Path       string // it goes there and below, as delivery.CredentialPath spells it; empty: the first URL that is registered decides (PinTokenPath)
+	Origin     string // scheme://host[:port], as agentauth.CredentialOrigin spells it
+	Path       string // it goes there and below, as agentauth.CredentialPath spells it; empty: the first URL that is registered decides (PinTokenPath)
 	Scheme     string
 	Header     string // canonical; Authorization means that Bearer stands before the token
 	Issuer     string // of an OAuth credential: the only authorization server that it is for, as that one spells itself; else empty

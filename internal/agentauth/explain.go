@@ -1,0 +1,121 @@
+package agentauth
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// holdMoved holds deliveries to an agent whose registration leads somewhere else than its token may go.
+func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
+	origin, err := CredentialOrigin(rawURL)
+	if err != nil {
+		return nil // the guard says why it is not called
+	}
+	const most = 3
+	var before []string
+	for _, t := range tokens[:min(len(tokens), most)] {
+		before = append(before, excerpt(t.URL(), 300))
+	}
+	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
+	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
+		"its doing, then %s", excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
+}
+
+// howToStore is the command that stores a token anew.
+func howToStore(t store.Token) string {
+	switch t.Scheme {
+	case store.SchemeAuthorizationCode:
+		return fmt.Sprintf("`worker token login %d:%s`", t.ChainID, t.ID)
+	case store.SchemeClientCredentials:
+		return fmt.Sprintf("`worker token set %d:%s%s --client-id …`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
+	}
+	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
+}
+
+// explain says what became of a renewal and what to do about it. What only an operator can mend holds the delivery, whatever else the
+// error is called elsewhere; an authorization server that gives no usable answer now is asked again.
+func explain(t store.Token, err error) error {
+	var other *oauth.IssuerError
+	var no *oauth.RefusedError
+	var document *oauth.MetadataError
+	var away *oauth.UnavailableError
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	hold := func(format string, args ...any) error {
+		text := fmt.Sprintf("no access token for %s: ", t.Origin) + fmt.Sprintf(format, args...)
+		return &renewalError{text: text, cause: retry.Fail(retry.AuthRequired, text)}
+	}
+	switch issuer := excerpt(t.Issuer, 300); {
+	case errors.As(err, &other):
+		return hold("its authorization server is %s now, and the credential is for %s, which is not told to anybody else. Look whether that is the agent's doing, then %s",
+			named(other), issuer, howToStore(t))
+	case errors.As(err, &blocked), errors.As(err, &refused):
+		return hold("%s is not asked: %v; or store a credential for another one, %s", issuer, err, howToStore(t))
+	case errors.As(err, &no):
+		return hold("%s refuses: %s. %s", issuer, wordsOf(no), advice(t, no.Code))
+	case errors.As(err, &document):
+		return hold("%v. It is read again in a while; if the agent has another authorization server now, store a credential for that, %s", document, howToStore(t))
+	case errors.As(err, &away):
+		return &renewalError{text: fmt.Sprintf("no access token for %s from %s: %v", t.Origin, issuer, away), cause: away}
+	}
+	return err
+}
+
+// named are the issuers that an agent names, or that there is none.
+func named(e *oauth.IssuerError) string {
+	var names []string
+	for _, n := range e.Named {
+		names = append(names, excerpt(n, 300))
+	}
+	return cmp.Or(strings.Join(names, " or "), "not told")
+}
+
+// wordsOf is what an authorization server said.
+func wordsOf(e *oauth.RefusedError) string {
+	text := cmp.Or(excerpt(e.Code, 64), "no code")
+	if e.Description != "" {
+		text += fmt.Sprintf(" (%q)", excerpt(e.Description, 300))
+	}
+	if e.Status != 0 {
+		text += fmt.Sprintf(", HTTP %d", e.Status)
+	}
+	return text
+}
+
+// advice is what to do about an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
+func advice(t store.Token, code string) string {
+	again := howToStore(t)
+	switch code {
+	case "invalid_client":
+		return "It does not know the client, or not by this secret or key: store the right one, " + again
+	case "invalid_grant":
+		return "What the login gave has expired, was revoked or was used elsewhere: log in again, " + again
+	case "unauthorized_client", "unsupported_grant_type":
+		return "It gives this client no tokens in this way: have whoever runs it allow that, then " + again
+	case "invalid_scope":
+		return "It does not give the scope that is asked for: name another with --scope, " + again
+	case "invalid_target":
+		return "It knows no such resource: name the right one with --resource, " + again
+	case "access_denied":
+		return "It denies the client access to this agent: have whoever runs it allow that, then " + again
+	case "unsupported_token_type":
+		return "Its tokens are of a type that Herald cannot send, which is Bearer: ask the agent's author for another way, then " + again
+	}
+	return "It will not say otherwise if it is asked the same again: see with whoever runs it what is wrong, then " + again
+}
+
+// excerpt is the beginning of a stranger's words on one line.
+func excerpt(s string, limit int) string {
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
+	}
+	return s
+}

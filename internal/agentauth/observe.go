@@ -1,0 +1,150 @@
+package agentauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// ObserveFailure remembers an agent that refused its credential, so that it is not asked with every delivery, and completes the verdict
+// on the failure: what an operator does about it, and that no stored credential could mend what a job brought itself. a is nil when the
+// attempt failed before it was authorized.
+func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Verdict) retry.Verdict {
+	if a == nil || v.Reason != retry.AuthRequired {
+		return v
+	}
+	var call *mcpcall.CallError
+	if errors.As(failure, &call) {
+		says := oauth.ParseChallenge(call.Challenge)
+		// It says where its OAuth metadata is (RFC 9728 §5.1), and no OAuth credential is stored that could be at fault.
+		a.wantsOAuth = says.Bearer && says.Metadata != "" && !a.Subject.OwnHeaders && (a.token == nil || !a.token.OAuth())
+	}
+	if z != nil && !a.Subject.OwnHeaders {
+		z.rememberRefusal(a, failure, v)
+	}
+	if call != nil && (a.Endpoint.Listed || a.wantsOAuth || a.withheld != nil) {
+		v.Text += ": " + a.remedy()
+	}
+	if a.Subject.OwnHeaders {
+		v.Reason, v.Ending, v.Free, v.AgentFault = retry.AuthFailed, retry.Reject, false, false
+	}
+	return v
+}
+
+// rememberRefusal notes what the agent did not take. A call that is forbidden may be so for its content: its client must not hold up the
+// others.
+func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Verdict) {
+	if v.Reason != retry.AuthRequired {
+		return
+	}
+	agent := a.Subject.Agent
+	if k, ok := z.known.Get(agent); ok {
+		k.held.Store(true)
+	}
+	r := refusal{epoch: a.Subject.Epoch, url: a.Endpoint.URL, at: z.Now()}
+	var call *mcpcall.CallError
+	var renewal *renewalError
+	switch {
+	case a.wantsScope,
+		errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
+		r.credential, r.wantsOAuth = credentialOf(a.Endpoint), a.wantsOAuth
+		z.refused.Add(agent, r)
+	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
+		// The agent has refused nothing, since there was nothing to send it. Once there is, held deliveries are released.
+		z.refused.Add(agent, r)
+	}
+}
+
+// ObserveSuccess releases what is held of an agent for want of a credential, once it has taken a call without the job's own: at the
+// endpoint where everybody calls it, or where it refused one. After a refusal of the credential it does so each time, else once under each
+// epoch. It returns the tasks that the caller puts into Redis.
+func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []store.Task {
+	if z == nil || a.Subject.OwnHeaders {
+		return nil
+	}
+	agent, epoch := a.Subject.Agent, a.Subject.Epoch
+	if a.token != nil && a.token.OAuth() {
+		z.renewer.acceptFresh(audience{agent, a.token.Origin})
+	}
+	if r, ok := z.refused.Get(agent); a.Subject.NamedByJob && (!ok || r.url != a.Endpoint.URL) {
+		return nil
+	}
+	refused := z.refused.Remove(agent)
+	if last, ok := z.released.Get(agent); ok && last >= epoch && !refused {
+		return nil
+	}
+	k, ok := z.known.Get(agent)
+	if !ok || !k.held.Swap(false) {
+		return nil
+	}
+	z.released.Add(agent, epoch)
+	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, string(retry.AuthRequired))
+	switch {
+	case err != nil:
+		k.held.Store(true) // with the next one
+		z.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again",
+			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
+	case n > 0:
+		z.Logger.Info("deliveries that were held for want of a credential are released: the agent takes calls again",
+			"agent", agent.ID, "released", n)
+	}
+	return tasks
+}
+
+// remedy tells what an operator does about an agent that refuses its credential.
+func (a *Authorization) remedy() string {
+	const token = "`worker token set` stores a credential for it and releases what is held"
+	switch agent := a.Subject.Agent; {
+	case a.configured: // those headers win over a stored token
+		return "mend its auth or headers in the servers file, which releases what is held"
+	case a.withheld != nil:
+		return a.describeWithheld()
+	case a.wantsOAuth:
+		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`",
+			agent.ChainID, agent.ID)
+	case !a.Endpoint.Listed:
+		return token
+	}
+	return "give it auth or headers in the servers file, or " + token
+}
+
+// describeWithheld tells why a token that is stored for the endpoint's origin was not sent.
+func (a *Authorization) describeWithheld() string {
+	t := *a.withheld
+	where := excerpt(t.URL(), 300)
+	if t.Path == "" {
+		where = "the registered endpoint at " + where
+	}
+	if a.Subject.NamedByJob {
+		where += ", and an endpoint that a job names is sent it only if it is exactly that"
+	}
+	t.Path = CredentialPath(a.Endpoint.URL)
+	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here in its place, %s",
+		where, howToStore(t))
+}
+
+// credentialOf tells apart what an endpoint is sent, without keeping it.
+func credentialOf(e mcpcall.Endpoint) [sha256.Size]byte {
+	h := sha256.New()
+	add := func(s string) {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))
+		h.Write([]byte(s))
+	}
+	add(e.URL)
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		add(name)
+		add(e.Headers[name].Reveal())
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}

@@ -1,0 +1,92 @@
+package agentauth
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// openToken is the header value of a token that is sent as it is stored.
+func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
+	plain, err := z.Opener.Open(t.Ciphertext, t.Binding())
+	if err != nil {
+		return value, fmt.Errorf("the token stored for %s: %w", t.Origin, err)
+	}
+	text := string(plain)
+	switch t.Scheme {
+	case store.SchemeBearer, store.SchemeHeader:
+	case store.SchemeFile:
+		if text, err = ReadTokenFile(text); err != nil {
+			return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
+		}
+	default:
+		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s is of scheme %q, which this version cannot send", t.Origin, excerpt(t.Scheme, 40)))
+	}
+	if err := CheckToken(text); err != nil {
+		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s cannot be sent: it %v", t.Origin, err))
+	}
+	if t.Header == "Authorization" {
+		text = "Bearer " + text
+	}
+	return secret.New(text), nil
+}
+
+// MaxToken bounds a token, in bytes.
+const MaxToken = 16 << 10
+
+// CheckToken tells what keeps a text from being sent as a token; the error holds nothing of it and continues "it …".
+func CheckToken(text string) error {
+	switch {
+	case text == "":
+		return errors.New("is empty")
+	case len(text) > MaxToken:
+		return fmt.Errorf("is longer than %d bytes", MaxToken)
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f }):
+		return errors.New("holds what is no printable ASCII, or is more than one line")
+	case strings.TrimSpace(text) != text:
+		return errors.New("begins or ends with a space")
+	case len(text) > 7 && strings.EqualFold(text[:7], "bearer "):
+		return errors.New("begins with the word Bearer, which is not part of it")
+	}
+	return nil
+}
+
+// ReadTokenFile reads the token of a file: one line. The error does not name the path, and continues "the file …".
+func ReadTokenFile(path string) (string, error) {
+	st, err := os.Stat(path) // before it is opened: to open a FIFO waits for a writer
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	if !st.Mode().IsRegular() {
+		return "", errors.New("is no regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(f, MaxToken+3))
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	if err := CheckToken(text); err != nil {
+		return "", fmt.Errorf("holds no token: it %w", err)
+	}
+	return text, nil
+}
+
+func withoutPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

@@ -1,0 +1,97 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// TestRefreshTokenOutlivesPostgres: real Postgres and Redis. Postgres goes silent while the authorization server replaces the refresh
+// token, and the worker dies with it; the next worker goes on with the one in Redis.
+func TestRefreshTokenOutlivesPostgres(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := guarded(t, oauthtest.Options{RotateRefresh: true})
+	away := &absent{TokenLedger: w.store}
+	first := w.authorizing(func(c *agentauth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 500*time.Millisecond })
+	id := w.guardedBy(s, loginFor(s, ""))
+	ctx := within(t, 60*time.Second)
+	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !s.ToAgent(r) && r.Method == http.MethodPost {
+			away.silent.Store(true)
+		}
+		return false
+	})
+	auth := must(first.executor.Authorizer.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
+	s.Answer(nil)
+	if n := w.spools(ctx); n != 1 {
+		t.Fatalf("Redis has %d renewals", n)
+	}
+	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // the first one is dead
+
+	w.serve(w.authorizing(func(c *agentauth.Config) { c.Spool = w.queue }))
+	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
+		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
+	}
+	if n := w.spools(ctx); n != 0 {
+		t.Errorf("Redis still has %d renewals", n)
+	}
+	for range 2 {
+		s.Revoke()
+		if n := w.deliver(id); n != 1 {
+			t.Errorf("%d attempts", n)
+		}
+	}
+	for i, r := range s.TokenRequests() {
+		if r.Status != http.StatusOK {
+			t.Errorf("request %d was answered %d: a refresh token was used twice", i, r.Status)
+		}
+	}
+	// What the first one has is older than what is stored.
+	away.silent.Store(false)
+	s.Revoke()
+	err := first.executor.Authorizer.WithTokenRefresh(ctx, auth, func(ctx context.Context, e mcpcall.Endpoint) error {
+		if auth.Refreshed() {
+			return nil // what it would be sent now was revoked too
+		}
+		_, err := first.pool.Tools(ctx, e, true)
+		return err
+	})
+	if err != nil || !auth.Refreshed() {
+		t.Error(auth.Refreshed(), err)
+	}
+	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {
+		t.Errorf("it was answered %d", last.Status)
+	}
+	w.noCanary(first)
+}
+
+// spools counts the renewals that Redis has.
+func (w *world) spools(ctx context.Context) int {
+	w.t.Helper()
+	rdb := must(w.queue.Client(10 * time.Second))
+	defer func() { _ = rdb.Close() }()
+	return len(must(rdb.Keys(ctx, "herald:renewal:*").Result()))
+}
+
+// absent is a store that says nothing while it is silent: who saves waits until his time is over.
+type absent struct {
+	agentauth.TokenLedger
+	silent atomic.Bool
+}
+
+func (a *absent) SaveRenewal(ctx context.Context, r store.Renewal, x store.Access, credential []byte) error {
+	if a.silent.Load() {
+		<-ctx.Done()
+		return fmt.Errorf("save: %w", ctx.Err())
+	}
+	return a.TokenLedger.SaveRenewal(ctx, r, x, credential)
+}
