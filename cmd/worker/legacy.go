@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
@@ -200,3 +203,118 @@ func drivesTerminal(r rune) bool             { return text.DrivesTerminal(r) }
 func when(t *time.Time) string               { return formatTime(t) }
 func serverWords(raw json.RawMessage) string { return describeServer(raw) }
 func toolWords(raw json.RawMessage) string   { return describeTools(raw) }
+
+// Ends of commands that look at an agent; what was found is printed by then.
+var (
+	errNotNow        = errors.New("could not be fetched (see above): try again later")
+	errNotBefore     = errors.New("could not be fetched, and will not be before what is said above is mended")
+	errUnregistered  = errors.New("not found: the registry has no such agent (see above)")
+	errUndeliverable = errors.New("--check: a delivery would not be delivered (see above)")
+	errUnusable      = errors.New("--check: the document cannot be used (see above)")
+)
+
+type resolveStep struct {
+	What   string  `json:"step"`
+	Source string  `json:"source"`
+	Found  string  `json:"found"`
+	TookMs float64 `json:"tookMs"`
+}
+
+// resolvedEndpoint is an endpoint without what may be secret in it.
+type resolvedEndpoint struct {
+	Transport    string `json:"transport"`
+	Address      string `json:"address"` // a URL without query, or stdio:COMMAND without arguments
+	ProtocolHint string `json:"protocolHint,omitempty"`
+	From         string `json:"from"` // where in the document
+	Binding      string `json:"binding,omitempty"`
+}
+
+// endOf is how a command ends that found this verdict.
+func endOf(v retry.Verdict) error {
+	switch {
+	case v.Ending == retry.Wait:
+		return errNotNow
+	case v.Reason == retry.AgentNotFound:
+		return errUnregistered
+	}
+	return nil
+}
+
+func stepsOf(t resolver.Target) []resolveStep {
+	steps := []resolveStep{}
+	for _, s := range t.Steps {
+		steps = append(steps, resolveStep{What: s.What, Source: s.Source, Found: s.Detail, TookMs: milliseconds(s.Took)})
+	}
+	return steps
+}
+
+func endpointOf(t resolver.Target) *resolvedEndpoint {
+	e := &resolvedEndpoint{Transport: t.Transport, Address: withoutQuery(t.URL), ProtocolHint: t.ProtocolHint, From: t.From, Binding: t.Binding}
+	if t.URL == "" {
+		e.Address = "stdio:" + t.Command
+	}
+	return e
+}
+
+func protocolWords(hint string) string {
+	if hint == "" {
+		return "with no protocol revision named"
+	}
+	return "with protocol revision " + hint + " tried first"
+}
+
+// bindingWords tell what binds an agent to its endpoint.
+func bindingWords(binding string) string {
+	switch binding {
+	case resolver.BoundByOrigin:
+		return "bound: the endpoint's own origin serves the registration document"
+	case resolver.BoundByDomain:
+		return "bound: the endpoint's domain names this agent"
+	case resolver.Unbound:
+		return "not bound: nothing on the endpoint's side names this agent; all such agents of an origin share small limits of their own"
+	case resolver.BindingUnknown:
+		return "not known to be bound: the endpoint's domain could not be asked just now"
+	}
+	return "nobody was asked whether it is bound"
+}
+
+// statusOf is what a delivery with this verdict becomes.
+func statusOf(v retry.Verdict) store.Status {
+	switch v.Ending {
+	case retry.Skip:
+		return store.Skipped
+	case retry.Reject:
+		return store.Rejected
+	case retry.Hold:
+		return store.Held
+	}
+	return store.Waiting
+}
+
+func endingWords(v retry.Verdict) string {
+	switch v.Ending {
+	case retry.Skip:
+		return "is skipped"
+	case retry.Reject:
+		return "is rejected"
+	case retry.Hold:
+		return "is held"
+	}
+	return "waits and is tried again"
+}
+
+// withoutQuery is a URL as anybody may see it: without query, fragment and user information, and otherwise as it is written.
+func withoutQuery(s string) string {
+	if u, err := url.Parse(s); err == nil && u.User != nil {
+		u.User = nil
+		s = u.String()
+	}
+	if i := strings.IndexAny(s, "?#"); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func tookWords(ms float64) string { return fmt.Sprintf("%.1f ms", ms) }

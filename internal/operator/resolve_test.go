@@ -1,0 +1,42 @@
+package operator
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentherald/herald/internal/servers"
+)
+
+// agent resolve --check goes by the servers file where that says how the agent is called, as deliveries do.
+func TestCheckGoesByTheServersFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "servers.json")
+	content := `{"servers": {"8453:1": {"url": "https://a.example"}, "8453:2": {"url": "https://a.example", "enabled": false}, "8453:3": {"onUnknown": "hold"}}}`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := servers.Load(path, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		agent    string // "": not in the file
+		resolved bool
+		want     error
+	}{
+		{"1", false, nil}, {"1", true, nil}, {"2", true, ErrUndeliverable}, {"3", false, ErrUndeliverable}, {"3", true, nil},
+		{"", false, ErrUndeliverable}, {"", true, nil},
+	} {
+		var listed *servers.Server
+		if s, ok := file.Lookup(8453, c.agent); ok {
+			listed = &s
+		}
+		if err := (Resolution{Resolved: c.resolved, listed: listed}).End(true); err != c.want {
+			t.Errorf("agent %q, resolved %v: %v, want %v", c.agent, c.resolved, err, c.want)
+		}
+	}
+	if err := (Resolution{again: ErrNotNow}).End(true); err != ErrNotNow {
+		t.Error(err)
+	}
+}
