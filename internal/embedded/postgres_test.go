@@ -85,9 +85,6 @@ func TestPostgresKeepsData(t *testing.T) {
 	if info, err := os.Stat(p.sockets); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("socket folder: %v %v", info, err)
 	}
-	if strings.Contains(p.Describe(), "://") || !strings.Contains(p.Describe(), dir) {
-		t.Errorf("Describe: %s", p.Describe())
-	}
 	pool, err := pgxpool.New(t.Context(), p.URL())
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,8 +20,8 @@ const (
 	RedisAuto RedisMode = "auto"
 	// RedisServer is a server found on the machine, else an error.
 	RedisServer RedisMode = "redis"
-	// RedisMini is miniredis in this process: about 3,000 tasks a second on one core, and about 100 bytes of memory kept
-	// for every task ever run.
+	// RedisMini is miniredis in this process: about 3,000 tasks a second on one core, about 100 bytes of memory kept for every
+	// task ever run, and nothing kept over a restart.
 	RedisMini RedisMode = "mini"
 )
 
@@ -34,9 +33,6 @@ type RedisConfig struct {
 	Ephemeral bool
 	// Mode defaults to RedisAuto.
 	Mode RedisMode
-	// SnapshotEvery is how often miniredis is written to disk; a crash loses what came later. Default 5 s; a snapshot that
-	// takes long makes the pauses longer, so that at most a twentieth of the time goes into it.
-	SnapshotEvery time.Duration
 	// CacheDir holds fetched binaries. Default DefaultCacheDir().
 	CacheDir string
 	// Logger gets one line per step. Default: nothing is logged.
@@ -45,10 +41,8 @@ type RedisConfig struct {
 
 // Redis is a running Redis that belongs to this process and ends with it.
 type Redis struct {
-	engine    engine
-	ephemeral *ephemeral
-	lock      *Lock
-	logger    *slog.Logger
+	engine engine
+	logger *slog.Logger
 
 	stop    sync.Once
 	stopErr error
@@ -57,84 +51,58 @@ type Redis struct {
 // engine is what serves: a child process or miniredis.
 type engine interface {
 	url() string
-	describe() string
 	done() <-chan struct{}
 	close(ctx context.Context) error
 }
 
 // StartRedis starts a Redis and returns when it answers. With RedisAuto a server that is found but does not start is
 // replaced by miniredis, with a warning: losing the queue costs time, not work (DESIGN §1).
-func StartRedis(ctx context.Context, cfg RedisConfig) (_ *Redis, err error) {
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+func StartRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	engine, err := startEngine(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("embedded Redis: %w", err)
+	}
+	return &Redis{engine: engine, logger: cfg.Logger}, nil
+}
+
+func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
+	switch {
+	case cfg.Ephemeral && cfg.Dir != "":
+		return nil, errors.New("Dir and Ephemeral exclude each other")
+	case !cfg.Ephemeral && cfg.Dir == "":
+		return nil, errors.New("a data folder is needed (HERALD_DATA)")
 	}
 	switch cfg.Mode {
-	case "":
-		cfg.Mode = RedisAuto
-	case RedisAuto, RedisServer, RedisMini:
+	case RedisServer:
+		return startRedisServer(ctx, cfg)
+	case RedisMini:
+		cfg.Logger.Info("redis: using miniredis in this process")
+		return startMini(cfg.Logger)
+	case "", RedisAuto:
 	default:
-		return nil, fmt.Errorf("embedded Redis: unknown mode %q: auto, redis or mini", cfg.Mode)
+		return nil, fmt.Errorf("unknown mode %q: use auto, redis or mini", cfg.Mode)
 	}
-	if cfg.SnapshotEvery < 0 {
-		return nil, errors.New("embedded Redis: SnapshotEvery is negative")
-	}
-	r := &Redis{logger: log}
-	dir := cfg.Dir
+	server, err := startRedisServer(ctx, cfg)
+	var inUse *InUseError
 	switch {
-	case cfg.Ephemeral && dir != "":
-		return nil, errors.New("embedded Redis: Dir and Ephemeral exclude each other")
-	case cfg.Ephemeral:
-		if r.ephemeral, err = newEphemeral(ctx, "", log); err != nil {
-			return nil, fmt.Errorf("embedded Redis: %w", err)
-		}
-		dir = r.ephemeral.dir
-	case dir == "":
-		return nil, errors.New("embedded Redis: a data folder is needed (HERALD_DATA)")
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("embedded Redis: %w", errors.Join(err, r.release()))
-		}
-	}()
-	if dir, err = filepath.Abs(dir); err != nil {
+	case err == nil:
+		return server, nil
+	case ctx.Err() != nil || errors.As(err, &inUse):
 		return nil, err
+	case errors.Is(err, ErrNoRedis):
+		cfg.Logger.Info("redis: using miniredis in this process", "why", err.Error())
+	default:
+		cfg.Logger.Warn("redis: using miniredis in this process, because the server that was found does not start", "err", err)
 	}
-	base := filepath.Join(dir, "redis")
-	if err := ensureDir(base); err != nil {
-		return nil, err
-	}
-	if r.lock, err = lockPart(ctx, base); err != nil {
-		return nil, err
-	}
-	if cfg.Mode != RedisMini {
-		r.engine, err = startRedisServer(ctx, cfg, base, log)
-		switch {
-		case err == nil:
-			return r, nil
-		case cfg.Mode == RedisServer || ctx.Err() != nil:
-			return nil, err
-		case errors.Is(err, ErrNoRedis):
-			log.Info("redis: using miniredis in this process", "why", err.Error())
-		default:
-			log.Warn("redis: using miniredis in this process, because the server that was found does not start", "err", err)
-		}
-	} else {
-		log.Info("redis: using miniredis in this process")
-	}
-	r.engine, err = startMini(ctx, cfg, base, log)
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return startMini(cfg.Logger)
 }
 
 // URL is a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis, whose
 // password is made anew at each start and keeps the machine's other users out.
 func (r *Redis) URL() string { return r.engine.url() }
-
-// Describe says for people what runs and where its data is. It holds no password.
-func (r *Redis) Describe() string { return r.engine.describe() }
 
 // Done is closed when the server has ended, whether asked to or not.
 func (r *Redis) Done() <-chan struct{} { return r.engine.done() }
@@ -144,14 +112,10 @@ func (r *Redis) Done() <-chan struct{} { return r.engine.done() }
 func (r *Redis) Stop(ctx context.Context) error {
 	r.stop.Do(func() {
 		began := time.Now()
-		r.stopErr = errors.Join(r.engine.close(ctx), r.release())
+		r.stopErr = r.engine.close(ctx)
 		r.logger.Info("redis: stopped", "took", time.Since(began).Round(time.Millisecond))
 	})
 	return r.stopErr
-}
-
-func (r *Redis) release() error {
-	return errors.Join(r.lock.Release(), r.ephemeral.remove())
 }
 
 // redisAccount is the user for a redis-server: the owner of existing data, else the one that Postgres would run as.

@@ -19,22 +19,47 @@ import (
 
 // redisServer is a redis-server or valkey-server as a child process on a unix socket.
 type redisServer struct {
-	child    *child
-	binary   redisBinary
-	acct     account
-	data     string
-	sockets  string
-	tempSock bool
-	keeps    bool // has an append-only file worth flushing
+	child     *child
+	binary    redisBinary
+	acct      account
+	data      string
+	sockets   string
+	tempSock  bool
+	ephemeral *ephemeral // nil: there is an append-only file worth flushing
+	lock      *Lock
 }
 
 const redisSocket = "redis.sock"
 
 // startRedisServer starts a server that was found; ErrNoRedis when none was.
-func startRedisServer(ctx context.Context, cfg RedisConfig, base string, log *slog.Logger) (_ engine, err error) {
+func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error) {
+	log, dir := cfg.Logger, cfg.Dir
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	s := &redisServer{data: filepath.Join(base, "data"), keeps: !cfg.Ephemeral}
+	s := &redisServer{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if cfg.Ephemeral {
+		if s.ephemeral, err = newEphemeral(ctx, "", log); err != nil {
+			return nil, err
+		}
+		dir = s.ephemeral.dir
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	base := filepath.Join(dir, "redis")
+	if err := ensureDir(base); err != nil {
+		return nil, err
+	}
+	if s.lock, err = lockPart(ctx, base); err != nil {
+		return nil, err
+	}
+
+	s.data = filepath.Join(base, "data")
 	if s.acct, err = redisAccount(s.data); err != nil {
 		return nil, err
 	}
@@ -59,11 +84,6 @@ func startRedisServer(ctx context.Context, cfg RedisConfig, base string, log *sl
 	if s.sockets, s.tempSock, err = socketFolder(base, s.acct); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close(context.WithoutCancel(ctx)))
-		}
-	}()
 	if err := writeAtomic(where, 0o600, func(w io.Writer) error { _, err := io.WriteString(w, s.socket()); return err }); err != nil {
 		return nil, err
 	}
@@ -94,7 +114,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig, base string, log *sl
 // settings are the server's command line: no TCP, no eviction, an append-only file flushed every second.
 func (s *redisServer) settings() []string {
 	keep := "yes"
-	if !s.keeps {
+	if s.ephemeral != nil {
 		keep = "no"
 	}
 	return []string{
@@ -119,21 +139,13 @@ func (s *redisServer) url() string {
 	return u.String()
 }
 
-func (s *redisServer) describe() string {
-	where := "append-only file in " + s.data
-	if !s.keeps {
-		where = "nothing is kept"
-	}
-	return fmt.Sprintf("embedded %s %s (%s), %s", s.binary.name, s.binary.version, s.binary.path, where)
-}
-
 func (s *redisServer) done() <-chan struct{} { return s.child.done }
 
 func (s *redisServer) close(ctx context.Context) error {
 	var errs []error
 	if s.child != nil {
 		ask := syscall.SIGTERM
-		if !s.keeps {
+		if s.ephemeral != nil {
 			ask = syscall.SIGKILL
 		}
 		errs = append(errs, s.child.stop(ctx, ask, syscall.SIGKILL))
@@ -141,7 +153,7 @@ func (s *redisServer) close(ctx context.Context) error {
 	if s.tempSock {
 		errs = append(errs, os.RemoveAll(s.sockets))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.lock.Release(), s.ephemeral.remove())...)
 }
 
 // stopLeftoverRedis ends a server that a killed process left: the file names its socket. The caller holds the lock.
