@@ -77,7 +77,7 @@ func sweepEphemeral(ctx context.Context, tmp string, log *slog.Logger) {
 			continue
 		}
 		// Without parent-death signals a server may still run on it.
-		err = stopLeftover(ctx, filepath.Join(dir, "postgres", "data"), log)
+		err = clearLeftover(ctx, filepath.Join(dir, "postgres", "data"), log)
 		if err == nil {
 			err = os.RemoveAll(dir)
 		}

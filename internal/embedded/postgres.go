@@ -138,7 +138,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	if major == 0 {
 		err = p.initialise(ctx, cfg)
 	} else {
-		err = stopLeftover(ctx, p.data, log)
+		err = clearLeftover(ctx, p.data, log)
 	}
 	if err != nil {
 		return nil, err

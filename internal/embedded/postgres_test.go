@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -245,6 +246,9 @@ func TestPostgresLeftovers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "the server was left running" && runtime.GOOS == "linux" {
+				t.Skip("the kernel ends a server with its parent")
+			}
 			t.Parallel()
 			dir := openTemp(t)
 			p := startPostgres(t, PostgresConfig{Dir: dir})

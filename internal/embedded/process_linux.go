@@ -2,7 +2,9 @@ package embedded
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,14 +36,17 @@ func (a account) attr(onDeath syscall.Signal) *syscall.SysProcAttr {
 
 // workingIn lists the live processes of the program whose working folder is dir. Postgres and all its backends work in
 // their data folder, so that this finds what a killed parent left, also when the postmaster itself is gone.
-func workingIn(dir, program string) ([]int, bool) {
+func workingIn(dir, program string) ([]int, error) {
 	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil, true
+		return nil, err
 	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	var pids []int
 	for _, e := range entries {
@@ -59,7 +64,7 @@ func workingIn(dir, program string) ([]int, bool) {
 		}
 		pids = append(pids, pid)
 	}
-	return pids, true
+	return pids, nil
 }
 
 // zombie says whether the process has ended and only waits for its parent.

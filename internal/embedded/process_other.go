@@ -8,7 +8,7 @@ import "syscall"
 const namespaces = false
 
 // attr describes a child of the account in its own process group. There is no parent-death signal here: the next start
-// stops what was left (stopLeftover).
+// stops what was left (clearLeftover).
 func (a account) attr(syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.drops() {
@@ -16,8 +16,5 @@ func (a account) attr(syscall.Signal) *syscall.SysProcAttr {
 	}
 	return attr
 }
-
-// workingIn cannot be answered without /proc.
-func workingIn(string, string) ([]int, bool) { return nil, false }
 
 func zombie(int) bool { return false }
