@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
@@ -15,98 +14,61 @@ import (
 // metaKey is where the agent finds what this delivery is (DESIGN §5).
 const metaKey = "io.agentherald/delivery"
 
-// call makes the one call of this attempt, if enough of the lease is left for it.
-func (p *Executor) call(ctx context.Context, a *attempt) (string, error) {
-	timeout := p.CallTimeout
-	if most := a.server.Timeout; most > 0 {
-		timeout = min(timeout, most)
-	}
-	full := timeout
-	if ms := a.job.Action.TimeoutMs; ms > 0 {
-		timeout = min(timeout, time.Duration(ms)*time.Millisecond)
-	}
-	answer, err := p.send(ctx, a, timeout)
-	if retry.NotATool(err) {
-		if changed, refit := p.recompose(ctx, a); refit != nil {
-			err = refit
-		} else if changed {
-			answer, err = p.send(ctx, a, timeout)
-		}
-	}
-	var cut *mcpcall.CallError
-	a.hurried = timeout < full && errors.As(err, &cut) && cut.Timeout
-	if len(answer.Raw) > 0 {
-		a.out.Response, a.out.Protocol = answer.Raw, answer.Protocol
-	}
-	if err != nil {
-		return "", err
-	}
-	if answer.IsError {
-		return "", retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
-	}
-	a.out.Result = answer.Raw
-	if answer.Unreadable {
-		return "answered, in a form that this version cannot read", nil
-	}
-	return "answered: " + excerpt(answer.Text, 120), nil
+// toolAnswer is what became of the call.
+type toolAnswer struct {
+	mcpcall.Answer
+	called   bool // some of a call was written: the agent may have it
+	cutShort bool // the call ran out of less time than it would have had without the job's timeoutMs
+	detail   string
 }
 
-// send calls the tool.
-func (p *Executor) send(ctx context.Context, a *attempt, timeout time.Duration) (answer mcpcall.Answer, err error) {
-	err = p.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
-		answer, err = p.sendOnce(ctx, a, e, timeout)
+// callTool makes the prepared call, if enough of the lease is left for it.
+func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
+	timeout, limit := e.callTimeout(a)
+	answer := toolAnswer{called: a.answer.called}
+	err := e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
+		if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		began := e.Now()
+		answer.Answer, err = e.Caller.Call(ctx, endpoint, mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.meta()})
+		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, e.Now().Sub(began))
+		answer.called = answer.called || err == nil || retry.Reached(err)
 		return err
 	})
-	return answer, err
-}
-
-// sendOnce makes sure of the lease and calls the tool.
-func (p *Executor) sendOnce(ctx context.Context, a *attempt, e mcpcall.Endpoint, timeout time.Duration) (mcpcall.Answer, error) {
-	if err := p.secureLease(ctx, a, timeout); err != nil {
-		return mcpcall.Answer{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	began := p.Now()
-	answer, err := p.Caller.Call(ctx, e, mcpcall.Request{Tool: a.tool.Name, Arguments: a.args, Meta: a.meta()})
-	p.Metrics.call(a.job.Action.ToolName, err == nil && !answer.IsError, p.Now().Sub(began))
-	a.out.Called = a.out.Called || err == nil || retry.Reached(err)
-	return answer, err
-}
-
-// secureLease makes sure that the claim outlasts the call: extended when less than call and margin is left, and no call with
-// less than the call's own time.
-func (p *Executor) secureLease(ctx context.Context, a *attempt, timeout time.Duration) error {
-	left := a.leaseLeft(p.Now())
-	if left >= timeout+p.LeaseMargin {
-		return nil
-	}
-	// While Postgres is away, what is left is still ours: it must not be spent on asking.
-	patience := p.RecordTimeout
-	if left > timeout {
-		patience = min(patience, left-timeout)
-	}
-	began := p.Now()
-	ask, cancel := context.WithTimeout(ctx, patience)
-	err := p.Ledger.Extend(ask, a.claim, p.Lease)
-	cancel()
-	if err == nil {
-		a.began, a.lease = began, p.Lease
-	}
+	var failed *mcpcall.CallError
+	answer.cutShort = timeout < limit && errors.As(err, &failed) && failed.Timeout
 	switch {
-	case isFenced(err):
-	case a.leaseLeft(p.Now()) >= timeout:
-		return nil
-	case err == nil:
-		err = errors.New("extending it took too long")
+	case err != nil:
+		return answer, err
+	case answer.IsError:
+		return answer, retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
+	case answer.Unreadable:
+		answer.detail = "answered, in a form that this version cannot read"
+	default:
+		answer.detail = "answered: " + excerpt(answer.Text, 120)
 	}
-	return fmt.Errorf("make sure of the lease before the call: %w", err)
+	return answer, nil
+}
+
+// callTimeout is how long the call may take, and how long it might without the job's timeoutMs.
+func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
+	limit = e.CallTimeout
+	if a.server != nil && a.server.Timeout > 0 {
+		limit = min(limit, a.server.Timeout)
+	}
+	if ms := a.claim.Job.Action.TimeoutMs; ms > 0 {
+		return min(limit, time.Duration(ms)*time.Millisecond), limit
+	}
+	return limit, limit
 }
 
 // meta tells the agent which delivery this is, and carries a trace id of its own.
 func (a *attempt) meta() map[string]any {
 	about := map[string]any{"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay}
-	if a.cleaned || len(a.job.Sanitized) > 0 {
+	if a.call.sanitized || len(a.claim.Job.Sanitized) > 0 {
 		about["sanitized"] = true
 	}
 	return map[string]any{metaKey: about, "traceparent": traceparent()}

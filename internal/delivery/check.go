@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 const (
@@ -39,40 +39,48 @@ func Disabled(byFile, byRow bool) error {
 	return nil
 }
 
-// check holds what is for a disabled agent, and asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
-// HERALD_VERIFY_EVENT=off, the job is believed.
-func (p *Executor) check(ctx context.Context, a *attempt) (string, error) {
-	a.out.Elsewhere = a.listed && !a.server.Enabled
-	if err := Disabled(a.out.Elsewhere, !a.claim.Enabled); err != nil {
-		return "", err
+// eventCheck is what may be delivered of an event.
+type eventCheck struct {
+	job            job.Job // at the position that the chain confirms
+	disabledByFile bool    // by the servers file, so that the agent's row, enabled or not, releases nothing
+	unplaced       bool    // the chain does not show the event where the job says
+	detail         string
+}
+
+// checkEvent holds what is for a disabled agent, and asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL
+// for the chain, or with HERALD_VERIFY_EVENT=off, the job is believed.
+func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *servers.Server) (eventCheck, error) {
+	checked := eventCheck{job: c.Job, disabledByFile: server != nil && !server.Enabled, detail: "not asked"}
+	if err := Disabled(checked.disabledByFile, !c.Enabled); err != nil {
+		return checked, err
 	}
-	c, ok := p.Chain(a.job.ChainID)
-	if !ok || p.Verify == chain.VerifyOff {
-		return "not asked", nil
+	client, ok := e.Chain(c.Job.ChainID)
+	if !ok || e.Verify == chain.VerifyOff {
+		return checked, nil
 	}
-	verify := p.Verify
-	if verify == "" {
-		verify = chain.VerifyReceipt
-	}
-	s, err := c.Check(ctx, a.job, verify)
+
+	s, err := client.Check(ctx, c.Job, e.Verify)
 	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued of the event.
-	a.out.Unplaced = err == nil && (!s.Found || s.Pending)
+	checked.unplaced = err == nil && (!s.Found || s.Pending)
 	switch {
 	case err != nil:
-		return "", err
+		return checked, err
 	case !s.Found:
-		return "", retry.Fail(retry.EventNotFound, describeRefusal(a.job, s))
-	case s.Revoked && a.job.Kind == job.KindNewFeedback:
-		return "", retry.Fail(retry.Revoked, "the client revoked this feedback before it was delivered")
+		return checked, retry.Fail(retry.EventNotFound, describeRefusal(c.Job, s))
+	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
+		return checked, retry.Fail(retry.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
-		return "", retry.Pause(retry.NotConfirmed, confirmationPause(s.ConfirmedIn), fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
-	case isRetraction(a.job) && !s.Witnessed:
-		return p.confirmTold(ctx, a.job)
+		return checked, retry.Pause(retry.NotConfirmed, confirmationPause(s.ConfirmedIn),
+			fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
+	case isRetraction(c.Job) && !s.Witnessed:
+		checked.detail, err = e.confirmRetraction(ctx, c.Job)
+		return checked, err
 	}
+	checked.detail = "event found and confirmed"
 	if s.BlockHash != (common.Hash{}) { // of the right transaction an enqueuer may still say another block or time
-		a.job.BlockNumber, a.job.BlockHash, a.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
+		checked.job.BlockNumber, checked.job.BlockHash, checked.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
 	}
-	return "event found and confirmed", nil
+	return checked, nil
 }
 
 func isRetraction(j job.Job) bool {
@@ -120,12 +128,12 @@ const runningPause = 5 * time.Second
 // mayHaveCalled: an attempt without an outcome is one whose worker died, perhaps in the call.
 func mayHaveCalled(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmTold decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain does
-// not say that it ever was. What Herald took to the agent was there once.
-func (p *Executor) confirmTold(ctx context.Context, j job.Job) (string, error) {
+// confirmRetraction decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain
+// does not say that it ever was. What Herald took to the agent was there once.
+func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	feedback := j
 	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
-	d, err := p.Ledger.Delivery(ctx, feedback.ID())
+	d, err := e.Ledger.Delivery(ctx, feedback.ID())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:

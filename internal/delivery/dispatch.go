@@ -83,12 +83,6 @@ func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time,
 	return d.lanes.Marker(ctx, now)
 }
 
-func setDefault(d *time.Duration, def time.Duration) {
-	if *d <= 0 {
-		*d = def
-	}
-}
-
 // laned gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.
 func laned(t store.Task) queue.Task {
 	lane := queue.First

@@ -1,12 +1,24 @@
 // Package delivery takes an accepted delivery to its agent and its outcome to the store.
 //
-// It reads like the way of a delivery: Executor.Deliver is claim, then check, resolve, fetch, compose, call, then record; each
-// step is a file of its own. Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery),
-// Dispatcher (tasks into Redis; package maintenance finds what Redis or a dead worker lost), Intake (jobs into the store), Results
-// (outcomes that Postgres could not take), Limits (what one origin gets; package ratelimit), Newcomers (what agents without a recent success get of the
-// slots). Which credential goes to an agent is known to package agentauth.
+// executor.go shows the way of an attempt: Executor.Deliver and runAttempt call every step in order, each step is a file with one entry, and
+// an attempt holds what the steps came to:
 //
-// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), chains, content, MCP.
+//	claim.go     claimDelivery       the row, for as long as the lease lasts
+//	spool.go     loadSpooledOutcome  what an attempt led to that Postgres could not take
+//	check.go     checkEvent          is the event real, confirmed, not revoked
+//	resolve.go   resolveEndpoint     where the agent is called; package agentauth says with which credential
+//	fetch.go     fetchContent        the feedback file, verified
+//	permit.go    acquirePermit       one of the calls that the endpoint's origin may have (package ratelimit)
+//	prepare.go   prepareCall         the agent's tools listed, the arguments fitted to one of them (fit.go)
+//	call.go      callTool            the call
+//	outcome.go   decideOutcome       what becomes of the delivery (package retry)
+//	record.go    recordOutcome       one transaction, and the agent's next deliveries into Redis; log.go has the line
+//
+// Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery), Dispatcher (tasks into Redis; package maintenance finds what Redis or a dead
+// worker lost), Intake (jobs into
+// the store), Newcomers (what agents without a recent success get of the slots).
+//
+// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), credentials (agentauth), chains, content, MCP.
 //
 // Invariants:
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -34,82 +35,89 @@ const (
 // default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out with its last one.
 const giveUpFetching = 6
 
-// fetch brings the feedback (or response) file and compares it with the hash on chain.
-func (p *Executor) fetch(ctx context.Context, a *attempt) (string, error) {
-	uri, hash := a.job.FeedbackURI, a.job.FeedbackHash
-	if a.job.Kind == job.KindResponseAppended || a.job.Kind == job.KindValidationResponse {
-		uri, hash = a.job.ResponseURI, a.job.ResponseHash
-	}
-	note := func(source, verification string) {
-		a.file.Source, a.file.Verification = source, verification
-		a.out.FileSource, a.out.FileVerification = source, verification
+// fetchedFile is the feedback (or response) file as the agent gets it.
+type fetchedFile struct {
+	job.File
+	disagrees []string // fields of it that contradict the event
+	failed    bool     // it could not be fetched, and is to be tried again
+	detail    string
+}
+
+// fetchContent fetches the feedback (or response) file and compares it with the hash on chain.
+func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newcomerSlots) (fetchedFile, error) {
+	uri, hash := c.Job.FeedbackURI, c.Job.FeedbackHash
+	if c.Job.Kind == job.KindResponseAppended || c.Job.Kind == job.KindValidationResponse {
+		uri, hash = c.Job.ResponseURI, c.Job.ResponseHash
 	}
 	switch {
 	case uri == "":
-		note("", string(erc8004.NotGiven))
-		return "no file given", nil
-	case !a.job.Action.IncludeFileContent:
-		note("", notFetched)
-		return "not asked for", nil
+		return fetchedFile{File: job.File{Verification: string(erc8004.NotGiven)}, detail: "no file given"}, nil
+	case !c.Job.Action.IncludeFileContent:
+		return fetchedFile{File: job.File{Verification: notFetched}, detail: "not asked for"}, nil
 	}
-	held := len(a.slots)
-	if err := p.Newcomers.acquireDomain(ctx, a, uri); err != nil {
-		return "", err
-	}
-	defer a.leaveSlots(ctx, held) // the file's domain has nothing to do with how long the agent takes
-	doc, err := p.Fetcher.Fetch(ctx, uri, p.FetchLimit)
+
+	release, err := slots.acquireDomain(ctx, uri)
 	if err != nil {
-		return p.withoutFile(a, err, note)
+		return fetchedFile{}, err
 	}
-	file, err := p.examine(ctx, a.job, doc, hash)
-	if err == nil && file.verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
+	defer release() // the file's domain has nothing to do with how long the agent takes
+	doc, err := e.Fetcher.Fetch(ctx, uri, e.FetchLimit)
+	if err != nil {
+		return e.leaveFileOut(c, err)
+	}
+	found, err := e.examineFile(ctx, c.Job, doc, hash)
+	if err == nil && found.verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
 		// A web server may have been in the middle of replacing the file; nothing of it is cached.
-		if again, failed := p.Fetcher.Fetch(ctx, uri, p.FetchLimit); failed == nil {
+		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
 			doc = again
-			file, err = p.examine(ctx, a.job, doc, hash)
+			found, err = e.examineFile(ctx, c.Job, doc, hash)
 		}
 	}
 	if err != nil {
-		return p.withoutFile(a, err, note)
+		return e.leaveFileOut(c, err)
 	}
-	verdict := file.verdict
-	note(doc.Source, string(verdict))
-	a.out.FileDisagrees = file.disagrees
+
+	file := fetchedFile{File: job.File{Source: doc.Source, Verification: string(found.verdict)}, disagrees: found.disagrees}
 	switch {
-	case verdict == erc8004.Mismatch && p.HashPolicy != HashAnnotate && a.job.Action.VerifyFileHash:
-		return "", retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: the hash on chain is %s, keccak256 of the file is %s",
-			hash, crypto.Keccak256Hash(doc.Bytes)))
-	case verdict == erc8004.NotGiven && p.HashPolicy == HashRequire && unproven(doc) != "":
-		return "", retry.Fail(retry.HashMismatch, unproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
+	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
+		return file, retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
+			"the hash on chain is %s, keccak256 of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
+	case found.verdict == erc8004.NotGiven && e.HashPolicy == HashRequire && describeUnproven(doc) != "":
+		return file, retry.Fail(retry.HashMismatch,
+			describeUnproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}
-	a.file.Content = file.content
-	detail := fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, verdict)
-	if len(a.out.FileDisagrees) > 0 {
-		detail += "; the file disagrees with the event in " + strings.Join(a.out.FileDisagrees, ", ") + ": the event wins"
+	file.Content = found.content
+	file.detail = fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, found.verdict)
+	if len(file.disagrees) > 0 {
+		file.detail += "; the file disagrees with the event in " + strings.Join(file.disagrees, ", ") + ": the event wins"
 	}
-	return detail, nil
+	return file, nil
 }
 
-// examined is what a file that was fetched turned out to be.
-type examined struct {
+// examinedFile is what a document turned out to be.
+type examinedFile struct {
 	verdict   erc8004.Verdict
 	disagrees []string
 	content   json.RawMessage // for the agent
 }
 
-// examine compares a file with its hash and its event, when its turn comes.
-func (p *Executor) examine(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examined, error) {
-	release, err := p.Decoding.Acquire(ctx, len(doc.Bytes))
+// examineFile compares a file with its hash and its event, when its turn comes.
+func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examinedFile, error) {
+	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
-		return examined{}, err
+		return examinedFile{}, err
 	}
 	defer release()
-	return examined{erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()), disagreements(j, doc.Bytes), content(doc)}, nil
+	return examinedFile{
+		verdict:   erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()),
+		disagrees: compareWithEvent(j, doc.Bytes),
+		content:   agentContent(doc),
+	}, nil
 }
 
-// disagreements names the fields of a feedback file that contradict its event. They are told to the operator; what the agent receives
+// compareWithEvent names the fields of a feedback file that contradict its event. They are told to the operator; what the agent receives
 // are the event's own.
-func disagreements(j job.Job, file []byte) []string {
+func compareWithEvent(j job.Job, file []byte) []string {
 	if j.Kind != job.KindNewFeedback {
 		return nil
 	}
@@ -119,9 +127,9 @@ func disagreements(j job.Job, file []byte) []string {
 	})
 }
 
-// unproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not content. Empty for one
+// describeUnproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not content. Empty for one
 // that needs no hash.
-func unproven(doc ipfs.Document) string {
+func describeUnproven(doc ipfs.Document) string {
 	switch {
 	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
 		return "the file lies on " + doc.Source
@@ -133,24 +141,25 @@ func unproven(doc ipfs.Document) string {
 	return ""
 }
 
-// withoutFile decides about a file that could not be had: some names lead nowhere at all, and those delay nobody.
-func (p *Executor) withoutFile(a *attempt, err error, note func(source, verification string)) (string, error) {
+// leaveFileOut decides whether the delivery goes on without a file that could not be had: some names lead nowhere at all, and those delay
+// nobody.
+func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
+	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {
 	case v.Reason == retry.NoDocument:
-		note("", unavailable)
-		return "left out: " + err.Error(), nil
-	case v.Reason == retry.ContentUnavailable && (a.claim.FetchFailures+1 >= giveUpFetching || a.claim.Budget >= p.Schedule.Attempts()):
-		note("", unavailable)
-		return fmt.Sprintf("left out after %d failed fetches: %s", a.claim.FetchFailures+1, err), nil
-	case v.Reason == retry.ContentUnavailable:
-		a.out.FetchFailed = true
+		left.detail = "left out: " + err.Error()
+		return left, nil
+	case v.Reason == retry.ContentUnavailable && (c.FetchFailures+1 >= giveUpFetching || c.Budget >= e.Schedule.Attempts()):
+		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
+		return left, nil
+	default:
+		return fetchedFile{failed: v.Reason == retry.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
 	}
-	return "", fmt.Errorf("feedback file: %w", err)
 }
 
-// content is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped, also JSON of more parts
+// agentContent is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped, also JSON of more parts
 // than anybody should have to decode.
-func content(doc ipfs.Document) json.RawMessage {
+func agentContent(doc ipfs.Document) json.RawMessage {
 	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes
 	}

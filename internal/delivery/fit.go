@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +14,6 @@ import (
 )
 
 // What a job means at an agent whose tools are known, without asking anybody: `worker agent probe` shows it with the same code.
-
-// errNoTool: among the agent's tools there is none of the job's names.
-var errNoTool = errors.New("the agent offers no such tool")
 
 // maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
 const maxArguments = 8 << 20

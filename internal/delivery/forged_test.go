@@ -49,7 +49,7 @@ func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
 	if err := json.Unmarshal(past, &p); err != nil {
 		panic(err)
 	}
-	return must(sealResult(keys, c, p))
+	return must(sealOutcome(keys, c, p))
 }
 
 // TestForgedResults: who can write to Redis cannot have a delivery recorded that was never called.
@@ -88,7 +88,7 @@ func TestForgedResults(t *testing.T) {
 			if err := w.queue.Keep(t.Context(), id, forge(w, again)); err != nil {
 				t.Fatal(err)
 			}
-			w.callsIgnoring(a, again, resultUnreadable, 1)
+			w.callsIgnoring(a, again, spooledUnreadable, 1)
 		})
 	}
 
@@ -102,7 +102,7 @@ func TestForgedResults(t *testing.T) {
 		if err := rdb.LPush(within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
 			t.Fatal(err)
 		}
-		w.callsIgnoring(a, again, resultUnreadable, 1)
+		w.callsIgnoring(a, again, spooledUnreadable, 1)
 	})
 
 	t.Run("genuine, of an attempt that ended otherwise", func(t *testing.T) {
@@ -124,14 +124,14 @@ func TestForgedResults(t *testing.T) {
 		if err := w.queue.Keep(t.Context(), id, old); err != nil {
 			t.Fatal(err)
 		}
-		w.callsIgnoring(a, again, resultOld, 2)
+		w.callsIgnoring(a, again, spooledOld, 2)
 
 		// The same under the numbers of the attempt that nobody knows the end of.
 		id = w.handOut(newAgent(t).URL)
 		old = w.keptText(id, 1)
 		binary.BigEndian.PutUint32(old[9:], 2)
 		c := &store.Claim{ID: id, No: 1 << 40, Attempt: 3}
-		if past, err := openResult(w.keys, c, old); err == nil {
+		if past, err := openOutcome(w.keys, c, old); err == nil {
 			t.Errorf("it opens as attempt 2: %+v", past)
 		}
 	})
@@ -222,23 +222,23 @@ func TestResultsTellNothing(t *testing.T) {
 	t.Parallel()
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	past := store.Past{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}
-	text := must(sealResult(keys, c, past))
+	text := must(sealOutcome(keys, c, past))
 	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
 		t.Errorf("%q", text)
 	}
 	later := &store.Claim{ID: c.ID, No: 9, Attempt: 3}
-	if got, err := openResult(keys, later, text); err != nil || got.Outcome.Error != "hunter2" || !got.StartedAt.Equal(past.StartedAt) {
+	if got, err := openOutcome(keys, later, text); err != nil || got.Outcome.Error != "hunter2" || !got.StartedAt.Equal(past.StartedAt) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	var cipher *secret.DecryptError
 	for i := range sealedHead - 1 { // each byte of the numbers
 		moved := append([]byte(nil), text...)
 		moved[1+i] ^= 1
-		if _, err := openResult(keys, later, moved); !errors.As(err, &cipher) {
+		if _, err := openOutcome(keys, later, moved); !errors.As(err, &cipher) {
 			t.Errorf("byte %d: %v", 1+i, err)
 		}
 	}
-	if _, err := openResult(keys, &store.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
+	if _, err := openOutcome(keys, &store.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
 		t.Errorf("of another delivery: %v", err)
 	}
 }
@@ -248,9 +248,9 @@ func FuzzOpenResult(f *testing.F) {
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	f.Add([]byte(nil))
 	f.Add(deliveredInJSON(1, time.Now()))
-	f.Add(must(sealResult(must(secret.Create()), c, store.Past{Attempt: 2})))
+	f.Add(must(sealOutcome(must(secret.Create()), c, store.Past{Attempt: 2})))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if past, err := openResult(keys, &store.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
+		if past, err := openOutcome(keys, &store.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
 			t.Errorf("%+v", past)
 		}
 	})

@@ -27,7 +27,7 @@ func FuzzFeedbackFile(f *testing.F) {
 	event := erc8004.FeedbackFacts{ChainID: 8453, Identity: common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"), AgentID: big.NewInt(42),
 		Client: common.HexToAddress("0x1111111111111111111111111111111111111111"), Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "uptime"}
 	f.Fuzz(func(t *testing.T, file []byte, mediaType string) {
-		got := content(ipfs.Document{Bytes: file, MediaType: mediaType})
+		got := agentContent(ipfs.Document{Bytes: file, MediaType: mediaType})
 		if !json.Valid(got) || !utf8.Valid(got) {
 			t.Fatalf("%q is no JSON", got)
 		}

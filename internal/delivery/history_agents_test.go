@@ -159,7 +159,7 @@ type limiter struct {
 	p *process
 }
 
-func (h *history) limits(p *process) Limits {
+func (h *history) limits(p *process) Limiter {
 	l := must(ratelimit.New(ratelimit.Config{Inflight: 1000, Rate: 1e6, PermitTTL: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
 	p.onEnd = append(p.onEnd, l.Close)
 	return &limiter{l, p}

@@ -310,7 +310,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 
 // kept: Redis got an outcome.
 func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
-	past, err := openResult(h.keys, &store.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
+	past, err := openOutcome(h.keys, &store.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
 	if err != nil {
 		h.violated(id, "what is kept cannot be read: %v", err)
 		return

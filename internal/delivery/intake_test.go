@@ -195,7 +195,7 @@ func TestSubmitJobs(t *testing.T) {
 
 func TestConstructorsRefuse(t *testing.T) {
 	t.Parallel()
-	if _, err := New(Config{}); err == nil {
+	if _, err := NewExecutor(Config{}); err == nil {
 		t.Error("an executor of nothing")
 	}
 	if _, err := NewRunner(nil, nil, 0); err == nil {
@@ -217,10 +217,10 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := must(NewMetrics(reg))
 	for _, tool := range []string{"agent.receiveFeedback", "agent.receiveAnythingAtAll", "operators_tool", "\xff\x00", "agent.receiveRevocation"} {
-		m.call(tool, tool != "operators_tool", time.Millisecond)
+		m.countCall(tool, tool != "operators_tool", time.Millisecond)
 	}
 	for kind, age := range map[job.Kind]time.Duration{job.KindNewFeedback: time.Second, "Strange": time.Second} {
-		m.recorded(&attempt{job: job.Job{Kind: kind}, out: store.Outcome{Status: store.Delivered, AgentOK: true}}, age)
+		m.countOutcome(kind, store.Outcome{Status: store.Delivered, AgentOK: true}, age)
 	}
 	families, err := reg.Gather()
 	if err != nil {

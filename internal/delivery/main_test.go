@@ -191,7 +191,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	})
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
 	cfg := Config{Ledger: w.store, Chain: func(id uint64) (Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
-		Caller: k.pool, Opener: w.keys, Sealer: w.keys, Dispatcher: w.dispatcher, Results: w.queue,
+		Caller: k.pool, Opener: w.keys, Sealer: w.keys, Dispatcher: w.dispatcher, Spool: w.queue,
 		Schedule:    must(retry.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
 		CallTimeout: 5 * time.Second, Lease: 20 * time.Second, LeaseMargin: 10 * time.Second, Metrics: metrics, Logger: w.logger(),
 		Trace: func(s Step) {
@@ -202,7 +202,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	for _, a := range adapt {
 		a(&cfg)
 	}
-	k.executor = must(New(cfg))
+	k.executor = must(NewExecutor(cfg))
 	k.runner = must(NewRunner(k.executor, w.intake, 16))
 	return k
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -14,7 +15,7 @@ type Metrics struct {
 	deliveries *prometheus.CounterVec
 	latency    prometheus.Histogram
 
-	ignoredResults *prometheus.CounterVec
+	ignoredOutcomes *prometheus.CounterVec
 }
 
 // NewMetrics registers them.
@@ -30,10 +31,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_delivery_latency_seconds",
 			Help:    "Time from acceptance to the agent's answer, for delivered ones.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}}),
-		ignoredResults: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
+		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
 			Help: "Outcomes found in Redis that no delivery ended by: unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.ignoredResults} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -51,8 +52,8 @@ func toolLabel(tool string) string {
 	return "other"
 }
 
-// call counts one call.
-func (m *Metrics) call(tool string, ok bool, took time.Duration) {
+// countCall counts one call of a tool.
+func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	tool = toolLabel(tool)
 	status := "success"
 	if !ok {
@@ -62,15 +63,16 @@ func (m *Metrics) call(tool string, ok bool, took time.Duration) {
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
 }
 
-func (m *Metrics) recorded(a *attempt, age time.Duration) {
-	kind := string(a.job.Kind)
-	switch a.job.Kind {
+// countOutcome counts a recorded outcome of a delivery that was accepted so long ago.
+func (m *Metrics) countOutcome(k job.Kind, o store.Outcome, age time.Duration) {
+	kind := string(k)
+	switch k {
 	case job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse:
 	default:
 		kind = "other"
 	}
-	m.deliveries.WithLabelValues(kind, string(a.out.Status), a.out.Reason).Inc()
-	if a.out.AgentOK {
+	m.deliveries.WithLabelValues(kind, string(o.Status), o.Reason).Inc()
+	if o.AgentOK {
 		m.latency.Observe(age.Seconds())
 	}
 }

@@ -29,9 +29,9 @@ import (
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
-	slots  *ratelimit.Limiter               // one origin, which is all of them
-	parts  *ratelimit.Limiter               // an origin is a registrable domain, or those that failed
-	latest *lru.Cache[store.Agent, outcome] // in this process, which knows it before the claims do
+	slots  *ratelimit.Limiter                     // one origin, which is all of them
+	parts  *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
+	latest *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
 	share  int
 	now    func() time.Time
 
@@ -39,16 +39,16 @@ type Newcomers struct {
 	back time.Time // when who was put off last, for a moment, comes back
 }
 
-// outcome is how an agent's latest attempt ended here.
-type outcome struct {
+// latestOutcome is how an agent's latest attempt ended here.
+type latestOutcome struct {
 	at time.Time
 	ok bool
 }
 
-// slot is a place that an attempt of a newcomer holds.
-type slot struct {
-	of   string
-	pass *ratelimit.Permit
+// newcomerSlot is one of the slots of all newcomers, of those that failed, or of a domain.
+type newcomerSlot struct {
+	of     string
+	permit *ratelimit.Permit
 }
 
 const (
@@ -88,7 +88,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	if err != nil {
 		return nil, err
 	}
-	latest, err := lru.New[store.Agent, outcome](maxLatest)
+	latest, err := lru.New[store.Agent, latestOutcome](maxLatest)
 	if err != nil {
 		return nil, err
 	}
@@ -104,60 +104,88 @@ func (n *Newcomers) Close() {
 // noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.
 func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
-		n.latest.Add(agent, outcome{n.now(), ok})
+		n.latest.Add(agent, latestOutcome{n.now(), ok})
 	}
 }
 
-// weighAgent tells whether the attempt's agent is a newcomer, and whether it failed in the last hour.
-func (n *Newcomers) weighAgent(a *attempt) (newcomer, failed bool) {
-	if n == nil || a.claim.Succeeded {
+// weighAgent tells whether the claim's agent is a newcomer, and whether it failed in the last hour.
+func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
+	if n == nil || c.Succeeded {
 		return false, false
 	}
-	last, known := n.latest.Get(a.claim.Agent())
+	last, known := n.latest.Get(c.Agent())
 	known = known && n.now().Sub(last.at) < store.RecentSuccess
 	return !known || !last.ok, known && !last.ok
 }
 
-// acquireSlot takes a newcomer's slot for the attempt.
-func (n *Newcomers) acquireSlot(ctx context.Context, a *attempt) error {
-	newcomer, failed := n.weighAgent(a)
+// newcomerSlots are the slots that one attempt at a newcomer holds. The nil one is of an agent that is none: it needs no slot.
+type newcomerSlots struct {
+	newcomers *Newcomers
+	token     string
+	held      []newcomerSlot
+}
+
+// acquireSlot takes a newcomer's slot for an attempt. What it returns is to be released also beside an error.
+func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerSlots, error) {
+	newcomer, failed := n.weighAgent(c)
 	if !newcomer {
-		return nil
+		return nil, nil
 	}
+	s := &newcomerSlots{newcomers: n, token: fmt.Sprintf("%s:%d", c.ID, c.No)}
 	if failed {
-		if err := n.acquirePlace(ctx, a, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots"); err != nil {
-			return err
+		err := s.acquire(ctx, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots")
+		if err != nil {
+			return s, err
 		}
 	}
-	return n.acquirePlace(ctx, a, n.slots, allNewcomers, fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
+	return s, s.acquire(ctx, n.slots, allNewcomers,
+		fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
-// acquireDomain takes one of the slots of the domain that the attempt of a newcomer is about to ask. A domain that the attempt has a slot of
+// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. A domain that the attempt has a slot of
 // costs no other.
-func (n *Newcomers) acquireDomain(ctx context.Context, a *attempt, rawURL string) error {
+func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string) (release func(), err error) {
 	domain := registrableDomain(rawURL)
-	if len(a.slots) == 0 || domain == "" { // without a slot of newcomers it is none
-		return nil
+	if s == nil || domain == "" {
+		return func() {}, nil
 	}
-	return n.acquirePlace(ctx, a, n.parts, domain, "agents without a success in the last hour share a worker's slots, and one domain has a part of them")
+	before := len(s.held)
+	err = s.acquire(ctx, s.newcomers.parts, domain,
+		"agents without a success in the last hour share a worker's slots, and one domain has a part of them")
+	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-func (n *Newcomers) acquirePlace(ctx context.Context, a *attempt, from *ratelimit.Limiter, what, why string) error {
-	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.of == what }) {
+func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
+	if slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of }) {
 		return nil
 	}
-	pass, err := from.Acquire(ctx, what, what, fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
+	permit, err := from.Acquire(ctx, of, of, s.token)
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
-		wait := n.spreadWait(refused.Wait)
+		wait := s.newcomers.spreadWait(refused.Wait)
 		return retry.Pause(retry.AgentBusy, wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
 			why, wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	a.slots = append(a.slots, slot{what, pass})
+	s.held = append(s.held, newcomerSlot{of, permit})
 	return nil
+}
+
+// release gives all slots back.
+func (s *newcomerSlots) release(ctx context.Context) {
+	if s != nil {
+		s.releaseAfter(ctx, 0)
+	}
+}
+
+// releaseAfter gives back all slots but the first n.
+func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
+	for _, h := range s.held[min(n, len(s.held)):] {
+		h.permit.Release(ctx, ratelimit.Neutral)
+	}
+	s.held = s.held[:min(n, len(s.held))]
 }
 
 // spreadWait is the wait, or a longer one, of those that shall come back soon.
@@ -172,14 +200,6 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 		n.back = now.Add(wait)
 	}
 	return n.back.Sub(now)
-}
-
-// leaveSlots gives back what the attempt took as a newcomer's, but the first n.
-func (a *attempt) leaveSlots(ctx context.Context, n int) {
-	for _, s := range a.slots[n:] {
-		s.pass.Release(ctx, ratelimit.Neutral)
-	}
-	a.slots = a.slots[:n]
 }
 
 // registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address (of IPv6 the /64,

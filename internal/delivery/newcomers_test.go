@@ -37,10 +37,21 @@ func (w *newcomerWorld) attempt(agent int64) *attempt {
 // enters takes a slot, and one of url's domain.
 func (w *newcomerWorld) enters(a *attempt, url string) error {
 	w.clock = w.clock.Add(time.Second) // what is held has been for longer than it is worth waiting
-	if err := w.acquireSlot(w.Context(), a); err != nil {
+	if err := w.slot(a); err != nil {
 		return err
 	}
-	return w.acquireDomain(w.Context(), a, url)
+	return w.enterDomain(a, url)
+}
+
+func (w *newcomerWorld) enterDomain(a *attempt, url string) error {
+	_, err := a.slots.acquireDomain(w.Context(), url)
+	return err
+}
+
+// slot takes a slot.
+func (w *newcomerWorld) slot(a *attempt) (err error) {
+	a.slots, err = w.acquireSlot(w.Context(), a.claim)
+	return err
 }
 
 // waits tells whether an attempt is put off at no cost.
@@ -78,7 +89,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 	if !w.waits(w.enters(ninth, evil(8))) {
 		t.Error("one domain has more than half of the newcomers' slots")
 	}
-	ninth.leaveSlots(t.Context(), 0)
+	ninth.slots.release(t.Context())
 	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
 	if !w.waits(w.enters(w.attempt(101), "https://z.example/mcp")) {
 		t.Error("newcomers have more than half of the slots")
@@ -89,8 +100,8 @@ func TestNewcomersShareSlots(t *testing.T) {
 	known.claim.Succeeded = true
 	w.noteOutcome(w.attempt(103).claim.Agent(), true)
 	for _, a := range []*attempt{known, w.attempt(103)} {
-		if err := w.enters(a, evil(0)); err != nil || len(a.slots) > 0 {
-			t.Errorf("an agent that succeeded waits: %v, %d slots", err, len(a.slots))
+		if err := w.enters(a, evil(0)); err != nil || a.slots != nil {
+			t.Errorf("an agent that succeeded waits: %v, %+v", err, a.slots)
 		}
 	}
 	w.clock = w.clock.Add(store.RecentSuccess)
@@ -100,7 +111,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 
 	// What is given back is another's, and giving back twice is giving back once.
 	for range 2 {
-		held[0].leaveSlots(t.Context(), 0)
+		held[0].slots.release(t.Context())
 	}
 	if err := w.enters(w.attempt(104), evil(9)); err != nil {
 		t.Errorf("after a slot was given back: %v", err)
@@ -149,17 +160,17 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"https://victim.example/robots.txt", "https://files.a.example/7.json"} {
-		held := len(a.slots)
-		if err := w.acquireDomain(t.Context(), a, file); err != nil {
+		release, err := a.slots.acquireDomain(t.Context(), file)
+		if err != nil {
 			t.Fatal(err)
 		}
-		a.leaveSlots(t.Context(), held)
+		release()
 	}
 	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
 		t.Error(err)
 	}
-	b := w.attempt(3)
-	if !w.waits(w.acquirePlace(t.Context(), b, w.parts, "a.example", "")) {
+	b := &newcomerSlots{newcomers: w.Newcomers, token: "x"}
+	if !w.waits(b.acquire(t.Context(), w.parts, "a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}
 }
@@ -169,19 +180,21 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 1)
 	a := w.attempt(1)
-	if err := errors.Join(w.enters(a, "https://a.example/mcp"), w.acquireDomain(t.Context(), a, "https://files.a.example/7.json"),
-		w.acquireDomain(t.Context(), a, "ipfs://bafy/7.json")); err != nil {
+	if err := errors.Join(w.enters(a, "https://a.example/mcp"), w.enterDomain(a, "https://files.a.example/7.json"),
+		w.enterDomain(a, "ipfs://bafy/7.json")); err != nil {
 		t.Error(err)
 	}
 	if !w.waits(w.enters(w.attempt(2), "https://b.example/mcp")) {
 		t.Error("there were two slots")
 	}
-	a.leaveSlots(t.Context(), 0)
+	a.slots.release(t.Context())
 	if err := w.enters(w.attempt(2), "https://a.example/mcp"); err != nil {
 		t.Error(err)
 	}
 	var none *Newcomers
-	if err := errors.Join(none.acquireSlot(t.Context(), a), none.acquireDomain(t.Context(), w.attempt(3), "https://a.example")); err != nil {
+	var err error
+	a.slots, err = none.acquireSlot(t.Context(), a.claim)
+	if err := errors.Join(err, w.enterDomain(a, "https://a.example")); err != nil || a.slots != nil {
 		t.Error(err)
 	}
 }
@@ -195,17 +208,17 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 		defer n.Close()
 		w := &newcomerWorld{T: t, Newcomers: n}
 		first, second := w.attempt(1), w.attempt(2)
-		if err := n.acquireSlot(t.Context(), first); err != nil {
+		if err := w.slot(first); err != nil {
 			t.Fatal(err)
 		}
 		entered := make(chan error, 1)
-		go func() { entered <- n.acquireSlot(t.Context(), second) }()
+		go func() { entered <- w.slot(second) }()
 		synctest.Wait() // it waits
-		first.leaveSlots(t.Context(), 0)
+		first.slots.release(t.Context())
 		if err := <-entered; err != nil {
 			t.Error(err)
 		}
-		if third := n.acquireSlot(t.Context(), w.attempt(3)); !w.waits(third) {
+		if third := w.slot(w.attempt(3)); !w.waits(third) {
 			t.Error("there are two slots")
 		}
 	})
@@ -221,7 +234,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.clock = w.clock.Add(2 * time.Second)
-	took.leaveSlots(t.Context(), 0)
+	took.slots.release(t.Context())
 	for i := range int64(4) {
 		if err := w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)); err != nil {
 			t.Fatal(err)
@@ -230,7 +243,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(100) {
-		v := retry.Classify(w.acquireSlot(t.Context(), w.attempt(10+i)))
+		v := retry.Classify(w.slot(w.attempt(10 + i)))
 		if want := last + 2*time.Second/4; i > 0 && v.Pause != want {
 			t.Fatalf("number %d comes back in %s, want %s", i, v.Pause, want)
 		}
@@ -248,7 +261,7 @@ func TestNewcomersComeBackApart(t *testing.T) {
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(500) {
-		v := retry.Classify(w.acquireSlot(t.Context(), w.attempt(2+i)))
+		v := retry.Classify(w.slot(w.attempt(2 + i)))
 		if i > 0 && v.Pause-last != apart {
 			t.Fatalf("number %d comes back %s after the one before", i, v.Pause-last)
 		}

@@ -31,7 +31,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
 		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
-		return w.newWorker(func(c *Config) { c.Limits = l })
+		return w.newWorker(func(c *Config) { c.Limiter = l })
 	}
 	waits := func(t *testing.T, w *world, d store.Delivery, reason string) {
 		t.Helper()
@@ -241,7 +241,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, file := victim(w, a), newOperator(w)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
+			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
 			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
@@ -304,7 +304,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Cleanup(answer)
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
+			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
 		})
 		done := make(chan string, 1+inflight)
 		deliver := func(id uuid.UUID) {
@@ -340,7 +340,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
+			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
 		})
 		for n := range 10 {
 			if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
@@ -369,7 +369,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, stranger := victim(w, a), w.register(nil)
 		k := w.newWorker(func(c *Config) {
-			c.Limits, c.Unbound = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
+			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
 		})
 		for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
 			id := w.accept(with(w.feedback(stranger), own(a.URL, nil)))
@@ -388,7 +388,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, status(500))
 		share, all := bucket(t, ratelimit.Config{Inflight: 1, MinCalls: 3}), bucket(t, ratelimit.Config{MinCalls: 1})
-		k := w.newWorker(func(c *Config) { c.Limits, c.Unbound = all, share })
+		k := w.newWorker(func(c *Config) { c.Limiter, c.UnboundLimiter = all, share })
 		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
 			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
 				t.Errorf("%d: %q, %v", n, note, err)
@@ -422,7 +422,7 @@ func TestHurriedCalls(t *testing.T) {
 			}))
 			l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: w.logger()}))
 			t.Cleanup(l.Close)
-			k := w.newWorker(func(cfg *Config) { cfg.Limits, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
+			k := w.newWorker(func(cfg *Config) { cfg.Limiter, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
 			id := w.register(at(a.URL))
 			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
 				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 1000}))
@@ -445,11 +445,11 @@ func TestWhere(t *testing.T) {
 		"https://[2001:DB8::1]/":          "https://[2001:db8::1]",
 		"https://a.example\x7f/not a URL": "",
 	} {
-		if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {
+		if got := limitedOrigin(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, store.Agent{}); got != want {
 			t.Errorf("%q: %q, want %q", url, got, want)
 		}
 	}
-	if got := where(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "agent"}); got != "stdio:agent" {
+	if got := limitedOrigin(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "agent"}, store.Agent{}); got != "stdio:agent" {
 		t.Error(got)
 	}
 }
@@ -458,7 +458,7 @@ func TestWhere(t *testing.T) {
 // What the servers file names is its agent's alone.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
-	of := func(e mcpcall.Endpoint) string { return (&attempt{target: e}).endpoint() }
+	of := func(e mcpcall.Endpoint) string { return limitedEndpoint(e, store.Agent{}) }
 	for url, want := range map[string]string{
 		"https://a.example":                      "https://a.example/?",
 		"https://A.Example.:443/":                "https://a.example/?",
@@ -527,14 +527,14 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Cleanup(own.Close)
 	t.Cleanup(small.Close)
 	origin := &recordedLimits{Limiter: own}
-	p := &Executor{Config: Config{Limits: origin, Unbound: small}}
+	p := &Executor{Config: Config{Limiter: origin, UnboundLimiter: small}}
 	for i, unbound := range []bool{true, true, false} {
-		a := &attempt{claim: &store.Claim{ID: uuid.New(), No: int64(i)}, unbound: unbound,
-			target: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}}
-		if err := p.admit(t.Context(), a); err != nil {
+		permit, err := p.acquirePermit(t.Context(), &store.Claim{ID: uuid.New(), No: int64(i)}, resolvedEndpoint{unbound: unbound,
+			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		p.depart(t.Context(), a, nil)
+		releasePermit(t.Context(), permit, toolAnswer{called: true}, nil)
 	}
 	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {
 		t.Errorf("%q", a)

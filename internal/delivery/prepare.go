@@ -4,84 +4,112 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 
-// compose picks the agent's tool and fits the arguments to its input schema. A verdict against the agent is given only
-// after its tools were listed anew.
-func (p *Executor) compose(ctx context.Context, a *attempt) (string, error) {
-	if len(p.toolNames(a)) == 0 {
-		return "", p.noTool(a, errNoTool) // and nobody is asked
-	}
-	if err := p.admit(ctx, a); err != nil {
-		return "", err
-	}
-	err := p.fit(ctx, a, false)
-	var schema *mcpcall.SchemaError
-	if errors.Is(err, errNoTool) || errors.As(err, &schema) {
-		err = p.fit(ctx, a, true)
-	}
-	if err != nil {
-		return "", p.noTool(a, err)
-	}
-	return fmt.Sprintf("%d arguments fitted to %s", len(a.args), a.tool.Name), nil
+// preparedCall is what the agent's tool is to be called with.
+type preparedCall struct {
+	tool      string
+	arguments map[string]any
+	sanitized bool              // characters were taken out of what strangers wrote
+	recorded  json.RawMessage   // the arguments as the attempt keeps them
+	digest    [sha256.Size]byte // of the tool's name and the arguments
+	reserved  int64             // bytes of Executor.arguments
+
+	listing *mcpcall.ToolSet // what the agent said last of its tools; nil: it did not say
 }
 
-// recompose fits the arguments to what the agent offers now, after it refused them, and tells whether that makes a difference.
-func (p *Executor) recompose(ctx context.Context, a *attempt) (changed bool, err error) {
-	tool, sent := a.tool.Name, a.sent
-	if err := p.fit(ctx, a, true); err != nil {
-		return false, p.noTool(a, err)
+// Whether an agent's tools may be those that it listed before.
+const (
+	cachedTools = false
+	freshTools  = true
+)
+
+// allowedToolNames are the names that the job's tool may be called by at this agent, the best first; without any nobody is asked.
+func (e *Executor) allowedToolNames(j job.Job, server *servers.Server) ([]string, error) {
+	names := ToolNames(j.Action.ToolName, e.ToolAliases, server)
+	if len(names) == 0 {
+		return nil, NoTool(j.Kind, j.Action.ToolName, nil, nil)
 	}
-	return a.tool.Name != tool || a.sent != sent, nil
+	return names, nil
 }
 
-// noTool gives errNoTool its reason.
-func (p *Executor) noTool(a *attempt, err error) error {
-	if errors.Is(err, errNoTool) {
-		return NoTool(a.job.Kind, a.job.Action.ToolName, p.toolNames(a), a.tools)
-	}
-	return err
-}
-
-func (p *Executor) toolNames(a *attempt) []string {
-	if a.listed {
-		return ToolNames(a.job.Action.ToolName, p.ToolAliases, &a.server)
-	}
-	return ToolNames(a.job.Action.ToolName, p.ToolAliases, nil)
-}
-
-func (p *Executor) fit(ctx context.Context, a *attempt, fresh bool) error {
-	tools, err := p.list(ctx, a, fresh)
+// prepareCall lists the agent's tools and fits the arguments to the one that goes by the best of names. Beside an error it returns the call
+// that was prepared before, with the new listing.
+func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
+	e.releaseArguments(&a.call)
+	call := a.call
+	listing, err := e.listTools(ctx, a, fresh)
 	switch {
-	case listsNothing(err):
-		a.tools = nil
-		return errNoTool
-	case err != nil:
-		return err
+	case err != nil && !listsNothing(err):
+		return call, err
+	case err == nil:
+		call.listing = &listing
 	}
-	p.learn(a, tools)
-	a.tools = tools.Tools
-	names := p.toolNames(a)
-	tool, ok := mcpcall.Find(tools.Tools, names[0], names[1:])
+
+	tool, ok := mcpcall.Find(listing.Tools, names[0], names[1:])
 	if !ok {
-		return errNoTool
+		return call, NoTool(a.claim.Job.Kind, a.claim.Job.Action.ToolName, names, listing.Tools)
 	}
-	f, err := p.fitArguments(ctx, a, tool)
+	fitted, err := e.fitArguments(ctx, a, tool)
 	if err != nil {
-		return err
+		return call, err
 	}
-	if err := p.reserveArguments(a, len(f.Sent)); err != nil {
-		return err
+	reserved, err := e.reserveArguments(len(fitted.Sent))
+	if err != nil {
+		return call, err
 	}
-	a.tool, a.args, a.sent, a.cleaned = tool, f.Arguments, sha256.Sum256(f.Sent), f.Cleaned
-	a.out.ToolName, a.out.Arguments = tool.Name, store.KeepSide(f.Sent) // the rest would be held for as long as the agent takes
-	return nil
+	return preparedCall{
+		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
+		recorded: store.KeepSide(fitted.Sent), // all of it would be held for as long as the agent takes
+		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
+		reserved: reserved, listing: &listing,
+	}, nil
+}
+
+// mayBeStale tells whether an older list of the agent's tools would explain why no call could be prepared.
+func mayBeStale(err error) bool {
+	var schema *mcpcall.SchemaError
+	var failure *retry.Failure
+	return errors.As(err, &schema) ||
+		errors.As(err, &failure) && (failure.Reason == retry.ToolNotFound || failure.Reason == retry.ToolNotOffered)
+}
+
+// listTools asks what the agent offers.
+func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
+	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, e.CallTimeout)
+		defer cancel()
+		listing, err = e.Caller.Tools(ctx, endpoint, fresh)
+		return err
+	})
+	return listing, err
+}
+
+// listsNothing: the agent does not even know tools/list.
+func listsNothing(err error) bool {
+	var call *mcpcall.CallError
+	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
+}
+
+// fitArguments fits the arguments to a tool when their turn to be decoded comes. What is decoded at worst is the tool's schema, and the file
+// in every place where a template may name it.
+func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
+	copies := max(1, bytes.Count(a.event.job.Action.PayloadTemplate, []byte("{{")))
+	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(a.file.Content))
+	if err != nil {
+		return Fitted{}, err
+	}
+	defer release()
+	return Fit(a.event.job, a.file.File, a.claim.ID.String(), tool)
 }
 
 // smallArguments are sent without asking, so that honest agents do not wait behind large ones.
@@ -89,73 +117,24 @@ const smallArguments = 64 << 10
 
 // reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt off: the agent decides
 // how long they are held.
-func (p *Executor) reserveArguments(a *attempt, size int) error {
-	p.releaseArguments(a) // of those that these replace
+func (e *Executor) reserveArguments(size int) (reserved int64, err error) {
 	if size <= smallArguments {
-		return nil
+		return 0, nil
 	}
 	// Three times: the arguments, the request that is made of them, and a copy while it is made.
-	share := min(3*int64(size), p.MaxArgumentBytes)
-	if !p.arguments.TryAcquire(share) {
-		return retry.Pause(retry.AgentBusy, 0, fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
+	share := min(3*int64(size), e.MaxArgumentBytes)
+	if !e.arguments.TryAcquire(share) {
+		return 0, retry.Pause(retry.AgentBusy, 0,
+			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}
-	a.reserved = share
-	return nil
+	return share, nil
 }
 
-// releaseArguments lets go of the arguments, and gives back their share.
-func (p *Executor) releaseArguments(a *attempt) {
-	a.args = nil
-	if a.reserved > 0 {
-		p.arguments.Release(a.reserved)
-		a.reserved = 0
+// releaseArguments lets go of a call's arguments, and gives back their share.
+func (e *Executor) releaseArguments(call *preparedCall) {
+	call.arguments = nil
+	if call.reserved > 0 {
+		e.arguments.Release(call.reserved)
+		call.reserved = 0
 	}
-}
-
-// fitArguments fits the arguments to a tool when their turn comes. What is decoded at worst is the tool's schema, and the file in every place
-// where a template may name it.
-func (p *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
-	places := max(1, bytes.Count(a.job.Action.PayloadTemplate, []byte("{{")))
-	release, err := p.Decoding.Acquire(ctx, len(tool.InputSchema)+places*len(a.file.Content))
-	if err != nil {
-		return Fitted{}, err
-	}
-	defer release()
-	return Fit(a.job, a.file, a.claim.ID.String(), tool)
-}
-
-// list asks what the agent offers.
-func (p *Executor) list(ctx context.Context, a *attempt, fresh bool) (tools mcpcall.ToolSet, err error) {
-	err = p.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, p.CallTimeout)
-		defer cancel()
-		tools, err = p.Caller.Tools(ctx, e, fresh)
-		return err
-	})
-	return tools, err
-}
-
-// learn notes what the agent says of itself, for its row. That is written with every delivery, so what it offers goes along only when
-// it is news: listed since this process last recorded it.
-func (p *Executor) learn(a *attempt, set mcpcall.ToolSet) {
-	a.out.Protocol = set.Protocol
-	a.out.ServerInfo, a.out.Tools = nil, nil
-	if p.told != nil {
-		if last, ok := p.told.Get(a.claim.Agent()); ok && last.Equal(set.Listed) {
-			return
-		}
-	}
-	a.offered = set.Listed
-	tools := make([]store.KnownTool, len(set.Tools))
-	for i, t := range set.Tools {
-		tools[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
-	}
-	a.out.Tools = store.ToolList(tools)
-	a.out.ServerInfo = asJSON(map[string]string{"name": set.Server.Name, "version": set.Server.Version})
-}
-
-// listsNothing: the agent does not even know tools/list.
-func listsNothing(err error) bool {
-	var call *mcpcall.CallError
-	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }

@@ -27,7 +27,7 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
 			return store.Recorded{}, errAway
 		}}
-		c.Results = &results{Results: w.queue, keep: func() error { kept <- true; return nil }}
+		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
 	}}, adapt...)...)
 	ended := make(chan error, 1)
 	go func() {
@@ -45,12 +45,12 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 
 // results is Redis with faults, which come after it was asked.
 type results struct {
-	Results
+	OutcomeSpool
 	keep, kept, forget func() error
 }
 
 func (r *results) Keep(ctx context.Context, id uuid.UUID, b []byte) error {
-	err := r.Results.Keep(ctx, id, b)
+	err := r.OutcomeSpool.Keep(ctx, id, b)
 	if r.keep != nil {
 		err = errors.Join(err, r.keep())
 	}
@@ -63,7 +63,7 @@ func (r *results) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return r.Results.Kept(ctx, id)
+	return r.OutcomeSpool.Kept(ctx, id)
 }
 
 func (r *results) Forget(ctx context.Context, id uuid.UUID) error {
@@ -72,7 +72,7 @@ func (r *results) Forget(ctx context.Context, id uuid.UUID) error {
 			return err
 		}
 	}
-	return r.Results.Forget(ctx, id)
+	return r.OutcomeSpool.Forget(ctx, id)
 }
 
 // expire takes the delivery from its worker and hands it out again.
@@ -163,7 +163,7 @@ func TestKnownOutcomes(t *testing.T) {
 				}
 				return w.store.Record(ctx, cl, o)
 			}}
-			c.Results = &results{Results: w.queue, forget: func() error { return errAway }}
+			c.Spool = &results{OutcomeSpool: w.queue, forget: func() error { return errAway }}
 		})
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Fatalf("%q, %v", note, err)
@@ -191,8 +191,8 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) {
-			c.Results = &results{Results: w.queue, kept: func() error { return errAway }}
-			c.RecallPatience = time.Millisecond
+			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.SpoolPatience = time.Millisecond
 		})
 		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
 			t.Fatalf("%q, %v", note, err)

@@ -5,72 +5,71 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"net/url"
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
 )
 
-// resolve finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the registration's. When
+// resolvedEndpoint is where the agent is called.
+type resolvedEndpoint struct {
+	mcpcall.Endpoint
+	display    string // for pages and logs: no query, no user information, no arguments
+	source     string // who named it, as the end of a phrase
+	ownHeaders bool   // its headers came with the job
+	unbound    bool   // nothing binds the agent to it
+}
+
+// resolveEndpoint finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the registration's. When
 // nothing says which revision the agent speaks, it is what it spoke last.
-func (p *Executor) resolve(ctx context.Context, a *attempt) (detail string, err error) {
-	listed, ok := a.server.Endpoint()
+func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server) (found resolvedEndpoint, err error) {
+	var listed mcpcall.Endpoint
+	ok := false
+	if server != nil {
+		listed, ok = server.Endpoint()
+	}
 	switch {
-	case !a.job.Action.ResolveEndpoint:
-		detail, err = p.ownEndpoint(a)
+	case !c.Job.Action.ResolveEndpoint:
+		found, err = e.jobEndpoint(c, listed)
 	case ok:
-		a.target, a.out.Endpoint = listed, a.server.Display
-		detail = a.out.Endpoint + " from the servers file"
+		found = resolvedEndpoint{Endpoint: listed, display: server.Display, source: " from the servers file"}
 	default:
-		detail, err = p.registered(ctx, a)
+		found, err = e.registeredEndpoint(ctx, c)
 	}
-	a.target.ProtocolHint = cmp.Or(a.target.ProtocolHint, a.claim.Protocol)
-	if err == nil {
-		err = p.Newcomers.acquireDomain(ctx, a, a.target.URL)
+	found.ProtocolHint = cmp.Or(found.ProtocolHint, c.Protocol)
+	return found, err
+}
+
+// registeredEndpoint takes the endpoint of the agent's registration.
+func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
+	if _, ok := e.Chain(c.Job.ChainID); !ok {
+		return resolvedEndpoint{}, retry.Fail(retry.ChainUnconfigured,
+			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
+	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
+		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch})
 	if err != nil {
-		return "", err
+		return resolvedEndpoint{}, err
 	}
-	note, err := p.authorize(ctx, a)
-	return detail + note, err
+	found := resolvedEndpoint{
+		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint},
+		source:   fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
+		unbound:  t.Binding != "" && !t.Bound(), // "": the policy is that nobody asks
+	}
+	found.display = displayEndpoint(found.Endpoint)
+	return found, nil
 }
 
-// authorize gives the endpoint the credential that is stored for it.
-func (p *Executor) authorize(ctx context.Context, a *attempt) (note string, err error) {
-	a.auth, err = p.Authorizer.Authorize(ctx, a.subject(), a.target)
-	if err != nil {
-		return "", err
-	}
-	return a.auth.Note(), nil
-}
-
-// subject is what authorization needs to know of the delivery.
-func (a *attempt) subject() agentauth.Subject {
-	return agentauth.Subject{Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.job.Action.ResolveEndpoint,
-		OwnHeaders: a.own, Insist: a.claim.Replay}
-}
-
-// registered takes the endpoint of the agent's registration.
-func (p *Executor) registered(ctx context.Context, a *attempt) (string, error) {
-	if _, ok := p.Chain(a.job.ChainID); !ok {
-		return "", retry.Fail(retry.ChainUnconfigured,
-			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", a.job.ChainID, a.job.ChainID))
-	}
-	t, err := p.Resolver.Resolve(ctx, a.agent())
-	if err != nil {
-		return "", err
-	}
-	a.unbound = t.Binding != "" && !t.Bound() // "": the policy is that nobody asks
-	a.target = mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint}
-	a.out.Endpoint = display(a.target)
-	return fmt.Sprintf("%s from %s (%s)%s", a.out.Endpoint, t.DocumentSource, t.From, bindingNote(t)), nil
-}
-
-// bindingNote warns of an agent that nothing binds to its endpoint.
-func bindingNote(t resolver.Target) string {
+// describeBinding warns of an agent that nothing binds to its endpoint.
+func describeBinding(t resolver.Target) string {
 	switch t.Binding {
 	case resolver.Unbound:
 		return ", which nothing binds to the agent"
@@ -80,42 +79,62 @@ func bindingNote(t resolver.Target) string {
 	return ""
 }
 
-// ownEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin.
-func (p *Executor) ownEndpoint(a *attempt) (string, error) {
-	e := a.job.Action.Endpoint
-	if e == nil {
-		return "", retry.Fail(retry.InvalidJob, "action.endpoint is missing although resolveEndpoint is false")
+// jobEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin. listed is the agent's endpoint by
+// the servers file.
+func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
+	j, named := c.Job, c.Job.Action.Endpoint
+	if named == nil {
+		return resolvedEndpoint{}, retry.Fail(retry.InvalidJob, "action.endpoint is missing although resolveEndpoint is false")
 	}
-	a.target = mcpcall.Endpoint{Transport: e.Transport, URL: e.URL, Command: e.Command, Args: e.Args}
-	a.out.Endpoint = display(a.target)
-	listed, _ := a.server.Endpoint()
-	a.unbound = e.URL == "" || e.URL != listed.URL // whoever enqueues may name anybody's endpoint
-	agent := a.agent()
-	if argv := append([]string{e.Command}, e.Args...); e.Transport == mcpcall.TransportStdio && p.MayRun != nil &&
-		!p.MayRun(agent.ChainID, agent.Registry, agent.ID.String(), argv) {
-		return "", &mcpcall.TransportRefusedError{Transport: e.Transport, Why: "the command is not one that HERALD_STDIO_COMMANDS lists for this agent"}
+	found := resolvedEndpoint{
+		Endpoint: mcpcall.Endpoint{Transport: named.Transport, URL: named.URL, Command: named.Command, Args: named.Args},
+		source:   " from the job",
+		unbound:  named.URL == "" || named.URL != listed.URL, // whoever enqueues may name anybody's endpoint
 	}
-	if len(a.claim.SealedHeaders) == 0 {
-		return a.out.Endpoint + " from the job", nil
+	found.display = displayEndpoint(found.Endpoint)
+	if argv := append([]string{named.Command}, named.Args...); named.Transport == mcpcall.TransportStdio && e.MayRun != nil &&
+		!e.MayRun(j.ChainID, j.IdentityRegistry, j.AgentID.String(), argv) {
+		return found, &mcpcall.TransportRefusedError{Transport: named.Transport,
+			Why: "the command is not one that HERALD_STDIO_COMMANDS lists for this agent"}
 	}
-	plain, err := p.Opener.Open(a.claim.SealedHeaders, headerBinding(a.job, e.URL))
+	if len(c.SealedHeaders) == 0 {
+		return found, nil
+	}
+
+	plain, err := e.Opener.Open(c.SealedHeaders, headerBinding(j, named.URL))
 	if err != nil {
-		return "", fmt.Errorf("decrypt the job's headers: %w", err)
+		return found, fmt.Errorf("decrypt the job's headers: %w", err)
 	}
 	var headers map[string]string
 	if err := json.Unmarshal(plain, &headers); err != nil {
-		return "", retry.Fail(retry.InternalError, "the job's decrypted headers cannot be read")
+		return found, retry.Fail(retry.InternalError, "the job's decrypted headers cannot be read")
 	}
-	a.own = true
-	a.target.Headers = make(map[string]secret.Secret, len(headers))
+	found.source, found.ownHeaders = " from the job, with its own headers", true
+	found.Headers = make(map[string]secret.Secret, len(headers))
 	for name, value := range headers {
-		a.target.Headers[name] = secret.New(value)
+		found.Headers[name] = secret.New(value)
 	}
-	return a.out.Endpoint + " from the job, with its own headers", nil
+	return found, nil
 }
 
-// display is an endpoint as pages and logs may show it: no query, no user information, no arguments.
-func display(e mcpcall.Endpoint) string {
+// subject is what the choice of a credential needs to know of the delivery.
+func (a *attempt) subject() agentauth.Subject {
+	return agentauth.Subject{Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
+		OwnHeaders: a.endpoint.ownHeaders, Insist: a.claim.Replay}
+}
+
+// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to the origin of the URL they are for.
+func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
+	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(), AgentID: agentID,
+		Origin: origin(rawURL)}
+}
+
+func headerBinding(j job.Job, rawURL string) secret.Binding {
+	return HeaderBinding(j.ChainID, j.IdentityRegistry.Hex(), j.AgentID.String(), rawURL)
+}
+
+// displayEndpoint is an endpoint as pages and logs may show it: no query, no user information, no arguments.
+func displayEndpoint(e mcpcall.Endpoint) string {
 	if e.URL == "" {
 		return e.Transport + ":" + e.Command
 	}

@@ -91,8 +91,8 @@ type rowLedger struct {
 
 func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, nil }
 
-// TestConfirmTold: a retraction follows whatever may have reached the agent, and waits while that is being found out.
-func TestConfirmTold(t *testing.T) {
+// TestConfirmRetraction: a retraction follows whatever may have reached the agent, and waits while that is being found out.
+func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		row  store.Delivery
@@ -105,7 +105,7 @@ func TestConfirmTold(t *testing.T) {
 		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, retry.EventNotFound},
 	} {
 		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row}}}
-		_, err := p.confirmTold(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
+		_, err := p.confirmRetraction(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
 		got := retry.Reason("")
 		if err != nil {
 			got = retry.Classify(err).Reason

@@ -32,11 +32,11 @@ type Runner struct {
 const intakeTimeout = 30 * time.Second
 
 // NewRunner allows concurrency deliveries at a time.
-func NewRunner(p *Executor, in *Intake, concurrency int) (*Runner, error) {
-	if p == nil || in == nil || concurrency < 1 {
+func NewRunner(e *Executor, in *Intake, concurrency int) (*Runner, error) {
+	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{executor: p, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
+	r := &Runner{executor: e, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -37,12 +38,14 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 // composed runs the step alone and returns the bytes that would be sent.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
-	a := &attempt{job: j, file: f, claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8")}}
+	a := &attempt{event: eventCheck{job: j}, file: fetchedFile{File: f}, auth: &agentauth.Authorization{},
+		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	p := &Executor{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
-	if _, err := p.compose(t.Context(), a); err != nil {
+	call, err := p.prepareCall(t.Context(), a, []string{j.Action.ToolName}, cachedTools)
+	if err != nil {
 		t.Fatalf("%s: %v", j.Kind, err)
 	}
-	return asJSON(a.args)
+	return asJSON(call.arguments)
 }
 
 // documented is a schema of docs/tools.

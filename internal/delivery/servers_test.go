@@ -383,20 +383,19 @@ func TestToolsAreNewsOnce(t *testing.T) {
 	agent := w.agentOf(big.NewInt(7))
 	set := mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "a", InputSchema: json.RawMessage(`{}`)}, {Name: "b"}}, Protocol: "p",
 		Server: mcpcall.ServerInfo{Name: "n", Version: "1"}, Listed: time.Unix(1, 0)}
-	one := &attempt{claim: claimOf(agent)}
+	one := &attempt{claim: claimOf(agent), call: preparedCall{listing: &set}}
 	for range 2 { // until it is recorded
-		k.executor.learn(one, set)
-		if string(one.out.Tools) != `[{"name":"a","schema":true},{"name":"b","schema":false}]` || string(one.out.ServerInfo) != `{"name":"n","version":"1"}` || one.out.Protocol != "p" {
-			t.Errorf("%+v", one.out)
+		o := k.executor.describeAttempt(one)
+		if string(o.Tools) != `[{"name":"a","schema":true},{"name":"b","schema":false}]` || string(o.ServerInfo) != `{"name":"n","version":"1"}` || o.Protocol != "p" {
+			t.Errorf("%+v", o)
 		}
 	}
-	k.executor.told.Add(agent, one.offered)
-	k.executor.learn(one, set)
-	if one.out.Tools != nil || one.out.ServerInfo != nil || one.out.Protocol != "p" {
-		t.Errorf("told again: %+v", one.out)
+	k.executor.observed.Add(agent, set.Listed)
+	if o := k.executor.describeAttempt(one); o.Tools != nil || o.ServerInfo != nil || o.Protocol != "p" {
+		t.Errorf("recorded again: %+v", o)
 	}
 	set.Listed = time.Unix(2, 0)
-	if k.executor.learn(one, set); one.out.Tools == nil {
+	if o := k.executor.describeAttempt(one); o.Tools == nil {
 		t.Error("a new list is no news")
 	}
 }
@@ -410,17 +409,17 @@ func claimOf(a store.Agent) *store.Claim {
 // TestWhereListed: a command of the servers file has limits of its own, in whose name there is nothing of its arguments.
 func TestWhereListed(t *testing.T) {
 	t.Parallel()
-	a := &attempt{claim: claimOf(store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}),
-		target: mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}, Listed: true}}
-	if got := a.where(); got != "stdio:1:"+a.claim.Agent().Registry+":2" {
+	agent := store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}
+	e := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}, Listed: true}
+	if got := limitedOrigin(e, agent); got != "stdio:1:0xaa:2" {
 		t.Error(got)
 	}
-	a.target.Listed = false
-	if got := a.where(); got != "stdio:node" {
+	e.Listed = false
+	if got := limitedOrigin(e, agent); got != "stdio:node" {
 		t.Error(got)
 	}
-	a.target = mcpcall.Endpoint{Transport: mcpcall.TransportSSE, URL: "https://a.example/sse", Listed: true}
-	if got := a.where(); got != "https://a.example" {
+	e = mcpcall.Endpoint{Transport: mcpcall.TransportSSE, URL: "https://a.example/sse", Listed: true}
+	if got := limitedOrigin(e, agent); got != "https://a.example" {
 		t.Error(got)
 	}
 }

@@ -58,43 +58,43 @@ func (s *waitSummary) take() (agents map[store.Agent]map[string]int, others map[
 
 // SummarizeWaits tells once a minute, and when ctx ends, how many attempts put their delivery off before anything was
 // attempted: one line per agent, with a count per reason. ticks: nil for a minute's.
-func (p *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
+func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(summaryInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
-	for last := p.Now(); ; last = p.Now() {
+	for last := e.Now(); ; last = e.Now() {
 		done := false
 		select {
 		case <-ctx.Done():
 			done = true
 		case <-ticks:
 		}
-		p.tellWaits(p.Now().Sub(last))
+		e.tellWaits(e.Now().Sub(last))
 		if done {
 			return
 		}
 	}
 }
 
-func (p *Executor) tellWaits(within time.Duration) {
-	agents, others := p.waits.take()
+func (e *Executor) tellWaits(within time.Duration) {
+	agents, others := e.waits.take()
 	busiest := func(a, b store.Agent) int { return countAll(agents[b]) - countAll(agents[a]) }
 	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
-		p.tellWaitsOf(fmt.Sprintf("%d:%s", a.ChainID, a.ID), agents[a], within)
+		e.tellWaitsOf(fmt.Sprintf("%d:%s", a.ChainID, a.ID), agents[a], within)
 	}
 	if len(others) > 0 {
-		p.tellWaitsOf("all others", others, within)
+		e.tellWaitsOf("all others", others, within)
 	}
 }
 
-func (p *Executor) tellWaitsOf(agent string, counts map[string]int, within time.Duration) {
+func (e *Executor) tellWaitsOf(agent string, counts map[string]int, within time.Duration) {
 	var reasons []any
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
 		reasons = append(reasons, slog.Int(r, counts[r]))
 	}
-	p.Logger.Info("deliveries put off, nothing was attempted", "agent", agent, "within", within.Round(time.Second),
+	e.Logger.Info("deliveries put off, nothing was attempted", "agent", agent, "within", within.Round(time.Second),
 		"count", countAll(counts), slog.Group("reasons", reasons...))
 }
 

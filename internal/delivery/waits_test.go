@@ -33,16 +33,16 @@ func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	}
 }
 
-// attemptOf is an attempt at a delivery of that agent of chain 8453 which led to o.
-func attemptOf(agent int64, o store.Outcome) *attempt {
+// attemptOf is an attempt at a delivery of that agent of chain 8453.
+func attemptOf(agent int64) *attempt {
 	j := job.Job{ChainID: 8453, AgentID: big.NewInt(agent)}
-	return &attempt{claim: &store.Claim{Attempt: 1, Job: j}, job: j, out: o}
+	return &attempt{claim: &store.Claim{Attempt: 1, Job: j}}
 }
 
 // putOff has p tell of an attempt that ended before anything was attempted.
 func putOff(p *Executor, agent int64, reason string) {
 	o := store.Outcome{Status: store.Waiting, Reason: reason, Free: true}
-	p.tell(attemptOf(agent, o), retry.Verdict{Reason: retry.Reason(reason)}, store.Recorded{}, nil)
+	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: retry.Verdict{Reason: retry.Reason(reason)}}, store.Recorded{}, nil)
 }
 
 func TestLevels(t *testing.T) {
@@ -72,9 +72,8 @@ func TestLevels(t *testing.T) {
 		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
 	} {
 		p, said := logged(slog.LevelDebug)
-		a := attemptOf(1, c.out)
-		a.away = c.away
-		p.tell(a, retry.Verdict{Reason: retry.Reason(c.out.Reason)}, store.Recorded{}, c.err)
+		d := decision{Outcome: c.out, verdict: retry.Verdict{Reason: retry.Reason(c.out.Reason)}, away: c.away}
+		p.logAttempt(attemptOf(1), d, store.Recorded{}, c.err)
 		if lines := said(); len(lines) != 1 || lines[0]["level"] != c.want || lines[0]["msg"] != "delivery attempted" {
 			t.Errorf("%s: %v, want one line at %s", name, lines, c.want)
 		}

@@ -91,13 +91,13 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	}
 	parts := delivery.Config{
 		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Sealer: keys,
-		Dispatcher: dispatcher, Results: a.queue, Limits: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
+		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
 		Servers: a.listed.server, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
-		parts.Unbound = a.unbound
+		parts.UnboundLimiter = a.unbound
 	}
 	if a.newcomers, err = delivery.NewNewcomers(cfg.Concurrency, o.Logger, nil); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		return err
 	}
 	a.tokens = parts.Authorizer
-	executor, err := delivery.New(parts)
+	executor, err := delivery.NewExecutor(parts)
 	if err != nil {
 		return err
 	}

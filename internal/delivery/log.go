@@ -1,0 +1,84 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// logAttempt writes the one canonical line of an attempt. err says why its outcome is not recorded.
+func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
+	if err == nil && d.putOff() {
+		e.waits.add(a.claim.Agent(), d.Reason)
+	}
+	attrs := []slog.Attr{
+		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.claim.Job.Kind)),
+		slog.String("agent", fmt.Sprintf("%d:%s", a.claim.Job.ChainID, a.claim.Agent().ID)),
+		slog.Int("attempt", a.claim.Attempt), slog.String("status", string(d.Status)),
+		slog.String("stage", d.Stage), slog.Duration("took", e.Now().Sub(a.began).Round(time.Microsecond)),
+	}
+	for _, kv := range [][2]string{
+		{"reason", string(d.verdict.Reason)}, {"tool", d.ToolName}, {"endpoint", d.Endpoint}, {"file", d.FileVerification},
+		{"fileSource", d.FileSource}, {"fileDisagrees", strings.Join(d.FileDisagrees, ",")}, {"error", d.verdict.Text},
+	} {
+		if kv[1] != "" {
+			attrs = append(attrs, slog.String(kv[0], kv[1]))
+		}
+	}
+	if d.Status == store.Waiting {
+		attrs = append(attrs, slog.Duration("again_in", d.Delay.Round(time.Millisecond)))
+	}
+	if d.Status.Final() && err == nil {
+		attrs = append(attrs, slog.Duration("age", rec.Age.Round(time.Millisecond)))
+	}
+	if next := a.nextStep(d); next != "" && d.Status != store.Waiting { // what waits goes on by itself
+		attrs = append(attrs, slog.String("next", next))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("not_recorded", err.Error()))
+	}
+	e.Logger.LogAttrs(context.Background(), d.logLevel(err), "delivery attempted", attrs...)
+}
+
+// logLevel is the level of an attempt's line. An agent that fails is information, not an error, but when it cost the
+// delivery its life; what nothing was attempted at is counted (see waitSummary).
+func (d decision) logLevel(err error) slog.Level {
+	switch {
+	case isFenced(err):
+		return slog.LevelWarn
+	case err != nil, d.verdict.Reason == retry.InternalError && !d.away:
+		return slog.LevelError
+	case d.Status == store.Dead:
+		return slog.LevelWarn
+	case d.putOff():
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// putOff tells whether the delivery waits without anything having been attempted.
+func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
+
+// nextStep is what a person does about an attempt that did not deliver.
+func (a *attempt) nextStep(d decision) string {
+	if d.Status == store.Queued { // another job of the event took over
+		return ""
+	}
+	agent := a.claim.Agent()
+	return d.verdict.Reason.NextStep(retry.Subject{Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID,
+		Registry: agent.Registry, Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final()})
+}
+
+// excerpt is the beginning of an agent's words on one line.
+func excerpt(s string, limit int) string {
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,119 @@
+package delivery
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// redisWait is the longest wait that becomes a scheduled task, seen in the web UI; longer ones live in Postgres.
+const redisWait = 5 * time.Minute
+
+// decision is the outcome of an attempt, and why.
+type decision struct {
+	store.Outcome
+	verdict retry.Verdict // zero: delivered
+	away    bool          // the attempt failed because Postgres or Redis was away
+	spooled bool          // Redis has the outcome
+}
+
+// decideOutcome turns what the attempt has come to and its failure (nil: delivered) into the outcome to record. What it taught about the
+// agent is noted for the next attempts.
+func (e *Executor) decideOutcome(a *attempt, failure error) decision {
+	d := decision{Outcome: e.describeAttempt(a)}
+	if failure == nil {
+		d.Status, d.AgentOK, d.Result = store.Delivered, true, a.answer.Raw
+		e.Newcomers.noteOutcome(a.claim.Agent(), true)
+		return d
+	}
+
+	var unread *spoolError
+	d.away = store.Away(failure) || errors.As(failure, &unread)
+	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
+	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
+		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
+		v.Reason, v.Ending, v.Free = retry.HeldUnknown, retry.Hold, false
+	}
+	d.Reason, d.Error, d.Free = string(v.Reason), v.Text, v.Free
+	d.Moved = v.Moved && a.claim.Job.Action.ResolveEndpoint && !a.endpoint.Listed
+	d.KeepLine = v.Limited()
+	if v.AgentFault {
+		e.Newcomers.noteOutcome(a.claim.Agent(), false)
+		if a.stage.name != "fetch" { // the feedback's file is its client's affair
+			d.AgentError = v.Text
+		}
+	}
+
+	switch v.Ending {
+	case retry.Skip:
+		d.Status = store.Skipped
+	case retry.Reject:
+		d.Status = store.Rejected
+	case retry.Hold:
+		d.Status = store.Held
+	case retry.Wait:
+		if v.Free && v.Pause == 0 {
+			v.Pause = retry.BackOff(e.Now().Sub(a.claim.CreatedAt))
+		}
+		d.Status = store.Dead
+		if delay, more := e.Schedule.Next(a.claim.Budget, v, e.Random()); more {
+			d.Status, d.Delay, d.Task = store.Waiting, delay, delay <= redisWait
+		}
+	}
+	d.verdict = v
+	return d
+}
+
+// describeAttempt is the outcome as far as the steps say it, however the attempt ended.
+func (e *Executor) describeAttempt(a *attempt) store.Outcome {
+	o := store.Outcome{
+		Stage: a.stage.name, Endpoint: a.endpoint.display,
+		Elsewhere: a.event.disabledByFile, Unplaced: a.event.unplaced,
+		FileSource: a.file.Source, FileVerification: a.file.Verification, FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
+		ToolName: a.call.tool, Arguments: a.call.recorded,
+		Called: a.answer.called,
+	}
+	if listing := a.call.listing; listing != nil {
+		o.Protocol = listing.Protocol
+		if last, ok := e.observed.Get(a.claim.Agent()); !ok || !last.Equal(listing.Listed) {
+			observeAgent(&o, listing)
+		}
+	}
+	if len(a.answer.Raw) > 0 {
+		o.Response, o.Protocol = a.answer.Raw, a.answer.Protocol
+	}
+	return o
+}
+
+// observeAgent adds what the agent says of itself, for its row. That is written with every delivery, so it goes along only when it is news:
+// listed since this process last recorded it.
+func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
+	tools := make([]store.KnownTool, len(listing.Tools))
+	for i, t := range listing.Tools {
+		tools[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
+	}
+	o.Tools = store.ToolList(tools)
+	o.ServerInfo = asJSON(map[string]string{"name": listing.Server.Name, "version": listing.Server.Version})
+}
+
+// onUnknown is what becomes of a call of which nobody knows whether the agent took it.
+func (a *attempt) onUnknown() string {
+	if a.server == nil {
+		return a.claim.Policy.OnUnknown
+	}
+	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
+}
+
+// holdIfUnknown holds a delivery of which only a dead process knew whether the agent took an earlier call, if its policy says so. Who replays
+// has decided that it is sent again.
+func (a *attempt) holdIfUnknown() error {
+	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
+		return nil
+	}
+	return retry.Fail(retry.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent took the call, and the agent's policy "+
+		"is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
+}

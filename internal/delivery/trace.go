@@ -1,0 +1,78 @@
+package delivery
+
+import (
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Step is one part of an attempt that has ended, for people who watch.
+type Step struct {
+	DeliveryID uuid.UUID
+	Attempt    int
+	Name       string // claim check resolve fetch compose call record
+	Detail     string // a phrase: where from, how verified, what was answered
+	Took       time.Duration
+	At         time.Time
+}
+
+// stage is the part of the attempt that runs: its name is stored with the attempt, logged and traced.
+type stage struct {
+	name  string
+	began time.Time
+}
+
+// beginStage traces the stage that ended well, and begins the next one.
+func (e *Executor) beginStage(a *attempt, name string) {
+	if !a.stage.began.IsZero() {
+		e.traceStep(a.claim, a.stage.name, a.stageDetail(), nil, a.stage.began)
+	}
+	a.stage = stage{name, e.Now()}
+}
+
+// endStages traces the last stage. A panic over a stranger's bytes becomes a failed attempt, so that it is recorded and its attempts are
+// counted.
+func (e *Executor) endStages(a *attempt, err error, panicked any) error {
+	if panicked != nil {
+		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name, "panic", panicked, "stack", string(debug.Stack()))
+		a.answer.called = a.answer.called || a.stage.name == "call"
+		err = retry.Fail(retry.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
+	}
+	e.traceStep(a.claim, a.stage.name, a.stageDetail(), err, a.stage.began)
+	return err
+}
+
+// stageDetail is what the stage that ended has come to, in a phrase.
+func (a *attempt) stageDetail() string {
+	switch a.stage.name {
+	case "check":
+		return a.event.detail
+	case "resolve":
+		if a.auth == nil {
+			return ""
+		}
+		return a.endpoint.display + a.endpoint.source + a.auth.Note()
+	case "fetch":
+		return a.file.detail
+	case "compose":
+		return fmt.Sprintf("%d arguments fitted to %s", len(a.call.arguments), a.call.tool)
+	case "call":
+		return a.answer.detail
+	}
+	return ""
+}
+
+func (e *Executor) traceStep(c *store.Claim, name, detail string, err error, began time.Time) {
+	now := e.Now()
+	if err != nil {
+		detail = err.Error()
+	}
+	e.Logger.Debug("step", "delivery", c.ID, "attempt", c.Attempt, "step", name, "detail", detail, "took", now.Sub(began))
+	if e.Trace != nil {
+		e.Trace(Step{DeliveryID: c.ID, Attempt: c.Attempt, Name: name, Detail: detail, Took: now.Sub(began), At: now})
+	}
+}
