@@ -20,7 +20,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/alecthomas/kong"
@@ -46,7 +46,7 @@ type runCmd struct {
 }
 
 func main() {
-	mcpcall.RunSupervisor()
+	transport.RunSupervisor()
 	os.Exit(runGuarded(os.Stderr, runCommandLine))
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/alecthomas/kong"
@@ -62,7 +62,7 @@ type app struct {
 }
 
 func main() {
-	mcpcall.RunSupervisor()
+	transport.RunSupervisor()
 	// The first signal asks for an orderly stop, the second one is left to do what signals do.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

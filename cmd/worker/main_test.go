@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	mcpcall.RunSupervisor() // this binary is the worker of some tests
+	transport.RunSupervisor() // this binary is the worker of some tests
 	embeddedtest.Main(m, devnettest.Leftovers()...)
 }
 

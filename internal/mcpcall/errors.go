@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -82,14 +83,10 @@ func (e *TransportRefusedError) Error() string {
 }
 
 // TooLargeError: the answer was longer than allowed and was not read to its end.
-type TooLargeError struct {
-	Limit int64  // bytes, or lines for an event
-	Unit  string // "bytes", "lines in one event"
-}
+type TooLargeError = transport.TooLargeError
 
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the agent's answer is longer than %d %s", e.Limit, e.Unit)
-}
+// BadAnswerError: the agent answered with something that is no MCP answer to the request.
+type BadAnswerError = transport.BadAnswerError
 
 // RequestTooLargeError: the arguments are longer than Config.MaxRequestBytes. Nothing was sent, and nothing will be.
 type RequestTooLargeError struct {
@@ -99,11 +96,6 @@ type RequestTooLargeError struct {
 func (e *RequestTooLargeError) Error() string {
 	return fmt.Sprintf("the arguments are %d bytes long, more than the %d that are sent", e.Size, e.Limit)
 }
-
-// BadAnswerError: the agent answered with something that is no MCP answer to the request.
-type BadAnswerError struct{ Why string }
-
-func (e *BadAnswerError) Error() string { return "the agent's answer is not usable: " + e.Why }
 
 // InputRequiredError: the tool did not run to its end because it wants input from a person or a model (resultType
 // "input_required"), which this client cannot give. With Later the agent asked for nothing but patience.

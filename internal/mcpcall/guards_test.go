@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -338,7 +339,7 @@ func TestHangingGoodbye(t *testing.T) {
 	if err := p.Close(within(t, 5*time.Second)); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	if took := time.Since(begin); took > 2*noticeWait {
+	if took := time.Since(begin); took > 2*transport.NoticeWait {
 		t.Errorf("Close took %s", took)
 	}
 }

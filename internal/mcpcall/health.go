@@ -7,12 +7,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/mark3labs/mcp-go/client/transport"
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
-)
 
-// noticeWait bounds what is sent to an agent without waiting for it.
-const noticeWait = 2 * time.Second
+	"github.com/agentherald/herald/internal/mcpcall/transport"
+)
 
 // maxChecks is how many health checks run at the same time.
 const maxChecks = 16
@@ -22,11 +21,11 @@ const maxChecks = 16
 func (p *Pool) checkIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.checkDue()
+	p.startChecks()
 }
 
-// checkDue begins as many checks as there is room for; each one that ends makes room for another. p.mu is held.
-func (p *Pool) checkDue() {
+// startChecks begins as many checks as there is room for; each one that ends makes room for another. p.mu is held.
+func (p *Pool) startChecks() {
 	if p.closed {
 		return
 	}
@@ -36,7 +35,7 @@ func (p *Pool) checkDue() {
 		if p.checks >= maxChecks {
 			return
 		}
-		if c == nil || c.checking || !c.losable() {
+		if c == nil || c.checking || !c.hasState() {
 			continue
 		}
 		suspect := c.suspect.Load()
@@ -56,9 +55,9 @@ func (p *Pool) checkDue() {
 // check retires c if it shows no sign of life. Unless it was suspect, whoever used it since uses was counted will find out by himself.
 func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
 	defer p.wg.Done()
-	ctx, cancel := p.briefly()
+	ctx, cancel := p.openContext()
 	defer cancel()
-	found := c.health(ctx)
+	found := c.checkHealth(ctx)
 	p.release(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +66,8 @@ func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
 	if p.closed {
 		return
 	}
-	defer p.checkDue()
-	if found == answering || found == silent && (!suspect && c.uses != uses || c.excused()) {
+	defer p.startChecks()
+	if found == answering || found == silent && (!suspect && c.uses != uses || c.deferRestart()) {
 		return
 	}
 	c.bad.Store(true)
@@ -78,40 +77,40 @@ func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
 	}
 }
 
-// excused: a command may be busy with a call that nobody waits for any more, and what it remembers would be lost with it. It is given up
+// deferRestart: a command may be busy with a call that nobody waits for any more, and what it remembers would be lost with it. It is given up
 // when it is silent for a second time and said nothing in between. Pool.mu is held.
-func (c *conn) excused() bool {
+func (c *conn) deferRestart() bool {
 	before, now := c.silentAt, c.heard()+1
 	c.silentAt = now
-	return c.proc != nil && before != now
+	return c.process != nil && before != now
 }
 
 // heard grows with what the agent says.
 func (c *conn) heard() int64 {
 	n := c.answers.Load()
-	if c.proc != nil {
-		n += c.proc.reader.bytes.Load()
+	if c.process != nil {
+		n += c.process.Heard()
 	}
 	if c.stream != nil {
-		n += c.stream.heard.Load()
+		n += c.stream.Heard()
 	}
 	return n
 }
 
-// note remembers whether a request brought anything.
-func (c *conn) note(ctx context.Context, s seen) {
+// noteResponse remembers whether a request brought anything.
+func (c *conn) noteResponse(ctx context.Context, response transport.Response) {
 	switch {
-	case s.result != nil, s.rpc != nil, s.refused():
+	case response.Answered():
 		c.answers.Add(1)
 		c.suspect.Store(false)
-	case s.written && errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case response.Written && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		c.suspect.Store(true)
 	}
 }
 
-// losable: the client has something that can be gone without its next user knowing. Stateless HTTP has nothing.
-func (c *conn) losable() bool {
-	return c.kind != TransportHTTP || c.tap.GetSessionId() != ""
+// hasState: the client has something that can be gone without its next user knowing. Stateless HTTP has nothing.
+func (c *conn) hasState() bool {
+	return c.kind != TransportHTTP || c.recording.GetSessionId() != ""
 }
 
 // sign is what a health check found.
@@ -126,9 +125,9 @@ const (
 // pingID is a number, because some agents know no other ids, and none that a client of mcp-go counts up to.
 const pingID = int64(math.MaxInt32)
 
-// health asks the agent for a sign of life: with ping, which not every agent knows, and then, if it has anything to lose by being
+// checkHealth asks the agent for a sign of life: with ping, which not every agent knows, and then, if it has anything to lose by being
 // misjudged, with what every one knows.
-func (c *conn) health(ctx context.Context) sign {
+func (c *conn) checkHealth(ctx context.Context) sign {
 	found, wait := silent, c.cfg.OpenTimeout
 	if c.kind != TransportHTTP {
 		wait /= 2
@@ -139,7 +138,8 @@ func (c *conn) health(ctx context.Context) sign {
 				_, err := c.client.Discover(ctx, mcp.DiscoverRequest{})
 				return err
 			}
-			_, err := c.tap.SendRequest(ctx, transport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(pingID), Method: string(mcp.MethodPing)})
+			ping := mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(pingID), Method: string(mcp.MethodPing)}
+			_, err := c.recording.SendRequest(ctx, ping)
 			return err
 		})
 	}
@@ -160,25 +160,22 @@ func (c *conn) ask(ctx context.Context, wait time.Duration, send func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	heard := c.heard()
-	ctx, j := withJournal(ctx)
-	stop := c.watchdog(ctx)
-	err := safely(func() error { return send(ctx) })
-	stop()
-	s := j.seen()
+	response, err := c.record(ctx, send)
+	unknownMethod := response.Error != nil && response.Error.Code == mcp.METHOD_NOT_FOUND
 	switch {
-	case c.proc != nil && c.proc.ended(), c.stream != nil && c.stream.ended():
+	case c.ended():
 		return gone
-	case s.session && s.status == http.StatusNotFound && (s.rpc == nil || s.rpc.Code != mcp.METHOD_NOT_FOUND):
+	case response.Session && response.Status == http.StatusNotFound && !unknownMethod:
 		return gone
-	case err == nil, s.result != nil, s.rpc != nil, s.refused(), c.kind == TransportHTTP && s.status != 0, c.heard() != heard:
+	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.heard() != heard:
 		return answering
 	}
 	return silent
 }
 
-// abandon tells an agent of the older era that nobody waits for a request any more; over HTTP a lost connection does not say so there,
+// cancelRequest tells an agent of the older era that nobody waits for a request any more; over HTTP a lost connection does not say so there,
 // and mcp-go leaves it at that. The agent may have run the tool all the same.
-func (c *conn) abandon(id mcp.RequestId, why error) {
+func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	if c.modern || c.kind != TransportHTTP && c.kind != TransportSSE || id.IsNil() {
 		return
 	}
@@ -187,8 +184,8 @@ func (c *conn) abandon(id mcp.RequestId, why error) {
 		Params: mcp.NotificationParams{AdditionalFields: map[string]any{"requestId": id, "reason": why.Error()}},
 	}}
 	c.spawn(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, noticeWait)
+		ctx, cancel := context.WithTimeout(ctx, transport.NoticeWait)
 		defer cancel()
-		_ = safely(func() error { return c.tap.SendNotification(ctx, notice) }) // for the agent's good, not for ours
+		_ = transport.Safely(func() error { return c.recording.SendNotification(ctx, notice) }) // for the agent's good, not for ours
 	})
 }

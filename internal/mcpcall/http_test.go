@@ -458,19 +458,6 @@ func FuzzHTTPAnswer(f *testing.F) {
 	})
 }
 
-func TestRetryAfter(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"": 0, "0": 0, "15": 15 * time.Second, " 7 ": 7 * time.Second, "-3": 0, "1.5": 0, "soon": 0, "99999999999999999999": maxRetryAfter, "9000000": maxRetryAfter,
-		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sat, 21 Nov 2026 11:00:00 GMT": 0, "Sat, 21 Nov 2099 12:00:30 GMT": maxRetryAfter,
-	} {
-		if got := retryAfter(value, now); got != want {
-			t.Errorf("%q: %s, want %s", value, got, want)
-		}
-	}
-}
-
 func TestRequestTooLarge(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(&agent{})

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -17,7 +18,7 @@ import (
 const childMode = "MCPCALL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
-	RunSupervisor()
+	transport.RunSupervisor()
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(child(mode))
 	}

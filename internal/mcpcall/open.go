@@ -4,16 +4,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
-	"github.com/mark3labs/mcp-go/client/transport"
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 
 	"github.com/agentherald/herald/internal/text"
 )
@@ -35,12 +35,12 @@ const (
 	longestWait = 10 * time.Second
 )
 
-// lived notes how long a command stayed, and when it may be started again. HTTP clients are not held back: delivery does that.
-func (s *slot) lived(d time.Duration, now time.Time) {
-	if s.conn != nil && s.conn.proc == nil {
+// recordUptime notes how long a command stayed, and when it may be started again. HTTP clients are not held back: delivery does that.
+func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
+	if s.conn != nil && s.conn.process == nil {
 		return
 	}
-	if d >= steadyAfter {
+	if uptime >= steadyAfter {
 		s.failures, s.notBefore = 0, time.Time{}
 		return
 	}
@@ -48,8 +48,8 @@ func (s *slot) lived(d time.Duration, now time.Time) {
 	s.failures++
 }
 
-// briefly is a context for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
-func (p *Pool) briefly() (context.Context, context.CancelFunc) {
+// openContext is a context for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
+func (p *Pool) openContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.OpenTimeout)
 	go func() {
 		select {
@@ -64,7 +64,7 @@ func (p *Pool) briefly() (context.Context, context.CancelFunc) {
 // open makes the slot's client, for all who wait on o.
 func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	defer p.wg.Done()
-	ctx, cancel := p.briefly()
+	ctx, cancel := p.openContext()
 	defer cancel()
 	ctx = withPatience(ctx)
 
@@ -93,29 +93,29 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 		}
 	case err != nil:
 		if ep.Transport == TransportStdio {
-			s.lived(0, now)
+			s.recordUptime(0, now)
 		}
-		p.cfg.Logger.Debug("no connection to an agent", "endpoint", ep.place(), "err", err)
+		p.cfg.Logger.Debug("no connection to an agent", "endpoint", ep.location(), "err", err)
 	default:
 		s.conn = c
 		s.modern = &c.modern
-		c.counted = c.proc == nil // commands are the operator's, and few
+		c.counted = c.process == nil // commands are the operator's, and few
 		p.held += c.heldIdle()
 		p.makeRoom()
-		p.cfg.Logger.Debug("connected to an agent", "endpoint", ep.place(), "protocol", c.protocol, "server", c.server.Name)
+		p.cfg.Logger.Debug("connected to an agent", "endpoint", ep.location(), "protocol", c.protocol, "server", c.server.Name)
 	}
 	close(o.done)
 }
 
-// place names the endpoint in a log: an origin or a command, with what of them is secret masked.
-func (e Endpoint) place() string {
+// location names the endpoint in a log: an origin or a command, with what of them is secret masked.
+func (e Endpoint) location() string {
 	where := e.Command
 	if e.Transport == TransportHTTP || e.Transport == TransportSSE {
 		u, err := url.Parse(e.URL)
 		if err != nil {
 			return e.Transport
 		}
-		where = origin(u)
+		where = transport.Origin(u)
 	}
 	if r := e.redactor(); r != nil {
 		where = r.Replace(where)
@@ -130,23 +130,23 @@ func (p *Pool) connect(ctx context.Context, ep Endpoint, modern bool) (*conn, er
 		c, _, err := p.handshake(ctx, ep, false, 0)
 		return c, err
 	}
-	c, s, err := p.handshake(ctx, ep, modern, 0)
-	if err != nil && modern && ctx.Err() == nil && wantsModern(s) {
-		c, s, err = p.handshake(ctx, ep, true, 0)
+	c, response, err := p.handshake(ctx, ep, modern, 0)
+	if err != nil && modern && ctx.Err() == nil && wantsModern(response) {
+		c, response, err = p.handshake(ctx, ep, true, 0)
 	}
 	if err == nil {
 		return c, nil
 	}
-	if ctx.Err() == nil && otherEra(modern, ep.Transport, s, err) {
-		other, otherSeen, second := p.handshake(ctx, ep, !modern, 0)
+	if ctx.Err() == nil && otherEra(modern, ep.Transport, response, err) {
+		other, otherResponse, second := p.handshake(ctx, ep, !modern, 0)
 		if second == nil {
 			return other, nil
 		}
 		if modern {
-			s = otherSeen // of initialize
+			response = otherResponse // of initialize
 		}
 	}
-	if ep.Transport == TransportHTTP && ctx.Err() == nil && olderTransport(s) {
+	if ep.Transport == TransportHTTP && ctx.Err() == nil && olderTransport(response) {
 		ep.Transport = TransportSSE
 		if older, _, third := p.handshake(ctx, ep, false, p.cfg.ProbeTimeout); third == nil {
 			return older, nil
@@ -156,59 +156,59 @@ func (p *Pool) connect(ctx context.Context, ep Endpoint, modern bool) (*conn, er
 }
 
 // wantsModern: the agent refuses the revision and names the very same one as supported, as a server does that begins to speak it.
-func wantsModern(s seen) bool {
-	if s.rpc == nil || s.rpc.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
+func wantsModern(response transport.Response) bool {
+	if response.Error == nil || response.Error.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
 		return false
 	}
-	data, _ := s.rpc.Data.(map[string]any)
+	data, _ := response.Error.Data.(map[string]any)
 	supported, _ := data["supported"].([]any)
 	return slices.Contains(supported, any(modernVersion))
 }
 
 // olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but HTTP+SSE.
-func olderTransport(s seen) bool {
-	if s.method != string(mcp.MethodInitialize) || s.rpc != nil {
+func olderTransport(response transport.Response) bool {
+	if response.Method != string(mcp.MethodInitialize) || response.Error != nil {
 		return false
 	}
-	return s.status == http.StatusBadRequest || s.status == http.StatusNotFound || s.status == http.StatusMethodNotAllowed
+	return response.Status == http.StatusBadRequest || response.Status == http.StatusNotFound || response.Status == http.StatusMethodNotAllowed
 }
 
 // otherEra reads a failed handshake.
-func otherEra(modern bool, kind string, s seen, err error) bool {
-	if s.tooLarge != nil {
+func otherEra(modern bool, kind string, response transport.Response, err error) bool {
+	if response.TooLarge != nil {
 		return false
 	}
-	switch s.status {
+	switch response.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusRequestTimeout:
 		return false
 	}
-	if s.status >= 500 || s.status >= 300 && s.status < 400 {
+	if response.Status >= 500 || response.Status >= 300 && response.Status < 400 {
 		return false
 	}
 	if !modern {
-		if s.method != string(mcp.MethodInitialize) {
+		if response.Method != string(mcp.MethodInitialize) {
 			return false
 		}
-		if s.rpc != nil {
-			switch s.rpc.Code {
+		if response.Error != nil {
+			switch response.Error.Code {
 			case mcp.METHOD_NOT_FOUND, mcp.UNSUPPORTED_PROTOCOL_VERSION, mcp.HEADER_MISMATCH:
 				return true
 			}
 		}
-		return s.status == http.StatusBadRequest
+		return response.Status == http.StatusBadRequest
 	}
 	if kind == TransportStdio {
 		// It may ignore an unknown method, refuse it, or exit over it; it did start.
-		var start *startError
+		var start *transport.StartError
 		return !errors.As(err, &start)
 	}
 	// Over HTTP: refused, answered with something else, or taken without a word.
-	return s.status != 0 || s.written
+	return response.Status != 0 || response.Written
 }
 
-// handshake makes a client of one era. On failure it returns what was seen, and leaves nothing behind but what the pool waits for. An
-// event stream has streamWait to open, 0: as long as ctx lasts.
-func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWait time.Duration) (*conn, seen, error) {
+// handshake makes a client of one era. On failure it returns the last response, and leaves nothing behind but what the pool waits for.
+// An event stream has streamWait to open, 0: as long as ctx lasts.
+func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWait time.Duration) (*conn, transport.Response, error) {
 	c := &conn{
 		kind:    ep.Transport,
 		modern:  modern,
@@ -218,68 +218,63 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWa
 		drained: make(chan struct{}),
 		listing: make(chan struct{}, 1),
 		opened:  p.cfg.Clock(),
-		log:     p.cfg.Logger.With("endpoint", ep.place()),
+		log:     p.cfg.Logger.With("endpoint", ep.location()),
 	}
 	c.hold = func(bytes int64) { p.hold(c, bytes) }
-	c.tap = &tap{modern: modern, onNote: c.notified}
-	inner, err := p.attach(ep, c)
+	inner, err := p.newTransport(ep, c)
 	if err != nil {
-		return nil, seen{}, &CallError{Stage: StageOpen, Err: &described{text: c.masked(err.Error()), cause: err}}
+		failure := &described{text: c.masked(err.Error()), cause: err}
+		return nil, transport.Response{}, &CallError{Stage: StageOpen, Err: failure}
 	}
-	answerRequests(c.tap.inner, p.cfg.Clock)
+	c.recording = transport.NewRecording(inner, modern, c.onNotification, p.cfg.Clock)
 
 	version := legacyVersion
 	if modern {
 		version = modernVersion
 	}
-	c.client = client.NewClient(inner, client.WithProtocolVersion(version), client.WithDiscoverTimeout(p.cfg.ProbeTimeout),
-		client.WithMaxInputRoundTrips(1))
-	ctx, j := withJournal(ctx)
-	stop := c.watchdog(ctx)
-	err = safely(func() error {
+	c.client = client.NewClient(c.recording.ForClient(), client.WithProtocolVersion(version),
+		client.WithDiscoverTimeout(p.cfg.ProbeTimeout), client.WithMaxInputRoundTrips(1))
+	response, err := c.record(ctx, func(ctx context.Context) error {
 		if c.stream != nil {
-			x := &exchange{method: http.MethodGet, stream: true}
-			j.note(x)
-			if err := c.stream.openWithin(context.WithValue(ctx, exchangeKey{}, x), streamWait); err != nil {
+			if err := c.stream.Open(ctx, streamWait); err != nil {
 				return err
 			}
 		}
 		if err := c.client.Start(p.ctx); err != nil {
 			return err
 		}
-		var request mcp.InitializeRequest
-		request.Params.ProtocolVersion = version
-		request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: p.cfg.ClientVersion}
-		result, err := c.client.Initialize(ctx, request)
-		if err != nil {
-			return err
-		}
-		c.server = ServerInfo{Name: text.Excerpt(c.masked(result.ServerInfo.Name), 200), Version: text.Excerpt(c.masked(result.ServerInfo.Version), 100)}
-		c.protocol = c.client.ProtocolVersion()
-		return nil
+		return c.initialize(ctx, version)
 	})
-	stop()
 	c.redact = ep.redactor(c.sessionTexts()...)
 	if err != nil {
-		s := j.seen()
-		failure := c.failure(StageOpen, ctx, s, err)
-		p.wg.Add(1)
-		go func() {
-			defer p.wg.Done()
-			c.close(p.ctx)
-		}()
-		return nil, s, failure
+		failure := c.failure(StageOpen, ctx, response, err)
+		p.wg.Go(func() { c.close(p.ctx) })
+		return nil, response, failure
 	}
-	return c, seen{}, nil
+	return c, transport.Response{}, nil
+}
+
+func (c *conn) initialize(ctx context.Context, version string) error {
+	var request mcp.InitializeRequest
+	request.Params.ProtocolVersion = version
+	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: c.cfg.ClientVersion}
+	result, err := c.client.Initialize(ctx, request)
+	if err != nil {
+		return err
+	}
+	c.server.Name = text.Excerpt(c.masked(result.ServerInfo.Name), 200)
+	c.server.Version = text.Excerpt(c.masked(result.ServerInfo.Version), 100)
+	c.protocol = c.client.ProtocolVersion()
+	return nil
 }
 
 // sessionTexts are what the agent gave out to know this session by: whoever has them can speak in our place.
 func (c *conn) sessionTexts() []string {
-	texts := []string{c.tap.GetSessionId()}
-	if c.stream == nil || c.stream.post == "" {
+	texts := []string{c.recording.GetSessionId()}
+	if c.stream == nil || c.stream.PostURL() == "" {
 		return texts
 	}
-	u, err := url.Parse(c.stream.post)
+	u, err := url.Parse(c.stream.PostURL())
 	if err != nil {
 		return texts
 	}
@@ -294,64 +289,41 @@ func (c *conn) sessionTexts() []string {
 	return texts
 }
 
-// attach makes c's transport and returns what mcp-go's client is to see of it.
-func (p *Pool) attach(ep Endpoint, c *conn) (transport.Interface, error) {
-	t := c.tap
-	switch ep.Transport {
-	case TransportStdio:
-		proc, err := startProcess(append([]string{ep.Command}, ep.Args...), append(p.cfg.StdioEnv[:len(p.cfg.StdioEnv):len(p.cfg.StdioEnv)], ep.Env...),
-			ep.Dir, p.cfg.MaxAnswerBytes, p.cfg.Supervised && canSupervise)
+// newTransport makes c's transport.
+func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error) {
+	if ep.Transport == TransportStdio {
+		argv, env := append([]string{ep.Command}, ep.Args...), slices.Concat(p.cfg.StdioEnv, ep.Env)
+		process, err := transport.StartProcess(argv, env, ep.Dir, p.cfg.MaxAnswerBytes, p.cfg.Supervised)
 		if err != nil {
 			return nil, err
 		}
-		c.proc = proc
-		t.inner = transport.NewIO(proc.stdout, proc.stdin, nil)
-		t.track = proc.stdin.track
-		return t, nil
+		c.process = process
+		return process.Transport(), nil
 	}
-	guard, base := p.cfg.Guard, p.base
+	cfg := transport.HTTPConfig{Guard: p.cfg.Guard, Base: p.base, Headers: http.Header{},
+		MaxAnswerBytes: p.cfg.MaxAnswerBytes, Now: p.cfg.Clock, Life: p.ctx}
 	if ep.Listed {
-		guard, base = p.listedGuard, p.listedBase
+		cfg.Guard, cfg.Base = p.listedGuard, p.listedBase
 	}
 	u, err := url.Parse(ep.URL)
 	if err == nil {
-		err = guard.CheckURL(u)
+		err = cfg.Guard.CheckURL(u)
 	}
 	if err != nil {
 		return nil, withoutURL(err)
 	}
 	u.Fragment, u.RawFragment = "", ""
-	rt := &roundTripper{base: base, origin: origin(u), headers: http.Header{}, guard: guard, limit: p.cfg.MaxAnswerBytes, now: p.cfg.Clock,
-		life: p.ctx}
+	cfg.URL = u
 	for name, value := range ep.Headers {
-		rt.headers.Set(name, value.Reveal())
-	}
-	web := &http.Client{
-		Transport:     rt,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		cfg.Headers.Set(name, value.Reveal())
 	}
 	if ep.Transport == TransportSSE {
-		c.stream = newSSE(p.ctx, u, web, p.cfg.MaxAnswerBytes, p.cfg.Clock)
-		c.stream.hold = c.hold
-		t.inner = c.stream
-		return httpTap{t}, nil
+		c.stream = transport.NewStream(cfg, c.hold)
+		return c.stream, nil
 	}
-	t.inner, err = transport.NewStreamableHTTP(u.String(),
-		transport.WithHTTPBasicClient(web),
-		transport.WithHTTPLogger(slog.New(slog.DiscardHandler)), // it logs what agents send
-	)
+	inner, err := transport.NewHTTP(cfg)
 	if err != nil {
 		return nil, &described{text: "its address cannot be used", cause: withoutURL(err)}
 	}
-	return httpTap{t}, nil
-}
-
-// safely turns a panic over a stranger's answer into an error.
-func safely(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &BadAnswerError{Why: "reading it failed: " + text.Excerpt(fmt.Sprint(v), 200)}
-		}
-	}()
-	return f()
+	return inner, nil
 }

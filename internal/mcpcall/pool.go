@@ -146,7 +146,7 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 	var set ToolSet
 	err := p.use(ctx, ep, func(ctx context.Context, c *conn) error {
 		var err error
-		set, err = c.list(ctx, fresh)
+		set, err = c.listTools(ctx, fresh)
 		return err
 	})
 	return set, err
@@ -351,9 +351,9 @@ func (p *Pool) retire(s *slot) {
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
-		var exited chan struct{}
-		if c.proc != nil {
-			exited = c.proc.exited
+		var exited <-chan struct{}
+		if c.process != nil {
+			exited = c.process.Exited()
 		}
 		select {
 		case <-c.drained:
@@ -366,8 +366,8 @@ func (p *Pool) retire(s *slot) {
 
 // tidy retires the slot's client if it is broken, or a process that is too old. p.mu is held.
 func (p *Pool) tidy(s *slot, now time.Time) {
-	if c := s.conn; c != nil && (c.broken() || c.proc != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
-		s.lived(now.Sub(c.opened), now)
+	if c := s.conn; c != nil && (c.isBroken() || c.process != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
+		s.recordUptime(now.Sub(c.opened), now)
 		p.retire(s)
 	}
 }
@@ -416,7 +416,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // contextError is the error of a request whose context ended before anything was sent.
 func contextError(ctx context.Context, stage string) error {
-	return &CallError{Stage: stage, Timeout: errors.Is(ctx.Err(), context.DeadlineExceeded), Err: ranOut(ctx, "the agent did not answer")}
+	return &CallError{Stage: stage, Timeout: errors.Is(ctx.Err(), context.DeadlineExceeded), Err: describeTimeout(ctx, "the agent did not answer")}
 }
 
 type patienceKey struct{}

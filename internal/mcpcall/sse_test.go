@@ -1,7 +1,6 @@
 package mcpcall
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,14 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 )
@@ -212,36 +209,6 @@ func TestRealServerOverSSE(t *testing.T) {
 				t.Errorf("unknown tool: %v", err)
 			}
 		})
-	}
-}
-
-func TestEndpointEvent(t *testing.T) {
-	t.Parallel()
-	for data, want := range map[string]string{
-		"/post?s=1":                          "https://a.example/post?s=1",
-		"post":                               "https://a.example/v1/post",
-		"?s=1":                               "https://a.example/v1/sse?s=1",
-		"https://A.example:443/p#x":          "https://A.example:443/p",
-		"":                                   "",
-		"http://a.example/post":              "", // a step down from https
-		"https://a.example:444/post":         "",
-		"https://b.example/post":             "",
-		"//b.example/post":                   "",
-		"https://a.example.b.example/":       "",
-		"https://u:p@a.example/post":         "",
-		"file:///etc/passwd":                 "",
-		"javascript:1":                       "",
-		"https:post":                         "",
-		"%zz":                                "",
-		"/" + strings.Repeat("x", 5000):      "",
-		"https://a.example\\@b.example/post": "",
-	} {
-		base := must(url.Parse("https://a.example/v1/sse"))
-		got, err := endpointTarget(base, data)
-		var bad *BadAnswerError
-		if got != want || want == "" && !errors.As(err, &bad) {
-			t.Errorf("%.60q: got %q, %v; want %q", data, got, err, want)
-		}
 	}
 }
 
@@ -541,62 +508,4 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestEventReader(t *testing.T) {
-	t.Parallel()
-	in := ": hello\n\nevent: endpoint\r\ndata: /p\r\n\r\ndata:a\ndata: b\ndata\nid: 7\nretry: 1\n\nevent: only a name\n\ndata:\n\nunknown: x\ndata: c\n\ndata: cut off"
-	r := newEventReader(strings.NewReader(in), 1000, func(int64) error { return nil })
-	for _, want := range []event{{"endpoint", []byte("/p"), 29}, {"", []byte("a\nb\n"), 36}, {"", nil, 7}, {"", []byte("c"), 20}} {
-		got, err := r.next()
-		if err != nil || got.name != want.name || !bytes.Equal(got.data, want.data) || got.size != want.size {
-			t.Fatalf("got %q %q of %d bytes, %v; want %q %q of %d", got.name, got.data, got.size, err, want.name, want.data, want.size)
-		}
-	}
-	if _, err := r.next(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
-	}
-	for name, in := range map[string]string{
-		"a line": "data: " + strings.Repeat("x", 10_000),
-		"lines":  strings.Repeat("data: x\n", 2000),
-		"others": strings.Repeat(": x\n", 2000),
-	} {
-		r := newEventReader(strings.NewReader(in), 1000, func(int64) error { return nil })
-		var large *TooLargeError
-		if _, err := r.next(); !errors.As(err, &large) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	long := strings.Repeat("x", 9000)
-	r = newEventReader(strings.NewReader("data: "+long+"\n\n"), 10_000, func(int64) error { return nil })
-	if e, err := r.next(); err != nil || string(e.data) != long {
-		t.Errorf("a long line: %d bytes, %v", len(e.data), err)
-	}
-}
-
-// Whatever a stream brings, it is read to its end within the bounds, and nothing but an answer with a pending number is an answer.
-func FuzzStream(f *testing.F) {
-	f.Add([]byte("event: endpoint\ndata: /post?s=1\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"))
-	f.Add([]byte("event: endpoint\ndata: https://b.example/\n\n"))
-	f.Add([]byte("data: {\"id\":1,\"method\":\"ping\"}\r\n\r\n: x\n\ndata: {\"method\":\"notifications/message\"}\n\n"))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		base := must(url.Parse("https://a.example/sse"))
-		s := newSSE(t.Context(), base, nil, 512, time.Now)
-		w := &waiting{answer: make(chan *transport.JSONRPCResponse, 1), cancel: func() {}}
-		w.posted.Store(true)
-		s.pending["int64:1"] = w
-		s.SetNotificationHandler(func(mcp.JSONRPCNotification) {})
-		if err := s.read(bytes.NewReader(raw), make(chan struct{})); err == nil {
-			t.Fatal("ended without an error")
-		}
-		if s.post != "" {
-			u, err := url.Parse(s.post)
-			if err != nil || origin(u) != origin(base) || u.User != nil {
-				t.Fatalf("would post to %q", s.post)
-			}
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	})
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -387,7 +388,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.mu.Lock()
-	exited := p.slots[ep.key()].conn.proc.exited
+	exited := p.slots[ep.key()].conn.process.Exited()
 	p.mu.Unlock()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -529,7 +530,7 @@ func TestFarewell(t *testing.T) {
 // though some of that made daemons of themselves. The same goes for a command that is killed.
 func TestNothingOutlivesAKilledWorker(t *testing.T) {
 	t.Parallel()
-	if !canSupervise {
+	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux")
 	}
 	for _, victim := range []string{"worker", "command"} {

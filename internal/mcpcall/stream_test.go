@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -264,7 +265,7 @@ func TestFilledInSecretIsMasked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		// A short one is not masked, so that paths are not quoted at all.
-		if e := (*startError)(nil); errors.As(err, &e) && strings.Contains(e.Error(), "nowhere") {
+		if e := (*transport.StartError)(nil); errors.As(err, &e) && strings.Contains(e.Error(), "nowhere") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,15 +1,13 @@
 package mcpcall
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/mark3labs/mcp-go/mcp"
-
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -108,7 +106,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || text.Sanitize(t.Name) != t.Name {
 			continue
 		}
-		if mirrored && bytes.Contains(entry, []byte("x-mcp-header")) && badMirror(entry) {
+		if mirrored && transport.MarkedBadly(entry) {
 			continue
 		}
 		if string(t.InputSchema) == "null" {
@@ -132,61 +130,6 @@ func (p *toolPage) redact(r *secret.Masker) {
 			p.tools[i].InputSchema = json.RawMessage(clean) // if that is no JSON any more, Fit says so
 		}
 	}
-}
-
-// badMirror: mcp-go can read the tool, and finds its x-mcp-header annotations invalid.
-func badMirror(entry json.RawMessage) bool {
-	var t mcp.Tool
-	return json.Unmarshal(entry, &t) == nil && mcp.ValidateParamHeaderAnnotations(&t) != nil
-}
-
-// maxMirrored bounds the tools that mcp-go is handed of one agent, in bytes of JSON. It keeps every one of them for good, decoded: up to
-// mirroredGrowth times as much.
-const (
-	maxMirrored    = 64 << 10
-	mirroredGrowth = 64
-)
-
-// forLibrary is a tools/list result with the tools that mcp-go is to know: those of whose arguments it has to mirror some into headers. Left
-// out are also those that it cannot read, over which it would give up the whole list, or would write to the process's log. One listing at
-// a time.
-func (t *tap) forLibrary(raw json.RawMessage) json.RawMessage {
-	var result struct {
-		Tools []json.RawMessage `json:"tools"`
-	}
-	if json.Unmarshal(raw, &result) != nil {
-		return raw
-	}
-	kept := slices.DeleteFunc(result.Tools, func(entry json.RawMessage) bool { return !t.mirrors(entry) })
-	out, err := json.Marshal(map[string]any{"tools": kept})
-	if err != nil {
-		return raw
-	}
-	return out
-}
-
-// mirrors tells whether mcp-go is to know a tool, and notes that it does. One that it knows in an older form is told anew.
-func (t *tap) mirrors(entry json.RawMessage) bool {
-	var named struct {
-		Name string `json:"name"`
-	}
-	if json.Unmarshal(entry, &named) != nil || len(entry) > maxMirrored {
-		return false
-	}
-	before, known := t.mirrored[named.Name]
-	if !known && !bytes.Contains(entry, []byte("x-mcp-header")) || int(t.mirroredBytes.Load())-before+len(entry) > maxMirrored {
-		return false
-	}
-	var tool mcp.Tool
-	if json.Unmarshal(entry, &tool) != nil || mcp.ValidateParamHeaderAnnotations(&tool) != nil {
-		return false
-	}
-	if t.mirrored == nil {
-		t.mirrored = map[string]int{}
-	}
-	t.mirrored[named.Name] = len(entry)
-	t.mirroredBytes.Add(int64(len(entry) - before))
-	return true
 }
 
 // toolList gathers pages within the bounds.

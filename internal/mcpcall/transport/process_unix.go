@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package mcpcall
+package transport
 
 import (
 	"os"

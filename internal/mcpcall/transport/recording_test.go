@@ -1,4 +1,4 @@
-package mcpcall
+package transport
 
 import (
 	"context"
@@ -7,19 +7,19 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mark3labs/mcp-go/client/transport"
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
 // wire answers every request with the same result and keeps what notifications it was given.
 type wire struct {
-	transport.Interface
+	mcptransport.Interface
 	result json.RawMessage
 	told   []string
 }
 
-func (w *wire) SendRequest(_ context.Context, r transport.JSONRPCRequest) (*transport.JSONRPCResponse, error) {
-	return transport.NewJSONRPCResultResponse(r.ID, w.result), nil
+func (w *wire) SendRequest(_ context.Context, r mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+	return mcptransport.NewJSONRPCResultResponse(r.ID, w.result), nil
 }
 
 func (w *wire) SendNotification(_ context.Context, n mcp.JSONRPCNotification) error {
@@ -33,13 +33,13 @@ func TestAnsweredRequestsAreNotCancelled(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][]string{`{"content":[]}`: nil, ``: {string(mcp.MethodNotificationCancelled)}} {
 		w := &wire{result: json.RawMessage(result)}
-		c := &tap{inner: w}
-		ctx, j := withJournal(t.Context())
-		_, err := c.SendRequest(ctx, transport.JSONRPCRequest{ID: mcp.NewRequestId(int64(1)), Method: string(mcp.MethodToolsCall)})
-		if errors.Is(err, errTaken) != (want == nil) {
+		c := &Recording{inner: w}
+		ctx, r := WithRecorder(t.Context())
+		_, err := c.SendRequest(ctx, mcptransport.JSONRPCRequest{ID: mcp.NewRequestId(int64(1)), Method: string(mcp.MethodToolsCall)})
+		if errors.Is(err, ErrResultTaken) != (want == nil) {
 			t.Errorf("%q: %v", result, err)
 		}
-		if got := string(j.seen().result); got != result {
+		if got := string(r.Response().Result); got != result {
 			t.Errorf("%q was kept, want %q", got, result)
 		}
 		notice := mcp.JSONRPCNotification{Notification: mcp.Notification{Method: string(mcp.MethodNotificationCancelled)}}

@@ -1,4 +1,4 @@
-package mcpcall
+package transport
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package mcpcall
+package transport
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ const (
 
 const canSupervise = true
 
-// RunSupervisor does not return in a process that is a supervisor. A program whose pools are Config.Supervised calls it first of all.
+// RunSupervisor does not return in a process that is a supervisor. A program whose pools are supervised calls it first of all.
 func RunSupervisor() {
 	if len(os.Args) > 2 && os.Args[0] == supervisorName {
 		os.Exit(supervise(os.Args[1], os.Args[2:]))

@@ -1,0 +1,190 @@
+package mcpcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/mcpcall/transport"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// failure says what became of a request that brought no result, and marks the client broken when it is. The error is a *CallError,
+// in errAgain when the request may be sent again.
+func (c *conn) failure(stage string, ctx context.Context, response transport.Response, err error) error {
+	e := &CallError{Stage: stage, Written: stage == StageCall && response.Written}
+	again := false
+	var last error // what a second attempt ends with, nil: with e
+	if response.Error != nil {
+		e.Code = response.Error.Code
+	}
+	switch {
+	case response.Refused():
+		e.RetryAfter = response.RetryAfter
+		if again = response.Session && sessionGone(response); again {
+			if response.Status == http.StatusBadRequest && response.Error == nil { // of a session just made it is about the request
+				last = &CallError{Stage: stage, Status: response.Status, RetryAfter: response.RetryAfter, Written: e.Written, Err: errors.New(c.describeRefusal(response))}
+			}
+			e.Written = false // it was not looked at
+			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
+		} else {
+			e.Status = response.Status
+			for _, value := range response.Challenge {
+				e.Challenge = append(e.Challenge, c.masked(value))
+			}
+			e.Err = &described{text: c.describeRefusal(response), cause: response.Blocked}
+			again = stage != StageOpen && c.modern && eraGone(response)
+		}
+	case response.Error != nil:
+		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, text.Excerpt(c.masked(response.Error.Message), 300))
+	case response.TooLarge != nil:
+		e.Err = response.TooLarge
+	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0: // told to an earlier call of the same client
+		e.Err = ErrSessionGone
+		again = true
+	case errors.Is(err, mcptransport.ErrSessionTerminated): // told to the GET that was to resume the stream of an answer
+		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
+	case ctx.Err() != nil:
+		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
+		e.Err = describeTimeout(ctx, "the agent did not answer")
+		if e.Timeout && !response.Written && response.Status == 0 {
+			e.Err = describeTimeout(ctx, "there was no connection to the agent")
+		}
+	case c.process != nil && c.process.OutputTooLong():
+		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
+	case c.process != nil && (errors.Is(err, mcptransport.ErrTransportClosed) || c.process.Ended()):
+		e.Err = errors.New(c.process.ExitReason(c.masked))
+		again = !response.Written
+		c.bad.Store(true)
+	case c.stream != nil && c.stream.Opened() && c.stream.Ended():
+		e.Err = c.describeLostStream(c.stream.EndedBecause())
+		again = !response.Written
+		c.bad.Store(true)
+	case errors.Is(err, transport.ErrWrongEra), errors.Is(err, transport.ErrWrongID):
+		e.Err = &BadAnswerError{Why: err.Error()}
+		// A client whose answers belong to others is of no use.
+		c.bad.Store(c.bad.Load() || errors.Is(err, transport.ErrWrongID))
+	default:
+		e.Err = c.describeError(response, err)
+	}
+	if e.Code == mcp.UNSUPPORTED_PROTOCOL_VERSION && stage != StageOpen {
+		again = true
+	}
+	if again || response.TooLarge != nil && c.process != nil {
+		c.bad.Store(true)
+	}
+	if again && stage != StageOpen && ctx.Err() == nil {
+		if last == nil {
+			last = e
+		}
+		return errAgain{e, last}
+	}
+	return e
+}
+
+// describeLostStream words why an event stream is over.
+func (c *conn) describeLostStream(why error) error {
+	var large *TooLargeError
+	var bad *BadAnswerError
+	if errors.As(why, &large) || errors.As(why, &bad) {
+		return why
+	}
+	sentence := "the agent ended its event stream"
+	if !errors.Is(why, io.EOF) {
+		sentence = "the agent's event stream broke off: " + text.Excerpt(c.masked(netguard.Explain("the agent", 0, why).Error()), 200)
+	}
+	return &described{text: sentence, cause: withoutURL(why)}
+}
+
+// describeError words an error of mcp-go or of the network.
+func (c *conn) describeError(response transport.Response, err error) error {
+	if err == nil {
+		return &BadAnswerError{Why: "it holds no result"}
+	}
+	var bad *BadAnswerError
+	var large *TooLargeError
+	switch {
+	case errors.As(err, &bad):
+		return bad
+	case errors.As(err, &large):
+		return large
+	}
+	inner := withoutURL(err)
+	var op net.Error
+	if response.Status != 0 && !errors.As(inner, &op) && !errors.Is(inner, io.ErrUnexpectedEOF) {
+		return &BadAnswerError{Why: text.Excerpt(c.masked(transport.DescribeUnusable(inner)), 200)}
+	}
+	return &described{text: text.Excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
+}
+
+// describeTimeout words a request whose context ended; lack is what did not come in time.
+func describeTimeout(ctx context.Context, lack string) error {
+	sentence := lack
+	switch patience := patienceOf(ctx); {
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		sentence = "this process gave up before the agent had answered"
+	case patience > 0:
+		sentence += " within " + netguard.Seconds(patience)
+	default:
+		sentence += " in time"
+	}
+	return &described{text: sentence, cause: ctx.Err()}
+}
+
+// describeRefusal words an HTTP status.
+func (c *conn) describeRefusal(response transport.Response) string {
+	sentence := fmt.Sprintf("the agent answered HTTP %d", response.Status)
+	if response.Blocked != nil {
+		return sentence + ", a redirect, which is not followed: " + c.masked(response.Blocked.Error())
+	}
+	if response.Status >= 300 && response.Status < 400 {
+		return sentence + ", a redirect, which is not followed; let the agent register its final address"
+	}
+	if name := http.StatusText(response.Status); name != "" {
+		sentence += " " + name
+	}
+	detail := string(response.Body)
+	if response.Error != nil {
+		detail = response.Error.Message
+	}
+	if detail = text.Excerpt(c.masked(detail), 200); detail != "" {
+		sentence += ": " + detail
+	}
+	return sentence
+}
+
+// sessionGone reads the answer to a request that carried a session id: 404 as the specification says, or 400 as some servers
+// say, unless the JSON-RPC error is about the request itself.
+func sessionGone(response transport.Response) bool {
+	switch response.Status {
+	case http.StatusNotFound:
+		return true
+	case http.StatusBadRequest:
+		if response.Error == nil {
+			return true
+		}
+		switch response.Error.Code {
+		case mcp.INVALID_PARAMS, mcp.METHOD_NOT_FOUND, mcp.INTERNAL_ERROR, mcp.PARSE_ERROR, mcp.HEADER_MISMATCH, mcp.UNSUPPORTED_PROTOCOL_VERSION:
+			return false
+		}
+		return true
+	}
+	return false
+}
+
+// eraGone reads a refusal of a request without session, which an agent that no longer speaks 2026-07-28 answers like this. A new
+// client finds out; if it does speak it, the second answer stands.
+func eraGone(response transport.Response) bool {
+	switch response.Status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
+		return response.Error == nil || response.Error.Code == mcp.INVALID_REQUEST || response.Error.Code == -32000
+	}
+	return false
+}

@@ -1,0 +1,113 @@
+package mcpcall
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// listTools returns the tools; one listing at a time, the others wait for it.
+func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
+	maxAge := c.cfg.ToolsTTL
+	if fresh {
+		maxAge = c.cfg.RelistAfter
+	}
+	if set, ok := c.knownTools(maxAge); ok {
+		return set, nil
+	}
+	select {
+	case c.listing <- struct{}{}:
+		defer func() { <-c.listing }()
+	case <-ctx.Done():
+		return ToolSet{}, contextError(ctx, StageList)
+	}
+	if set, ok := c.knownTools(maxAge); ok {
+		return set, nil
+	}
+	c.stale.Store(false) // a change told from here on is news
+
+	l := toolList{onCompiled: c.countTools}
+	cursors := map[string]bool{}
+	for cursor := ""; ; {
+		page, err := c.listPage(ctx, cursor)
+		if err != nil {
+			return ToolSet{}, err
+		}
+		if !l.add(page) || page.cursor == "" {
+			break
+		}
+		cursor = page.cursor
+		if cursors[cursor] || len(cursors) >= maxListPages-1 {
+			l.cut = true
+			break
+		}
+		cursors[cursor] = true
+	}
+
+	defer c.countTools()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tools != nil && l.inherit(c.tools.Tools) {
+		c.log.Info("an agent's tools changed", "tools", len(l.tools))
+	}
+	if l.cut {
+		c.log.Warn("an agent's list of tools is longer than is read", "tools", len(l.tools))
+	}
+	c.tools = &ToolSet{Tools: l.tools, Server: c.server, Protocol: c.protocol, Listed: c.cfg.Clock(), Cut: l.cut}
+	return c.copyTools(), nil
+}
+
+// countTools tells the pool what the list holds now: schemas are compiled when they are first used.
+func (c *conn) countTools() {
+	c.mu.Lock()
+	bytes := c.recording.MirroredBytes()
+	for _, t := range c.tools.Tools {
+		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.Size()
+	}
+	more := bytes - c.listed
+	c.listed = bytes
+	c.mu.Unlock()
+	c.hold(more)
+}
+
+// knownTools returns the list at hand if it is not older than maxAge.
+func (c *conn) knownTools(maxAge time.Duration) (ToolSet, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tools == nil || c.stale.Load() || c.cfg.Clock().Sub(c.tools.Listed) >= maxAge {
+		return ToolSet{}, false
+	}
+	return c.copyTools(), true
+}
+
+func (c *conn) copyTools() ToolSet {
+	set := *c.tools
+	set.Tools = slices.Clone(set.Tools)
+	return set
+}
+
+func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
+	response, err := c.record(ctx, func(ctx context.Context) error {
+		var request mcp.ListToolsRequest
+		request.Params.Cursor = mcp.Cursor(cursor)
+		_, err := c.client.ListToolsByPage(ctx, request)
+		return err
+	})
+	c.noteResponse(ctx, response)
+	if response.Result == nil {
+		return toolPage{}, c.failure(StageList, ctx, response, err)
+	}
+	release, err := c.cfg.Decoding.Acquire(ctx, len(response.Result))
+	if err != nil {
+		return toolPage{}, &CallError{Stage: StageList, Err: err} // no Timeout: the agent did answer
+	}
+	defer release()
+	page, readErr := readTools(response.Result, c.mirrorsArguments())
+	if readErr != nil {
+		return toolPage{}, &CallError{Stage: StageList, Err: readErr}
+	}
+	page.redact(c.redact)
+	return page, nil
+}

@@ -1,0 +1,167 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// Recording is the transport that mcp-go's client sees: it passes messages on to the real one, and records results and errors as
+// they came.
+type Recording struct {
+	inner  mcptransport.Interface
+	modern bool
+	notify func(method string)
+
+	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows
+	mirroredBytes atomic.Int64   // of them all
+}
+
+// NewRecording records what goes over inner. modern: the client is opened for revision 2026-07-28. notify is told the method of each
+// notification of the agent, on mcp-go's reader.
+func NewRecording(inner mcptransport.Interface, modern bool, notify func(method string), now func() time.Time) *Recording {
+	answerRequests(inner, now)
+	return &Recording{inner: inner, modern: modern, notify: notify}
+}
+
+// ForClient is what mcp-go's client is to be given.
+func (t *Recording) ForClient() mcptransport.Interface {
+	if c, ok := t.inner.(mcptransport.HTTPConnection); ok {
+		return httpRecording{t, c}
+	}
+	return t
+}
+
+// httpRecording adds what mcp-go asks HTTP transports for; by having it a transport says that it is one. HTTP+SSE is one of them
+// here, so that mcp-go leaves telling the agent of calls that were given up to the pool.
+type httpRecording struct {
+	*Recording
+	connection mcptransport.HTTPConnection
+}
+
+func (t httpRecording) SetProtocolVersion(version string) { t.connection.SetProtocolVersion(version) }
+
+func (t *Recording) Start(ctx context.Context) error { return t.inner.Start(ctx) }
+func (t *Recording) Close() error                    { return t.inner.Close() }
+func (t *Recording) GetSessionId() string            { return t.inner.GetSessionId() }
+
+func (t *Recording) SetNotificationHandler(handler func(mcp.JSONRPCNotification)) {
+	t.inner.SetNotificationHandler(func(n mcp.JSONRPCNotification) {
+		t.notify(n.Method)
+		handler(n)
+	})
+}
+
+func (t *Recording) SendNotification(ctx context.Context, n mcp.JSONRPCNotification) error {
+	x := &exchange{response: Response{Method: n.Method}}
+	if r := recorderOf(ctx); n.Method != string(mcp.MethodNotificationCancelled) {
+		r.begin(x)
+	} else if r != nil && r.Response().Result != nil { // of a request whose context ended after its result was taken
+		return nil
+	}
+	return t.inner.SendNotification(withExchange(ctx, x), n)
+}
+
+// requestTracker is a transport that has to be told which exchange a message with this id belongs to, since it sees bytes only.
+type requestTracker interface {
+	track(id string, x *exchange) (untrack func())
+}
+
+// SendRequest sends and records what came. A status other than 2xx is always an error, even when its body looks like an answer.
+func (t *Recording) SendRequest(ctx context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+	if t.modern && request.Method == string(mcp.MethodInitialize) {
+		return nil, ErrWrongEra
+	}
+	x := &exchange{response: Response{Method: request.Method, ID: request.ID}}
+	recorderOf(ctx).begin(x)
+	if tracker, ok := t.inner.(requestTracker); ok {
+		defer tracker.track(request.ID.String(), x)()
+	}
+	if t.modern && request.Method == string(mcp.MethodToolsCall) {
+		request.Params = addInputReply(ctx, request.Params)
+	}
+	response, err := t.inner.SendRequest(withExchange(ctx, x), request)
+
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.response.Refused() {
+		var answer struct {
+			Error *mcp.JSONRPCErrorDetails `json:"error"`
+		}
+		if json.Unmarshal(x.response.Body, &answer) == nil {
+			x.response.Error = answer.Error
+		}
+		if err == nil {
+			err = &BadAnswerError{Why: "it came with an HTTP status that refuses the request"}
+		}
+		return nil, err
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !response.ID.IsNil() && response.ID.String() != request.ID.String():
+		return nil, ErrWrongID
+	case response.Error != nil:
+		x.response.Error = response.Error
+		return response, nil
+	case len(response.Result) == 0:
+		return nil, &BadAnswerError{Why: "it holds neither a result nor an error"}
+	}
+	x.response.Result = response.Result
+
+	switch request.Method {
+	case string(mcp.MethodToolsCall):
+		return nil, ErrResultTaken
+	case string(mcp.MethodToolsList):
+		if !t.modern { // mcp-go wants the list only to mirror arguments into headers
+			return nil, ErrResultTaken
+		}
+		response.Result = t.keepMirrored(response.Result) // a copy: ours is recorded
+	case string(mcp.MethodServerDiscover):
+		var discovered struct {
+			SupportedVersions []string `json:"supportedVersions"`
+		}
+		err := json.Unmarshal(response.Result, &discovered)
+		if err != nil || !slices.Contains(discovered.SupportedVersions, mcp.ProtocolVersion20260728) {
+			return nil, ErrWrongEra
+		}
+	}
+	return response, nil
+}
+
+// answerRequests answers what an agent asks of its client: ping, and "no such method" for the rest, since no capability is
+// declared. A flood is not answered: each answer costs a goroutine and, on HTTP, a request.
+func answerRequests(inner mcptransport.Interface, now func() time.Time) {
+	agent, ok := inner.(interface {
+		SetRequestHandler(handler mcptransport.RequestHandler)
+	})
+	if !ok {
+		return
+	}
+	const perSecond = 10
+	var mu sync.Mutex
+	var second time.Time
+	var answered int
+	agent.SetRequestHandler(func(_ context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+		mu.Lock()
+		if t := now().Truncate(time.Second); !t.Equal(second) {
+			second, answered = t, 0
+		}
+		answered++
+		over := answered > perSecond
+		mu.Unlock()
+		switch {
+		case over:
+			return nil, nil
+		case request.Method == string(mcp.MethodPing):
+			return mcptransport.NewJSONRPCResultResponse(request.ID, json.RawMessage(`{}`)), nil
+		}
+		return mcptransport.NewJSONRPCErrorResponse(request.ID, mcp.METHOD_NOT_FOUND, "this client offers no such method", nil), nil
+	})
+}
