@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38 with 18 decimals,
@@ -47,43 +48,47 @@ type FeedbackFacts struct {
 // submitter, and is reported when it is not.
 func CrossCheck(file []byte, e FeedbackFacts) []string {
 	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
-	var doc object
-	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) || json.Unmarshal(file, &doc) != nil {
+	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) {
 		return nil
 	}
+	root, fault := strictjson.Parse(file, strictjson.Options{LastWins: true})
+	if fault != nil {
+		return nil
+	}
+	doc, _ := root.Object()
 	var out []string
-	differs := func(name string, agrees func(raw json.RawMessage) bool) {
-		if raw := given(doc.member(name)); raw != nil && !agrees(raw) {
+	compare := func(name string, agrees func(v *strictjson.Value) bool) {
+		if v := findMember(doc, name); saysSomething(v) && !agrees(v) {
 			out = append(out, name)
 		}
 	}
-	differs("agentRegistry", func(raw json.RawMessage) bool { return e.account(plain(raw), e.Identity) })
-	differs("agentId", e.names)
-	differs("clientAddress", func(raw json.RawMessage) bool { return e.account(plain(raw), e.Client) })
+	compare("agentRegistry", func(v *strictjson.Value) bool { return e.isAccount(textOf(v), e.Identity) })
+	compare("agentId", e.isAgent)
+	compare("clientAddress", func(v *strictjson.Value) bool { return e.isAccount(textOf(v), e.Client) })
 	if e.Value != nil {
-		e.amounts(doc, differs)
+		e.compareAmounts(doc, compare)
 	}
-	differs("tag1", func(raw json.RawMessage) bool { return isText(raw) && sameText(plain(raw), e.Tag1) })
-	differs("tag2", func(raw json.RawMessage) bool { return isText(raw) && sameText(plain(raw), e.Tag2) })
-	differs("endpoint", func(raw json.RawMessage) bool {
-		return e.Endpoint == "" || isText(raw) && sameText(lowerScheme(plain(raw)), lowerScheme(strings.TrimSpace(e.Endpoint)))
+	compare("tag1", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag1) })
+	compare("tag2", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag2) })
+	compare("endpoint", func(v *strictjson.Value) bool {
+		return e.Endpoint == "" || isText(v) && sameText(lowerScheme(textOf(v)), lowerScheme(strings.TrimSpace(e.Endpoint)))
 	})
 	return out
 }
 
-// amounts compares value, or the score of older files, and valueDecimals.
-func (e FeedbackFacts) amounts(doc object, differs func(string, func(json.RawMessage) bool)) {
+// compareAmounts compares value, or the score of older files, and valueDecimals.
+func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(string, func(*strictjson.Value) bool)) {
 	name := "value"
-	if given(doc.member(name)) == nil {
+	if !saysSomething(findMember(doc, name)) {
 		name = "score"
 	}
-	decimal := scaled(new(big.Rat).SetInt(e.Value), int64(e.ValueDecimals))
-	value, decimals := exact(doc.member(name)), exact(doc.member("valueDecimals"))
+	decimal := scaleDown(new(big.Rat).SetInt(e.Value), int64(e.ValueDecimals))
+	value, decimals := parseNumber(textOf(findMember(doc, name))), parseNumber(textOf(findMember(doc, "valueDecimals")))
 	same := false // both together name the event's decimal
 	if value != nil && decimals != nil && decimals.IsInt() && decimals.Sign() >= 0 && decimals.Cmp(big.NewRat(maxNumber, 1)) <= 0 {
-		same = scaled(value, decimals.Num().Int64()).Cmp(decimal) == 0
+		same = scaleDown(value, decimals.Num().Int64()).Cmp(decimal) == 0
 	}
-	differs(name, func(json.RawMessage) bool {
+	compare(name, func(*strictjson.Value) bool {
 		switch {
 		case value == nil:
 			return false
@@ -93,64 +98,68 @@ func (e FeedbackFacts) amounts(doc object, differs func(string, func(json.RawMes
 		gap := new(big.Rat).Sub(value, decimal)
 		return name == "score" && value.IsInt() && gap.Abs(gap).Cmp(big.NewRat(1, 1)) < 0
 	})
-	differs("valueDecimals", func(json.RawMessage) bool {
+	compare("valueDecimals", func(*strictjson.Value) bool {
 		return same || decimals != nil && decimals.Cmp(big.NewRat(int64(e.ValueDecimals), 1)) == 0
 	})
 }
 
-// account tells whether text is this address on the event's chain: CAIP-10, or the address alone.
-func (e FeedbackFacts) account(text string, want common.Address) bool {
-	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" && e.chain(parts[1]) {
+// isAccount tells whether text is this address on the event's chain: CAIP-10, or the address alone.
+func (e FeedbackFacts) isAccount(text string, want common.Address) bool {
+	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" && e.isChain(parts[1]) {
 		text = parts[2]
 	}
 	return common.IsHexAddress(text) && common.HexToAddress(text) == want
 }
 
-func (e FeedbackFacts) chain(text string) bool {
+func (e FeedbackFacts) isChain(text string) bool {
 	id, err := strconv.ParseUint(text, 10, 64)
 	return err == nil && id == e.ChainID
 }
 
-// names tells whether an agentId is the event's, in any of its forms.
-func (e FeedbackFacts) names(raw json.RawMessage) bool {
+// isAgent tells whether an agentId is the event's, in any of its forms.
+func (e FeedbackFacts) isAgent(v *strictjson.Value) bool {
 	if e.AgentID == nil {
 		return true
 	}
-	id := plain(raw)
+	id := textOf(v)
 	if i := strings.LastIndexByte(id, ':'); i >= 0 {
 		where := strings.ToLower(id[:i])
 		id = id[i+1:]
 		chain, prefixed := strings.CutPrefix(where, "eip155:")
-		if !e.chain(chain) && (!prefixed || !e.account(where, e.Identity)) {
+		if !e.isChain(chain) && (!prefixed || !e.isAccount(where, e.Identity)) {
 			return false
 		}
 	}
-	n := number(id)
+	n := parseNumber(id)
 	return n != nil && n.IsInt() && n.Num().Cmp(e.AgentID) == 0
 }
 
-// given is a member that says something: nil for null and for an empty string.
-func given(raw json.RawMessage) json.RawMessage {
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || string(raw) == "null" || raw[0] == '"' && plain(raw) == "" {
-		return nil
-	}
-	return raw
+// saysSomething tells a member that is there, and neither null nor an empty string.
+func saysSomething(v *strictjson.Value) bool {
+	return v != nil && v.Data != nil && (!isText(v) || textOf(v) != "")
 }
 
-// plain is the text of a string without the space around it; of anything else, the JSON.
-func plain(raw json.RawMessage) string {
-	text := string(raw)
-	if strings.HasPrefix(text, `"`) && json.Unmarshal(raw, &text) != nil {
+func isText(v *strictjson.Value) bool {
+	_, ok := v.Data.(string)
+	return ok
+}
+
+// textOf is the text of a string without the space around it, or of a number; "" for anything else.
+func textOf(v *strictjson.Value) string {
+	if v == nil {
 		return ""
 	}
-	return strings.TrimSpace(text)
+	switch data := v.Data.(type) {
+	case string:
+		return strings.TrimSpace(data)
+	case json.Number:
+		return data.String()
+	}
+	return ""
 }
 
-// exact reads a JSON number, or one in a string, with all its digits; nil when it is neither.
-func exact(raw json.RawMessage) *big.Rat { return number(plain(raw)) }
-
-// number reads a decimal number with an optional exponent; nil when it is none, or beyond maxNumber.
-func number(text string) *big.Rat {
+// parseNumber reads a decimal number with an optional exponent; nil when it is none, or beyond maxNumber.
+func parseNumber(text string) *big.Rat {
 	if text == "" || len(text) > maxNumber || strings.Trim(text, "0123456789+-.eE") != "" {
 		return nil
 	}
@@ -167,19 +176,17 @@ func number(text string) *big.Rat {
 	return n
 }
 
-// scaled is n / 10^decimals.
-func scaled(n *big.Rat, decimals int64) *big.Rat {
+// scaleDown is n / 10^decimals.
+func scaleDown(n *big.Rat, decimals int64) *big.Rat {
 	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(decimals), nil)
 	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
 }
 
-func isText(raw json.RawMessage) bool { return raw[0] == '"' }
-
 // sameText compares a file's text with the event's. What neither Postgres nor JSON can hold has become U+FFFD on the event's way here,
 // one for each bad byte or one for several.
-func sameText(file, event string) bool { return repaired(file) == repaired(event) }
+func sameText(file, event string) bool { return repairText(file) == repairText(event) }
 
-func repaired(s string) string {
+func repairText(s string) string {
 	var b strings.Builder
 	var last rune
 	for _, r := range strings.TrimSpace(s) { // invalid bytes are read as U+FFFD

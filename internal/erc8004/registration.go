@@ -2,17 +2,17 @@ package erc8004
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
-	"strconv"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // Bounds of a registration document. What is over a count is ignored and noted in Registration.Cut; what is over a size or
@@ -93,9 +93,6 @@ type BackReference struct {
 	AgentID       *big.Int // nil: null, or no non-negative integer
 }
 
-// object is a JSON object whose members are still unparsed.
-type object map[string]json.RawMessage
-
 // ParseRegistration reads a registration document in any of the shapes seen: with services or endpoints, entries with name or
 // type and endpoint, url or value, names in any case, and the capabilities.mcp of the old backend. Members of the wrong type
 // are taken as absent, because documents that are right in what matters often are wrong elsewhere. The error is a
@@ -114,176 +111,170 @@ func ParseRegistration(b []byte) (Registration, error) {
 		return Registration{}, &DocumentError{Problem: ProblemHTML}
 	case !decode.Modest(b):
 		return Registration{}, &DocumentError{Problem: ProblemTooComplex}
-	case !json.Valid(b):
-		return Registration{}, &DocumentError{Problem: ProblemNotJSON, Err: whyInvalid(b)}
-	case b[0] != '{':
+	}
+	root, fault := strictjson.Parse(b, strictjson.Options{LastWins: true})
+	if fault != nil {
+		return Registration{}, &DocumentError{Problem: ProblemNotJSON, Err: errors.New(strings.TrimPrefix(fault.Problem, "is not JSON: "))}
+	}
+	doc, ok := root.Object()
+	if !ok {
 		return Registration{}, &DocumentError{Problem: ProblemNotObject}
 	}
-	var doc object
-	if err := json.Unmarshal(b, &doc); err != nil {
-		return Registration{}, &DocumentError{Problem: ProblemNotJSON, Err: err}
+	r := &documentReader{}
+	r.out.Name, r.out.Description = r.readText(doc, "name"), r.readText(doc, "description")
+	r.out.Active = parseFlag(findMember(doc, "active"))
+	r.readServices(doc, "services")
+	r.readServices(doc, "endpoints")
+	if entry := findObject(findObject(doc, "capabilities"), "mcp"); entry != nil {
+		r.out.Services = append(r.out.Services, r.readService(entry, "MCP", "capabilities.mcp"))
 	}
-	p := &documentReader{}
-	p.out.Name, p.out.Description = p.text(doc, "name"), p.text(doc, "description")
-	p.out.Active = flag(doc.member("active"))
-	p.services(doc, "services")
-	p.services(doc, "endpoints")
-	p.capabilities(doc)
-	p.registrations(doc)
-	return p.out, nil
+	r.readRegistrations(doc)
+	return r.out, nil
 }
 
+// documentReader reads members and takes those of the wrong type as absent.
 type documentReader struct{ out Registration }
 
-func (p *documentReader) services(doc object, key string) {
-	p.each(doc.member(key), maxServices, func(i int, raw json.RawMessage) {
-		var entry object
-		if json.Unmarshal(raw, &entry) != nil || entry == nil {
-			return
+func (r *documentReader) readServices(doc *strictjson.Object, key string) {
+	for i, v := range r.readList(doc, key, maxServices) {
+		if entry, ok := v.Object(); ok {
+			name := cmp.Or(r.readText(entry, "name"), r.readText(entry, "type"))
+			r.out.Services = append(r.out.Services, r.readService(entry, strings.TrimSpace(name), fmt.Sprintf("%s[%d]", key, i)))
 		}
-		name := p.text(entry, "name")
-		if name == "" {
-			name = p.text(entry, "type")
-		}
-		p.out.Services = append(p.out.Services, p.service(entry, strings.TrimSpace(name), fmt.Sprintf("%s[%d]", key, i)))
-	})
-}
-
-func (p *documentReader) capabilities(doc object) {
-	var capabilities, entry object
-	if json.Unmarshal(doc.member("capabilities"), &capabilities) != nil || json.Unmarshal(capabilities.member("mcp"), &entry) != nil || entry == nil {
-		return
 	}
-	p.out.Services = append(p.out.Services, p.service(entry, "MCP", "capabilities.mcp"))
 }
 
-func (p *documentReader) service(entry object, name, from string) Service {
-	s := Service{From: from, Name: name, Version: strings.TrimSpace(p.text(entry, "version")), Transport: p.text(entry, "transport"), Command: p.text(entry, "command")}
+func (r *documentReader) readService(entry *strictjson.Object, name, from string) Service {
+	s := Service{From: from, Name: name, Version: strings.TrimSpace(r.readText(entry, "version")), Transport: r.readText(entry, "transport"),
+		Command: r.readText(entry, "command")}
 	// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
-	var meta object
-	if json.Unmarshal(entry.member("meta"), &meta) == nil && s.Version == "" {
-		s.Version = strings.TrimSpace(p.text(meta, "version"))
+	meta := findObject(entry, "meta")
+	if s.Version == "" {
+		s.Version = strings.TrimSpace(r.readText(meta, "version"))
 	}
 	for _, key := range []string{"endpoint", "url", "value"} {
-		if s.Endpoint = lowerScheme(strings.TrimSpace(p.text(entry, key))); s.Endpoint != "" {
+		if s.Endpoint = lowerScheme(strings.TrimSpace(r.readText(entry, key))); s.Endpoint != "" {
 			break
 		}
 	}
-	p.each(entry.member("args"), maxListed, func(_ int, raw json.RawMessage) {
-		var arg *string
-		if json.Unmarshal(raw, &arg) != nil || arg == nil || len(*arg) > maxField {
+	for _, v := range r.readList(entry, "args", maxListed) {
+		arg, ok := v.Data.(string)
+		if !ok || len(arg) > maxField {
 			s.OddArgs = true
-			return
+			continue
 		}
-		s.Args = append(s.Args, *arg)
-	})
-	for _, list := range []json.RawMessage{entry.member("mcpTools"), entry.member("tools"), meta.member("mcpTools"), meta.member("tools")} {
-		p.each(list, maxListed, func(_ int, raw json.RawMessage) {
-			var named object
-			if tool := p.string(raw); tool != "" {
-				s.Tools = append(s.Tools, tool)
-			} else if json.Unmarshal(raw, &named) == nil {
-				if tool := p.text(named, "name"); tool != "" {
+		s.Args = append(s.Args, arg)
+	}
+	for _, from := range []*strictjson.Object{entry, meta} {
+		for _, key := range []string{"mcpTools", "tools"} {
+			for _, v := range r.readList(from, key, maxListed) {
+				tool := r.takeText(v)
+				if named, ok := v.Object(); ok {
+					tool = r.readText(named, "name")
+				}
+				if tool != "" {
 					s.Tools = append(s.Tools, tool)
 				}
 			}
-		})
+		}
 	}
-	var auth object
-	if json.Unmarshal(entry.member("authentication"), &auth) == nil {
-		s.AuthType, s.TokenHeader = strings.TrimSpace(p.text(auth, "type")), strings.TrimSpace(p.text(auth, "tokenHeader"))
-	}
+	auth := findObject(entry, "authentication")
+	s.AuthType, s.TokenHeader = strings.TrimSpace(r.readText(auth, "type")), strings.TrimSpace(r.readText(auth, "tokenHeader"))
 	return s
 }
 
-func (p *documentReader) registrations(doc object) {
-	p.each(doc.member("registrations"), maxRegistrations, func(_ int, raw json.RawMessage) {
-		var entry object
-		if json.Unmarshal(raw, &entry) != nil || entry == nil {
-			return
+func (r *documentReader) readRegistrations(doc *strictjson.Object) {
+	for _, v := range r.readList(doc, "registrations", maxRegistrations) {
+		entry, ok := v.Object()
+		if !ok {
+			continue
 		}
-		ref := BackReference{AgentRegistry: strings.TrimSpace(p.text(entry, "agentRegistry"))}
-		id := string(bytes.TrimSpace(entry.member("agentId")))
-		if strings.HasPrefix(id, `"`) {
-			id = strings.TrimSpace(p.text(entry, "agentId"))
+		ref := BackReference{AgentRegistry: strings.TrimSpace(r.readText(entry, "agentRegistry"))}
+		if id := findMember(entry, "agentId"); id != nil {
+			number, _ := id.Data.(json.Number) // or a string
+			ref.AgentID = parseDecimal(cmp.Or(number.String(), strings.TrimSpace(r.takeText(id))))
 		}
-		ref.AgentID = decimal(id)
-		p.out.Registrations = append(p.out.Registrations, ref)
-	})
-}
-
-// each calls f for the first max elements of a JSON array. Anything else than an array has no elements.
-func (p *documentReader) each(raw json.RawMessage, max int, f func(int, json.RawMessage)) {
-	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '[' {
-		return
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := d.Token(); err != nil {
-		return
-	}
-	for i := 0; d.More(); i++ {
-		if i == max {
-			p.out.Cut = true
-			return
-		}
-		var element json.RawMessage
-		if d.Decode(&element) != nil {
-			return
-		}
-		f(i, element)
+		r.out.Registrations = append(r.out.Registrations, ref)
 	}
 }
 
-func (p *documentReader) text(o object, key string) string { return p.string(o.member(key)) }
-
-// string reads a JSON string; anything else is "". One that is too long is left out rather than shortened: half an address
-// is another address.
-func (p *documentReader) string(raw json.RawMessage) string {
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
-	if len(s) > maxField {
-		p.out.Cut = true
-		return ""
-	}
-	return s
-}
-
-// member finds a member by its name, else by its name in another case; among several of those the first by the alphabet, so
-// that the same document always reads the same.
-func (o object) member(name string) json.RawMessage {
-	if v, ok := o[name]; ok {
-		return v
-	}
-	var found string
-	for k := range o {
-		if strings.EqualFold(k, name) && (found == "" || k < found) {
-			found = k
-		}
-	}
-	return o[found]
-}
-
-// flag reads true and false, also when they are written as strings.
-func flag(raw json.RawMessage) *bool {
-	text := strings.ToLower(strings.Trim(string(bytes.TrimSpace(raw)), `"`))
-	if text != "true" && text != "false" {
+// readList reads the first elements of a list, at most so many. Anything else than a list has no elements.
+func (r *documentReader) readList(o *strictjson.Object, key string, most int) []*strictjson.Value {
+	v := findMember(o, key)
+	if v == nil {
 		return nil
 	}
-	b := text == "true"
+	list, _ := v.Data.([]*strictjson.Value)
+	if len(list) > most {
+		r.out.Cut = true
+		list = list[:most]
+	}
+	return list
+}
+
+func (r *documentReader) readText(o *strictjson.Object, key string) string {
+	return r.takeText(findMember(o, key))
+}
+
+// takeText takes a string; anything else is "". One that is too long is left out rather than shortened: half an address is another
+// address.
+func (r *documentReader) takeText(v *strictjson.Value) string {
+	if v == nil {
+		return ""
+	}
+	s, _ := v.Data.(string)
+	if len(s) > maxField {
+		r.out.Cut = true
+		return ""
+	}
+	return s
+}
+
+// findMember finds a member by its name, else by its name in another case; among several of those the first by the alphabet, so
+// that the same document always reads the same.
+func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
+	if o == nil {
+		return nil
+	}
+	if v := o.Get(name); v != nil {
+		return v
+	}
+	for _, m := range o.Members {
+		if strings.EqualFold(m.Name, name) && (found == nil || m.Name < found.Name) {
+			found = m
+		}
+	}
+	return found
+}
+
+// findObject finds a member that is an object; nil: there is none.
+func findObject(o *strictjson.Object, name string) *strictjson.Object {
+	if v := findMember(o, name); v != nil {
+		o, _ := v.Object()
+		return o
+	}
+	return nil
+}
+
+// parseFlag reads true and false, also when they are written as strings.
+func parseFlag(v *strictjson.Value) *bool {
+	if v == nil {
+		return nil
+	}
+	b, ok := v.Data.(bool)
+	if text, isText := v.Data.(string); isText {
+		b, ok = strings.EqualFold(text, "true"), strings.EqualFold(text, "true") || strings.EqualFold(text, "false")
+	}
+	if !ok {
+		return nil
+	}
 	return &b
 }
 
-// decimal reads a non-negative integer of at most 78 digits, which is what a uint256 needs.
-func decimal(s string) *big.Int {
-	if len(s) == 0 || len(s) > 78 {
+// parseDecimal reads a non-negative integer of at most 78 digits, which is what a uint256 needs.
+func parseDecimal(s string) *big.Int {
+	if s == "" || len(s) > 78 || strings.Trim(s, "0123456789") != "" {
 		return nil
-	}
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' {
-			return nil
-		}
 	}
 	v, _ := new(big.Int).SetString(s, 10)
 	if v.BitLen() > 256 {
@@ -298,20 +289,6 @@ func lowerScheme(s string) string {
 		return s
 	}
 	return strings.ToLower(scheme) + ":" + rest
-}
-
-// whyInvalid returns the parser's complaint about text that is no JSON.
-func whyInvalid(b []byte) error {
-	var v json.RawMessage
-	err := json.Unmarshal(b, &v)
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return fmt.Errorf("at byte %s: %w", strconv.FormatInt(syntax.Offset, 10), syntax)
-	}
-	if err == nil {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // Names says whether the document's registrations[] name this agent, which is how it consents to being the agent's

@@ -33,5 +33,5 @@ func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	case sha256.Sum256(content) == want:
 		return SHA256
 	}
-	return canonicalVerdict(content, want, immutable)
+	return compareCanonical(content, want, immutable)
 }

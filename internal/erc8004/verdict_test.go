@@ -196,7 +196,7 @@ func TestByUTF16(t *testing.T) {
 	for _, a := range names {
 		for _, b := range names {
 			want := slices.Compare(utf16.Encode([]rune(a)), utf16.Encode([]rune(b)))
-			if got := byUTF16(a, b); got != want {
+			if got := compareUTF16(a, b); got != want {
 				t.Errorf("%q and %q: %d, want %d", a, b, got, want)
 			}
 		}

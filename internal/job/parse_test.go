@@ -161,7 +161,7 @@ func TestParseRefuses(t *testing.T) {
 		"twice":              {`{"type":"NewFeedback","type":"NewFeedback"}`, "type", "given twice"},
 		"twice below":        {feedback(`meta={"a":{"b":1,"b":2}}`), "meta.a.b", "given twice"},
 		"twice once cleaned": {feedback(`meta={"a\u0000":1,"a\ufffd":2}`), `meta["a�"]`, "given twice"},
-		"deep":               {feedback(`meta={"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`), "meta.a" + strings.Repeat("[0]", 33), "nested deeper"},
+		"deep":               {feedback(`meta={"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`), "meta.a" + strings.Repeat("[0]", 32), "nested deeper"},
 		"unknown field":      {feedback(`feedBackIndex=1`), "feedBackIndex", "is not a field of a NewFeedback job"},
 		"misspelt required":  {feedback(`agentId=`, `agentID=1`), "agentID", "is not a field"},
 		"other kind's field": {validation(`feedbackIndex=1`), "feedbackIndex", "is not a field of a ValidationResponse job"},

@@ -1,11 +1,11 @@
 package oauth
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/agentherald/herald/internal/strictjson"
 )
 
 // object is a JSON object of a stranger. Its numbers are json.Number.
@@ -17,77 +17,21 @@ var errNotObject = errors.New("it is not a JSON object")
 // parseObject reads one JSON object. Names count by the letter, and one that stands twice is refused: two readers of
 // such a text need not agree on what it says. Errors hold nothing of the text and continue "it …".
 func parseObject(raw []byte) (object, error) {
-	if !json.Valid(raw) {
-		return nil, errNotObject
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	v, err := readValue(dec, 0)
-	if err != nil {
-		return nil, err
-	}
-	o, ok := v.(object)
-	if !ok {
-		return nil, errNotObject
-	}
-	return o, nil
-}
-
-func readValue(dec *json.Decoder, depth int) (any, error) {
-	token, err := dec.Token()
-	if err != nil {
-		return nil, errNotObject
-	}
-	delim, ok := token.(json.Delim)
-	if !ok {
-		return token, nil
-	}
-	if depth >= maxDepth {
+	v, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth})
+	switch {
+	case fault == nil:
+	case fault.Kind == strictjson.Duplicate:
+		return nil, errors.New("a name stands in it twice")
+	case fault.Kind == strictjson.TooDeep:
 		return nil, fmt.Errorf("it nests deeper than %d levels", maxDepth)
-	}
-	var v any
-	if delim == '{' {
-		v, err = readFields(dec, depth)
-	} else {
-		v, err = readItems(dec, depth)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != nil { // } or ]
+	default:
 		return nil, errNotObject
 	}
-	return v, nil
-}
-
-func readFields(dec *json.Decoder, depth int) (object, error) {
-	o := object{}
-	for dec.More() {
-		token, err := dec.Token()
-		name, ok := token.(string)
-		if err != nil || !ok {
-			return nil, errNotObject
-		}
-		if _, twice := o[name]; twice {
-			return nil, errors.New("a name stands in it twice")
-		}
-		if o[name], err = readValue(dec, depth+1); err != nil {
-			return nil, err
-		}
+	o, ok := v.Plain().(map[string]any)
+	if !ok {
+		return nil, errNotObject
 	}
 	return o, nil
-}
-
-func readItems(dec *json.Decoder, depth int) ([]any, error) {
-	list := []any{}
-	for dec.More() {
-		v, err := readValue(dec, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	return list, nil
 }
 
 // text is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …" and show no value.

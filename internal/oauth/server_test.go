@@ -52,7 +52,7 @@ func TestServer(t *testing.T) {
 		"long scope":          {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["`+strings.Repeat("a", maxName+1)+`"]}`)}, "more than 256 bytes", serverDoc},
 		"twice":               {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "a name stands in it twice", serverDoc + " " + openIDDoc},
 		"deep":                {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(5000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
-		"deeper":              {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(50_000)+`}`)}, "it is not a JSON object", serverDoc + " " + openIDDoc},
+		"deeper":              {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(50_000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
 		"redirect":            {"", routes{serverDoc: say(302, "", "Location", "$/x"), "/x": metadata("$")}, "it redirects (HTTP 302)", serverDoc + " " + openIDDoc},
 		"query":               {"?x", nil, "the issuer holds a query", ""},
 		"fragment of it":      {"#x", nil, "the issuer holds a fragment", ""},

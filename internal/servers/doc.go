@@ -2,9 +2,9 @@
 // say where an agent is called (then neither the chain nor the registration is asked), with which credentials, which of its tools, for
 // how long at most, what becomes of calls whose outcome nobody knows, and that its deliveries are held (enabled: false).
 //
-// tree.go reads JSON with the lines that things stand on; parse.go makes servers of it, strictly: an unknown field, the same key twice or
-// a value that cannot be meant is an error with its line and path, and the file as a whole is not used. Set keeps the file that is in
-// force and looks every 2 s whether there is a new one.
+// file.go reads the file, entry.go what it says about one server, strictly: an unknown field, the same key twice or a value that cannot be
+// meant is an error with its line and path, and the file as a whole is not used. Set keeps the file that is in force and looks every 2 s
+// whether there is a new one.
 //
 // What does not live here: what an entry means for a delivery (internal/delivery), how a server is called (internal/mcpcall).
 //

@@ -25,7 +25,7 @@ func expand(s string, env func(string) (string, bool)) (_, problem string) {
 		}
 		out.WriteString(s[:i])
 		name, rest, closed := strings.Cut(s[i+2:], "}")
-		if !closed || !variable(name) {
+		if !closed || !isVariable(name) {
 			return "", "has a ${ that begins no name of a variable: ${NAME} is replaced, and $${ is a plain ${"
 		}
 		value, ok := env(name)
@@ -47,9 +47,9 @@ func expand(s string, env func(string) (string, bool)) (_, problem string) {
 	return v, ""
 }
 
-// variable tells whether s is a name that the environment can have, and not a long text without a closing brace.
-func variable(s string) bool {
-	if s == "" || len(s) > maxShownName || '0' <= s[0] && s[0] <= '9' {
+// isVariable tells whether s is a name that the environment can have, and not a long text without a closing brace.
+func isVariable(s string) bool {
+	if s == "" || len(s) > maxName || '0' <= s[0] && s[0] <= '9' {
 		return false
 	}
 	return strings.IndexFunc(s, func(r rune) bool {

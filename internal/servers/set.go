@@ -44,9 +44,9 @@ func Open(cfg Config) (*Set, error) {
 	s := &Set{cfg: cfg}
 	info, err := os.Stat(cfg.Path)
 	if err != nil {
-		return nil, &Error{File: cfg.Path, Problem: "cannot be read: " + reason(err)}
+		return nil, &Error{File: cfg.Path, Problem: "cannot be read: " + explainFileError(err)}
 	}
-	raw, err := read(cfg.Path)
+	raw, err := readFile(cfg.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Set) Look() {
 	if same && s.settled {
 		return
 	}
-	raw, err := read(s.cfg.Path)
+	raw, err := readFile(s.cfg.Path)
 	if err != nil {
 		s.seen, s.settled = nil, false
 		s.complain(err)

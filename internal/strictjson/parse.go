@@ -13,7 +13,7 @@ import (
 
 // Options are what a document may be. The zero value takes every document without duplicate names.
 type Options struct {
-	// MaxDepth is how many objects and lists a value may stand in; 0: any number.
+	// MaxDepth is how many objects and lists may stand in each other; 0: any number.
 	MaxDepth int
 	// MaxDigits and MaxExponent bound numbers as they are written; 0: any number is taken.
 	MaxDigits, MaxExponent int
@@ -69,9 +69,6 @@ func (p *parser) fault(kind Kind, v *Value, format string, args ...any) *Fault {
 }
 
 func (p *parser) readValue(v *Value, depth int) *Fault {
-	if p.opt.MaxDepth > 0 && depth > p.opt.MaxDepth {
-		return p.fault(TooDeep, v, "is nested deeper than %d levels", p.opt.MaxDepth)
-	}
 	token, literal, f := p.readToken(v)
 	if f != nil {
 		return f
@@ -79,6 +76,9 @@ func (p *parser) readValue(v *Value, depth int) *Fault {
 	v.Data, v.End = token, int(p.dec.InputOffset())
 	switch token := token.(type) {
 	case json.Delim:
+		if p.opt.MaxDepth > 0 && depth >= p.opt.MaxDepth {
+			return p.fault(TooDeep, v, "is nested deeper than %d levels", p.opt.MaxDepth)
+		}
 		if token == '{' {
 			return p.readObject(v, depth)
 		}
@@ -146,14 +146,19 @@ func (p *parser) readToken(v *Value) (json.Token, []byte, *Fault) {
 }
 
 func (p *parser) notJSON(v *Value, err error) *Fault {
-	var syntax *json.SyntaxError
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return p.fault(NotJSON, v, "is not JSON: it ends too early")
-	case errors.As(err, &syntax):
-		return p.fault(NotJSON, v, "is not JSON: %s, near byte %d", syntax, p.dec.InputOffset())
+	at := int(p.dec.InputOffset())
+	for at < len(p.raw) && strings.IndexByte(" \t\r\n,:", p.raw[at]) >= 0 {
+		at++ // to the line of what is no token
 	}
-	return p.fault(NotJSON, v, "is not JSON")
+	var syntax *json.SyntaxError
+	f := p.fault(NotJSON, v, "is not JSON")
+	switch f.Offset = at; {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		f.Problem += ": it ends too early"
+	case errors.As(err, &syntax):
+		f.Problem += fmt.Sprintf(": %s, near byte %d", syntax, p.dec.InputOffset())
+	}
+	return f
 }
 
 // repairText makes a string, or a name, storable if Options ask for that.

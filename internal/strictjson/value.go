@@ -131,6 +131,25 @@ func cut(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
+// Plain is the value as encoding/json decodes one with UseNumber: maps, slices, strings, json.Number, bool and nil.
+func (v *Value) Plain() any {
+	switch data := v.Data.(type) {
+	case *Object:
+		out := make(map[string]any, len(data.Members))
+		for _, m := range data.Members {
+			out[m.Name] = m.Plain()
+		}
+		return out
+	case []*Value:
+		out := make([]any, len(data))
+		for i, e := range data {
+			out[i] = e.Plain()
+		}
+		return out
+	}
+	return v.Data
+}
+
 // Encode writes the value as compact JSON.
 func (v *Value) Encode() json.RawMessage {
 	var b bytes.Buffer
