@@ -280,8 +280,10 @@ func (c *columns) add(a arrival, id uuid.UUID) {
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
-	rows, err := tx.Query(ctx, s.sql.accept, c.ids, c.keys, c.kinds, c.chains, c.registries, c.agents, c.orderKeys, c.orderSeqs,
-		c.jobs, c.headers, c.refusals, HandOut)
+	rows, err := tx.Query(ctx, s.sql.accept.text, s.sql.accept.args(pgx.NamedArgs{
+		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries, "agent_ids": c.agents,
+		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers, "errors": c.refusals,
+		"max_dispatched": HandOut})...)
 	if err != nil {
 		return nil, err
 	}

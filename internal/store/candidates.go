@@ -50,8 +50,10 @@ func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	if err == nil {
 		event, action := j.EventSum(), actionSum(j, a.SealedHeaders)
-		err = tx.QueryRow(ctx, s.sql.candidate, h.id, transactionOf(j), event[:], action[:], a.agent.Registry, a.agent.ID, j.OrderKey(),
-			fmt.Sprint(j.OrderSeq()), a.raw, a.SealedHeaders).Scan(&contested)
+		err = tx.QueryRow(ctx, s.sql.candidate.text, s.sql.candidate.args(pgx.NamedArgs{
+			"delivery_id": h.id, "transaction_hash": transactionOf(j), "event": event[:], "action": action[:],
+			"registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": j.OrderKey(), "order_seq": fmt.Sprint(j.OrderSeq()),
+			"job": a.raw, "sealed_headers": a.SealedHeaders})...).Scan(&contested)
 	}
 	if err != nil {
 		return false, fmt.Errorf("keep another job of %s: %w", a.key, err)

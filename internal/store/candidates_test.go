@@ -374,7 +374,7 @@ func TestLongLine(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'rejected', reason = 'event_not_found'`)
 	id := "'" + c.ID.String() + "'"
 	for name, st := range map[string][2]string{
-		"candidate": {s.sql.candidate, id + `, '', 'new', 'same', '0xaa', '7', 'o', '1', '{}', NULL`},
+		"candidate": {s.sql.candidate.text, id + `, '', 'new', 'same', '0xaa', '7', 'o', '1', '{}', NULL`},
 		"succeed":   {s.sql.succeed, fmt.Sprintf(`%s, %d, 0, '', '', ''`, id, c.No)},
 	} {
 		for _, when := range []string{"unknown", "known"} { // to the statistics

@@ -126,8 +126,8 @@ func TestPlans(t *testing.T) {
 		"unfinished":    {q.unfinished, id},
 		"yield":         {q.yield, id + `, 1, '1 s', 8`},
 		"lock_agent":    {q.lockAgent, agent},
-		"record": {q.record, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-			true, NULL, NULL, false, true, 0, NULL, NULL, NULL`},
+		"record": {q.record.text, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL,
+			NULL, NULL, NULL, NULL, true, NULL, NULL, NULL, false, true, 0, NULL`},
 		"adopt":           {q.adopt, id + `, 1, now(), 2, now(), 1, true`},
 		"lost_before":     {q.lostBefore, `now(), 500`},
 		"agents_of":       {q.agentsOf, `ARRAY[` + id + `]::uuid[]`},
@@ -135,10 +135,10 @@ func TestPlans(t *testing.T) {
 		"cancel":          {q.cancel, `ARRAY[` + id + `]::uuid[], true`},
 		"release_held":    {q.releaseHeld, agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
 		"held_disabled":   {q.heldDisabled, `8453, 17, 500`},
-		"learn":           {q.learn, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
-		"set_token":       {q.setToken, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
+		"learn":           {q.learn.text, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
+		"set_token":       {q.setToken.text, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
 		"lease_renewal":   {q.leaseRenewal, agent + `, 'https://a.example', '30 s', NULL`},
-		"save_renewal":    {q.saveRenewal, agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
+		"save_renewal":    {q.saveRenewal.text, agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
 		"retain":          {q.retain, `'1 day', 500`},
 		"retain_attempts": {q.retainAttempts, `'1 day', 500`},
 		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
@@ -147,11 +147,11 @@ func TestPlans(t *testing.T) {
 		"dispatch":        {q.dispatch, agent + `, 8, ` + id + `, 1`},
 		"make_agents":     {q.makeAgents, agents},
 		"lock_agents":     {q.lockAgents, agents},
-		"accept":          {q.accept, `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
+		"accept":          {q.accept.text, `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
 		"known":           {q.known, `'{k}'`},
 		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1, '0xaa'`},
 		"lock_known":      {q.lockKnown, id + `, 'k', '{}'`},
-		"candidate":       {q.candidate, id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
+		"candidate":       {q.candidate.text, id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
 		"succeed":         {q.succeed, id + `, 1, 0, '', '', ''`},
 		"displace":        {q.displace, id + `, 'k'`},
 		"backlog":         {q.backlog, `8, 500`},
@@ -190,7 +190,7 @@ func TestPlansOfAFlood(t *testing.T) {
 	const dispatch = `8453, '0xaa', 7, 8, NULL, NULL`
 	check := func(when string) {
 		t.Helper()
-		for name, st := range map[string][2]string{"accept": {s.sql.accept, accept}, "dispatch": {s.sql.dispatch, dispatch}} {
+		for name, st := range map[string][2]string{"accept": {s.sql.accept.text, accept}, "dispatch": {s.sql.dispatch, dispatch}} {
 			plan, _ := explain(t, s, fmt.Sprint(name, len(when)), st[0], st[1])
 			for line := range strings.Lines(plan) {
 				var read int

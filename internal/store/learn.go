@@ -37,8 +37,10 @@ func (s *Store) LearnAgent(ctx context.Context, a Agent, l Learned) error {
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, s.sql.learn, a.ChainID, a.Registry, a.ID, null(l.State), null(text(l.Endpoint, maxURLBytes)), name(l.Protocol),
-		Storable(l.ServerInfo, maxSideBytes), Storable(l.Tools, maxSideBytes), null(text(l.Error, maxErrorBytes)))
+	_, err := s.pool.Exec(ctx, s.sql.learn.text, s.sql.learn.args(pgx.NamedArgs{
+		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": null(l.State),
+		"endpoint": null(text(l.Endpoint, maxURLBytes)), "protocol": name(l.Protocol), "error": null(text(l.Error, maxErrorBytes)),
+		"server_info": Storable(l.ServerInfo, maxSideBytes), "tools": Storable(l.Tools, maxSideBytes)})...)
 	if err != nil {
 		return fmt.Errorf("write down what was learned of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
 	}

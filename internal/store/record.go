@@ -182,13 +182,18 @@ func (o Outcome) check() error {
 // queueRecord queues what follows the agent's lock: the outcome of attempt p, and the hand-out of the agent's next.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *int64) {
 	a := c.Agent()
-	b.Queue(s.sql.recordIn(c, p),
-		c.ID, c.No, p.StartedAt, p.Attempt, o.Status, name(o.Reason), o.Delay, o.Task, o.Free, o.Called, text(o.Stage, maxNameBytes),
-		null(text(o.Error, maxErrorBytes)), name(o.ToolName), null(text(o.Endpoint, maxURLBytes)),
-		name(o.FileVerification), name(o.FileSource),
-		Storable(o.Arguments, maxSideBytes), Storable(o.Response, maxSideBytes), name(o.Protocol),
-		Storable(o.Result, maxSideBytes), o.AgentOK, null(text(o.AgentError, maxErrorBytes)), Storable(o.ServerInfo, maxSideBytes),
-		o.FetchFailed, o.Moved, c.Epoch, tookMs, names(o.FileDisagrees), Storable(o.Tools, maxSideBytes))
+	b.Queue(s.sql.recordIn(c, p), s.sql.record.args(pgx.NamedArgs{
+		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
+		"status": o.Status, "reason": name(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free, "called": o.Called,
+		"stage": text(o.Stage, maxNameBytes), "error": null(text(o.Error, maxErrorBytes)),
+
+		"tool_name": name(o.ToolName), "endpoint": null(text(o.Endpoint, maxURLBytes)), "protocol": name(o.Protocol),
+		"file_verification": name(o.FileVerification), "file_source": name(o.FileSource), "file_disagrees": names(o.FileDisagrees),
+		"arguments": Storable(o.Arguments, maxSideBytes), "response": Storable(o.Response, maxSideBytes),
+		"result": Storable(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
+
+		"agent_ok": o.AgentOK, "agent_error": null(text(o.AgentError, maxErrorBytes)), "moved": o.Moved, "epoch": c.Epoch,
+		"server_info": Storable(o.ServerInfo, maxSideBytes), "tools": Storable(o.Tools, maxSideBytes)})...)
 	if reasons, since := o.mended(c.Epoch); reasons != nil {
 		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
@@ -203,9 +208,9 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *i
 // recordIn is record.sql with the week of attempt p, if that is c's own.
 func (q *statements) recordIn(c *Claim, p Past) string {
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
-		return q.record
+		return q.record.text
 	}
-	return strings.ReplaceAll(q.record, "herald.attempts\n", c.week+"\n")
+	return strings.ReplaceAll(q.record.text, "herald.attempts\n", c.week+"\n")
 }
 
 // readRecorded reads the answers to what queueRecord has queued, to the commit.

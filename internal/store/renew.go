@@ -89,8 +89,10 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	var done bool
-	err := s.pool.QueryRow(ctx, s.sql.saveRenewal, t.ChainID, t.Registry, t.ID, t.Origin, r.No, t.UpdatedAt, a.Ciphertext, int64(key), a.ExpiresAt,
-		credential, int64(rotated)).Scan(&done)
+	err := s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
+		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No, "stored_at": t.UpdatedAt,
+		"ciphertext": a.Ciphertext, "key_id": int64(key), "expires_at": a.ExpiresAt,
+		"credential": credential, "credential_key_id": int64(rotated)})...).Scan(&done)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrSuperseded
 	}

@@ -92,39 +92,50 @@ const idleInTransaction = 10 * time.Second
 
 // statements are the texts of sql/*.sql, read once.
 type statements struct {
-	accept, known, reopen, displace                                 string
-	lockKnown, candidate, succeed                                   string
-	claim, lockAgentOf, yield, unfinished, lockAgent, record        string
+	known, reopen, displace, lockKnown, succeed                     string
+	claim, lockAgentOf, yield, unfinished, lockAgent                string
 	makeAgents, lockAgents, dispatch, backlog                       string
 	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
 	overdue, redispatch, lostBefore, depth                          string
 	adopt, replay, cancel, releaseHeld, agentsOf                    string
-	heldDisabled, learn                                             string
-	setToken, leaseRenewal, saveRenewal                             string
-	retain, retainAttempts, oldWeeks                                string
+	heldDisabled, leaseRenewal, retain, retainAttempts, oldWeeks    string
+
+	accept, candidate, record, learn, setToken, saveRenewal named
 }
 
 func readStatements() (q statements, err error) {
 	for name, text := range map[string]*string{
-		"accept": &q.accept, "known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
-		"lock_known": &q.lockKnown, "candidate": &q.candidate, "succeed": &q.succeed,
-		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished, "lock_agent": &q.lockAgent, "record": &q.record,
+		"known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
+		"lock_known": &q.lockKnown, "succeed": &q.succeed,
+		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished, "lock_agent": &q.lockAgent,
 		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
 		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
 		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld, "agents_of": &q.agentsOf,
-		"held_disabled": &q.heldDisabled, "learn": &q.learn,
-		"set_token": &q.setToken, "lease_renewal": &q.leaseRenewal, "save_renewal": &q.saveRenewal,
+		"held_disabled": &q.heldDisabled, "lease_renewal": &q.leaseRenewal,
 		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
-		b, err := files.ReadFile("sql/" + name + ".sql")
+		if *text, err = readStatement(name); err != nil {
+			return q, err
+		}
+	}
+	for name, statement := range map[string]*named{
+		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "learn": &q.learn, "set_token": &q.setToken,
+		"save_renewal": &q.saveRenewal,
+	} {
+		text, err := readStatement(name)
 		if err != nil {
 			return q, err
 		}
-		*text = string(b)
+		*statement = numberArguments(text)
 	}
 	return q, nil
+}
+
+func readStatement(name string) (string, error) {
+	b, err := files.ReadFile("sql/" + name + ".sql")
+	return string(b), err
 }
 
 // Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.

@@ -95,8 +95,10 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
 	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.sql.setToken, t.ChainID, t.Registry, t.ID, t.Origin, t.Scheme, t.Header, t.Ciphertext, int64(key), t.ExpiresAt,
-			null(t.Issuer), null(t.Path)); err != nil {
+		if _, err := tx.Exec(ctx, s.sql.setToken.text, s.sql.setToken.args(pgx.NamedArgs{
+			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme, "header": t.Header,
+			"ciphertext": t.Ciphertext, "key_id": int64(key), "expires_at": t.ExpiresAt,
+			"issuer": null(t.Issuer), "path": null(t.Path)})...); err != nil {
 			return err
 		}
 		return setAccess(ctx, tx, t)

@@ -1,24 +1,24 @@
 -- save_renewal: keep a renewed access token, and the credential with a new refresh token if there is one.
 --
--- $1 chain id   $2 identity registry   $3 agent id   $4 origin   $5 number of the renewal
--- $6 when the credential was stored that it was obtained with   $7 ciphertext   $8 key id   $9 expiry, or null
--- $10 the credential's new ciphertext, or null: it stays   $11 its key id
+-- @chain_id, @registry, @agent_id, @origin; @renewal: its number; @stored_at: when the credential was stored that it was obtained with
+-- @ciphertext, @key_id, @expires_at or null
+-- @credential: its new ciphertext, or null: it stays; @credential_key_id
 --
 -- Changes nothing, and returns none, when another renewal has begun since or the credential was replaced. The credential is locked first,
 -- as by who replaces it.
 WITH held AS MATERIALIZED (
     SELECT FROM herald.agent_mcp_tokens
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6
+     WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id AND origin = @origin AND updated_at = @stored_at
        FOR NO KEY UPDATE
 ), saved AS (
-    UPDATE herald.agent_mcp_access SET ciphertext = $7, key_id = $8, expires_at = $9, renewing_until = NULL
+    UPDATE herald.agent_mcp_access SET ciphertext = @ciphertext, key_id = @key_id, expires_at = @expires_at, renewing_until = NULL
       FROM held
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5
+     WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id AND origin = @origin AND renew_no = @renewal
     RETURNING true AS done
 ), rotated AS (
-    UPDATE herald.agent_mcp_tokens SET ciphertext = $10, key_id = $11
+    UPDATE herald.agent_mcp_tokens SET ciphertext = @credential, key_id = @credential_key_id
       FROM saved
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND $10::bytea IS NOT NULL
+     WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id AND origin = @origin AND @credential::bytea IS NOT NULL
     RETURNING true
 )
 SELECT done FROM saved

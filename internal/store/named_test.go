@@ -1,0 +1,25 @@
+package store
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestNamedArguments: names are numbered in the order of the text, and one that is not given fails the call instead of being NULL.
+func TestNamedArguments(t *testing.T) {
+	t.Parallel()
+	q := numberArguments("SELECT @b, @a_c, @b::text -- @a_c")
+	if want := "SELECT $1, $2, $1::text -- $2"; q.text != want {
+		t.Errorf("text %q, want %q", q.text, want)
+	}
+	if got := q.args(pgx.NamedArgs{"a_c": 1, "b": 2, "other": 3}); !slices.Equal(got, []any{2, 1}) {
+		t.Errorf("arguments %v, want 2, 1", got)
+	}
+	_, err := newStore(t).pool.Exec(t.Context(), "SELECT $1::text", q.args(pgx.NamedArgs{"a_c": "x"})[0])
+	if err == nil || !strings.Contains(err.Error(), "@b is not given") {
+		t.Errorf("err = %v, want one that names @b", err)
+	}
+}
