@@ -8,6 +8,8 @@ import (
 	"math/big"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -70,8 +72,19 @@ func isRefusedRange(err error) bool {
 func isRangeLimit(err error) bool {
 	const limitExceeded, tooManyRequests = -32005, http.StatusTooManyRequests
 	var answered *rpcError
+	var refused *statusError
 	return errors.As(err, &answered) && answered.code != limitExceeded && answered.code != tooManyRequests ||
+		errors.As(err, &refused) && strings.HasPrefix(refused.status, strconv.Itoa(http.StatusBadRequest)) ||
 		errors.Is(err, errTooLarge)
+}
+
+// isRefusedForGood tells whether the node will not search even one block, whenever it is asked: it has no such method, has dropped
+// its old blocks (EIP-4444), or the answer is larger than what is read. Other refusals may be trouble that passes.
+func isRefusedForGood(err error) bool {
+	const methodNotFound, methodNotSupported, prunedHistory = -32601, -32004, 4444
+	var answered *rpcError
+	return errors.Is(err, errTooLarge) ||
+		errors.As(err, &answered) && slices.Contains([]int{methodNotFound, methodNotSupported, prunedHistory}, answered.code)
 }
 
 // eventTopics selects a job's event by what is indexed in every form of its kind.
@@ -138,6 +151,8 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 				return erc8004.Event{}, Standing{}, err
 			}
 			return erc8004.Event{}, contradicts("transactionHash"), nil // it answers, and is too slow at this: so it will be
+		case err != nil && isRefusedForGood(err):
+			return erc8004.Event{}, contradicts("transactionHash"), nil
 		case err != nil:
 			return erc8004.Event{}, Standing{}, err
 		}

@@ -304,11 +304,11 @@ func TestSearchUnavailable(t *testing.T) {
 			}
 			return nothing(from, to)
 		}},
-		"refuses one block": {logs: func(uint64, uint64) (any, *nodeError) {
-			return nil, &nodeError{4444,
-				"pruned history unavailable"}
+		"refuses one block for a reason that may pass": {logs: func(uint64, uint64) (any, *nodeError) {
+			return nil, &nodeError{-32000, "header not found"}
 		}},
-		"lags": {logs: holding(l), lags: true},
+		"refuses one block with a status": {logs: nothing, status: func(uint64, uint64) int { return http.StatusBadGateway }},
+		"lags":                            {logs: holding(l), lags: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -318,6 +318,45 @@ func TestSearchUnavailable(t *testing.T) {
 				t.Errorf("%+v, %v", got, err)
 			}
 			if n := len(node.asked); n > searchRequests {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+}
+
+// TestSearchRefusedForGood: a node that never searches the blocks of a job, or not all of them, says so at once: the job needs its
+// transaction, and would else wait for weeks.
+func TestSearchRefusedForGood(t *testing.T) {
+	t.Parallel()
+	_, j := scriptedLog(t, 500_000)
+	old := with(j, func(j *job.Job) { j.BlockNumber = 1 })
+	refuses := func(code int, message string) *scriptedNode {
+		return &scriptedNode{logs: func(uint64, uint64) (any, *nodeError) { return nil, &nodeError{code, message} }}
+	}
+	needed := contradicts("transactionHash")
+	for name, c := range map[string]struct {
+		node *scriptedNode
+		job  job.Job
+		want Standing
+	}{
+		"pruned history":     {refuses(4444, "pruned history unavailable"), old, needed},
+		"no such method":     {refuses(-32601, "the method eth_getLogs does not exist"), j, needed},
+		"method not offered": {refuses(-32004, "method not supported"), j, needed},
+		"ten at once, by 400": {&scriptedNode{logs: holding(), status: func(from, to uint64) int {
+			if to-from >= 10 {
+				return http.StatusBadRequest
+			}
+			return 0
+		}}, j, Standing{Disagrees: "transactionHash", SearchedFrom: 999_515, SearchedTo: 1_000_000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.node.head = 1_000_000
+			got, err := c.node.serve(t, 10_000, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
+			if err != nil || got != c.want {
+				t.Errorf("%+v, %v; want %+v", got, err, c.want)
+			}
+			if n := len(c.node.asked); n > searchRequests {
 				t.Errorf("%d requests", n)
 			}
 		})

@@ -43,7 +43,7 @@ func Disabled(byFile, byRow bool) error {
 type eventCheck struct {
 	job            job.Job // at the position that the chain confirms
 	disabledByFile bool    // by the servers file, so that the agent's row, enabled or not, releases nothing
-	unplaced       bool    // the chain does not show the event where the job says
+	unplaced       bool    // the chain does not show the event where the job says, or its node has no answer
 	detail         string
 }
 
@@ -60,8 +60,10 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *serve
 	}
 
 	s, err := client.Check(ctx, c.Job, e.Verify)
-	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued of the event.
-	checked.unplaced = err == nil && (!s.Found || s.Pending)
+	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued of the event. A node
+	// that cannot answer counts too: the job chooses the question, and may choose one that this node never answers.
+	var away *chain.UnavailableError
+	checked.unplaced = errors.As(err, &away) || err == nil && (!s.Found || s.Pending)
 	switch {
 	case err != nil:
 		return checked, err
@@ -103,7 +105,7 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		return fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees)
 	case s.SearchedTo == 0:
 		return "the job has no transactionHash, which is needed to find its event: " +
-			"HERALD_LOG_RANGE is 0, or the node did not search its logs in time"
+			"HERALD_LOG_RANGE is 0, or the node cannot search its logs, or not in time"
 	}
 	return fmt.Sprintf("blocks %d to %d have no such event, and the job has no transactionHash, "+
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)

@@ -1,7 +1,9 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/big"
@@ -9,8 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // repositioned is a job with other position fields.
@@ -154,5 +161,107 @@ func TestHeadersAreCompared(t *testing.T) {
 		if got := w.submit(c.job)[0]; got.Verdict != c.want || (got.Path == "action") != (c.want == store.Conflict) {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// deaf is a chain whose node has no answer to jobs that name no transaction; while it is away, to none.
+type deaf struct {
+	Chain
+	away   bool
+	asked  int
+	always bool // it answers every job
+}
+
+func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
+	c.asked++
+	if c.away || !c.always && j.TransactionHash == (common.Hash{}) {
+		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
+	}
+	return c.Chain.Check(ctx, j, v)
+}
+
+// turn is what a sweep hands out, and one attempt of each, after what waits in Postgres became due.
+func (w *world) turn(k *worker, id uuid.UUID) {
+	w.t.Helper()
+	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
+	ctx := within(w.t, 30*time.Second)
+	due, err := w.store.Due(ctx, 10)
+	backlog, err2 := w.store.Backlog(ctx, 10)
+	if err := errors.Join(err, err2); err != nil {
+		w.t.Fatal(err)
+	}
+	tasks := append(due, backlog...)
+	if d := w.row(id); !d.Status.Final() && len(tasks) == 0 { // its own task is in Redis
+		tasks = []store.Task{{ID: id, N: d.Dispatch}}
+	}
+	for _, task := range tasks {
+		if _, err := k.runner.Deliver(ctx, task.ID, task.N); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// Whoever is first chooses what the node is asked. A question that it never answers leaves the place to the next in line too.
+func TestUnansweredFirstComer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim, thief := newAgent(t), newAgent(t)
+	k := w.newWorker()
+	k.chains[w.net.ChainID()] = &deaf{Chain: w.chain}
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": 1, "value": "1"}
+	answers := w.submit(with(repositioned(j, bare), own(thief.URL, nil)), j)
+	id := answers[0].ID
+	if answers[1].Verdict != store.Conflict {
+		t.Fatalf("%+v", answers[1])
+	}
+	w.turn(k, id)
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 || len(thief.received()) != 0 {
+		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+}
+
+// A long line while the node is away: a sweep asks for one of it, nobody of it is lost, and the right one is delivered when the node is back.
+func TestLineOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	node := &deaf{Chain: w.chain, away: true, always: true}
+	k := w.newWorker()
+	k.chains[w.net.ChainID()] = node
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "value": "1"}
+	jobs := []map[string]any{repositioned(j, nowhere)}
+	for _, p := range flood(6, map[string]any{"value": "1"}) {
+		jobs = append(jobs, repositioned(j, p))
+	}
+	id := w.submit(append(jobs, j)...)[0].ID
+	db, err := pgx.Connect(t.Context(), w.dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	line := func() (n int) {
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM herald.candidates WHERE delivery_id = $1`, id).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	behind := line()
+	for round := range 30 {
+		before := node.asked
+		w.turn(k, id)
+		if d := w.row(id); d.Status.Final() || d.Attempts != 0 || line() != behind || node.asked > before+1 {
+			t.Fatalf("round %d: %s %s after %d attempts, %d behind it, asked %d times", round, d.Status, d.Reason, d.Attempts, line(),
+				node.asked-before)
+		}
+	}
+	node.away = false
+	for range 2 * len(jobs) {
+		w.turn(k, id)
+	}
+	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
+		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 }

@@ -36,6 +36,7 @@ func inLine(t testing.TB, s *Store) int {
 
 var (
 	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Unplaced: true}
+	unasked = Outcome{Status: Waiting, Reason: "chain_unavailable", Stage: "check", Delay: time.Hour, Free: true, KeepLine: true, Unplaced: true}
 	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Unplaced: true}
 )
 
@@ -265,6 +266,33 @@ func TestSuccession(t *testing.T) {
 	if rec := record(t, s, c, called); rec.Succeeded {
 		t.Errorf("%+v", rec)
 	}
+
+	// One of which the node says nothing makes room as one that is still to come does; nobody of its own transaction passes it.
+	c = claim(t, s, acceptOne(t, s, positioned(7, 1, "a").Job))
+	later := positioned(7, 1, "late")
+	later.Job.BlockHash = common.Hash{9}
+	accept(t, s, later)
+	if rec := record(t, s, c, unasked); rec.Succeeded {
+		t.Fatalf("%+v", rec)
+	}
+	c = whenDue(t, s, c)
+	accept(t, s, positioned(7, 2, "b"))
+	if rec := record(t, s, c, unasked); !rec.Succeeded || len(rec.Next) != 0 { // the sweep hands it out
+		t.Fatalf("%+v", rec)
+	}
+	if c = next(t, s); tool(c) != "b" {
+		t.Error(tool(c))
+	}
+	longer = unasked
+	longer.Delay = 2 * time.Hour
+	record(t, s, c, longer)
+	if d := read(t, s, c.ID); d.Status != Waiting || d.Reason != "chain_unavailable" || inLine(t, s) == 0 {
+		t.Errorf("%s %s", d.Status, d.Reason)
+	}
+	if c = whenDue(t, s, c); tool(c) != "a" {
+		t.Error(tool(c))
+	}
+	record(t, s, c, delivered)
 
 	// Another registry of agents is another agent's line; retention drops who stands behind what ended.
 	c = claim(t, s, acceptOne(t, s, positioned(5, 1, "a").Job))

@@ -46,7 +46,8 @@ type Outcome struct {
 	KeepLine    bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
 	Moved       bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
 
-	// Unplaced: the chain does not show the event where the job says. Unless it was called, another job of the event takes over.
+	// Unplaced: the chain does not show the event where the job says, or its node does not answer. Unless it was called, another job of
+	// the event takes over.
 	Unplaced bool `json:"unplaced,omitempty"`
 }
 

@@ -3,9 +3,10 @@
 --
 -- $1 delivery id   $2 claim_no   $3 rank of the claim's job   $4 its transaction hash, or ''   $5 sum of its event   $6 sum of its action
 --
--- A job that the chain refutes (rejected, event_not_found) is dropped. One whose event may still come (waiting, not_confirmed) goes back
--- into the line with its rank, until it is due again, and makes room only for one that names another transaction: a node that lags must not
--- put a later job before an earlier one that is as right. For the same reason the first of each transaction goes before all that name it.
+-- A job that the chain refutes (rejected, event_not_found) is dropped. One whose event may still come (waiting, not_confirmed), or of which
+-- the node says nothing (waiting, chain_unavailable), goes back into the line with its rank, until it is due again, and makes room only for
+-- one that names another transaction: a node that lags must not put a later job before an earlier one that is as right. For the same reason
+-- the first of each transaction goes before all that name it.
 -- Who names a transaction goes before all who name none, pending or not: those could hold the line until a block of their choice each.
 -- What was called is left alone. The age counts from the job's own arrival, the budget begins again. Returns the status, and until when
 -- the row waits.
@@ -13,7 +14,7 @@ WITH mine AS MATERIALIZED (
     SELECT *, status = 'rejected' AS refuted
       FROM herald.deliveries
      WHERE id = $1 AND claim_no = $2 AND candidate_rank = $3 AND NOT called
-       AND (status = 'rejected' AND reason = 'event_not_found' OR status = 'waiting' AND reason = 'not_confirmed')
+       AND (status = 'rejected' AND reason = 'event_not_found' OR status = 'waiting' AND reason IN ('not_confirmed', 'chain_unavailable'))
 ), next AS (
     DELETE FROM herald.candidates
      WHERE delivery_id = $1
@@ -34,7 +35,7 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE herald.deliveries d
    SET status            = CASE WHEN n.due <= now() THEN 'queued' ELSE 'waiting' END,
-       reason            = CASE WHEN n.due > now() THEN 'not_confirmed' END,
+       reason            = CASE WHEN n.due > now() THEN CASE d.reason WHEN 'chain_unavailable' THEN d.reason ELSE 'not_confirmed' END END,
        next_attempt_at   = CASE WHEN n.due > now() THEN n.due END,
        error             = NULL,
        handed_at         = NULL,
