@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // metaKey is where the agent finds what this delivery is (DESIGN §5).
@@ -44,11 +45,11 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	case err != nil:
 		return answer, err
 	case answer.IsError:
-		return answer, retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+excerpt(answer.Text, 300))
+		return answer, retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
 	case answer.Unreadable:
 		answer.detail = "answered, in a form that this version cannot read"
 	default:
-		answer.detail = "answered: " + excerpt(answer.Text, 120)
+		answer.detail = "answered: " + text.Excerpt(answer.Text, 120)
 	}
 	return answer, nil
 }

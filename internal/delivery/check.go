@@ -98,7 +98,7 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
 			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
 	case isRetraction(j):
-		return refuseRetraction(j, s.Disagrees)
+		return describeRetractionRefusal(j, s.Disagrees)
 	case s.Disagrees == "":
 		return "the chain has no such event"
 	case j.TransactionHash != (common.Hash{}) || s.Disagrees != "transactionHash":
@@ -111,8 +111,8 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
 }
 
-// refuseRetraction says why a retraction is refused, by the field that the chain contradicts.
-func refuseRetraction(j job.Job, field string) string {
+// describeRetractionRefusal says why a retraction is refused, by the field that the chain contradicts.
+func describeRetractionRefusal(j job.Job, field string) string {
 	switch field {
 	case "blockHash":
 		return fmt.Sprintf("block %s, which the retraction says a reorg removed, is on the chain", j.BlockHash)
@@ -127,8 +127,8 @@ func refuseRetraction(j job.Job, field string) string {
 // runningPause is how long a retraction waits for the outcome of its feedback, of which the row tells only then whether the agent was called.
 const runningPause = 5 * time.Second
 
-// mayHaveCalled: an attempt without an outcome is one whose worker died, perhaps in the call.
-func mayHaveCalled(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
+// mayHaveReachedAgent: an attempt without an outcome is one whose worker died, perhaps in the call.
+func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain
 // does not say that it ever was. What Herald took to the agent was there once.
@@ -142,7 +142,7 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	case d.Status == store.Running:
 		return "", retry.Pause(retry.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
-	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveCalled):
+	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return "the feedback that the agent was sent is on the chain no more", nil
 	}
 	return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+

@@ -53,7 +53,7 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	defer cancel()
 	for i, t := range tasks {
 		one, done := context.WithTimeout(ctx, enqueueTimeout)
-		err := d.lanes.Enqueue(one, laned(t))
+		err := d.lanes.Enqueue(one, queueTask(t))
 		done()
 		if err != nil {
 			d.log.Warn("Redis does not take tasks; they are handed out again when it does", logging.About(logging.Redis),
@@ -76,15 +76,15 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 }
 
 // FindTask tells where Redis has the task of a dispatched delivery.
-func (d *Dispatcher) FindTask(t store.Task) (queue.Place, error) { return d.lanes.Find(laned(t)) }
+func (d *Dispatcher) FindTask(t store.Task) (queue.Place, error) { return d.lanes.Find(queueTask(t)) }
 
 // RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
 	return d.lanes.Marker(ctx, now)
 }
 
-// laned gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.
-func laned(t store.Task) queue.Task {
+// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.
+func queueTask(t store.Task) queue.Task {
 	lane := queue.First
 	switch {
 	case t.Bulk:

@@ -47,33 +47,32 @@ type attempt struct {
 //
 // The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still recorded once.
 func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
-	a, err := e.claimDelivery(ctx, id, n)
+	a, failure := e.claimDelivery(ctx, id, n)
 	if a == nil {
-		return Result{Refused: err == nil}, err
+		return Result{Refused: failure == nil}, failure
 	}
 
-	if err == nil {
+	if failure == nil {
 		var spooled *store.Past
-		if spooled, err = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
+		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
-			if !errors.Is(err, store.ErrStale) {
+			if !errors.Is(err, store.ErrStale) { // that attempt ended otherwise, so this one is made
 				return res, err
 			}
-			e.dropStaleOutcome(ctx, a.claim, err) // that attempt ended otherwise
 		}
-		if err == nil {
-			err = a.holdIfUnknown()
-		}
+	}
+	if failure == nil {
+		failure = a.holdIfUnknown()
 	}
 
-	if err == nil {
-		a.slots, err = e.Newcomers.acquireSlot(ctx, a.claim)
+	if failure == nil {
+		a.slots, failure = e.Newcomers.acquireSlot(ctx, a.claim)
 		defer a.slots.release(ctx) // recording is part of what a slot is for
 	}
-	if err == nil {
-		err = e.runAttempt(ctx, a)
+	if failure == nil {
+		failure = e.runAttempt(ctx, a)
 	}
-	return e.recordOutcome(ctx, a, e.decideOutcome(a, err), e.Ledger.Record)
+	return e.recordOutcome(ctx, a, e.decideOutcome(a, failure), e.Ledger.Record)
 }
 
 // runAttempt takes a claimed delivery to its agent, step by step, until the agent has answered or a step fails.

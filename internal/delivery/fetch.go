@@ -31,9 +31,9 @@ const (
 	notFetched  = "not_fetched"
 )
 
-// giveUpFetching is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file. With the
+// maxFetches is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file. With the
 // default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out with its last one.
-const giveUpFetching = 6
+const maxFetches = 6
 
 // fetchedFile is the feedback (or response) file as the agent gets it.
 type fetchedFile struct {
@@ -149,7 +149,7 @@ func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) 
 	case v.Reason == retry.NoDocument:
 		left.detail = "left out: " + err.Error()
 		return left, nil
-	case v.Reason == retry.ContentUnavailable && (c.FetchFailures+1 >= giveUpFetching || c.Budget >= e.Schedule.Attempts()):
+	case v.Reason == retry.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
 		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
 		return left, nil
 	default:

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // What a job means at an agent whose tools are known, without asking anybody: `worker agent probe` shows it with the same code.
@@ -56,7 +57,7 @@ func describeTools(tools []mcpcall.Tool) string {
 	}
 	var names []string
 	for _, t := range tools[:min(len(tools), most)] {
-		names = append(names, excerpt(t.Name, longest))
+		names = append(names, text.Excerpt(t.Name, longest))
 	}
 	text := strings.Join(names, ", ")
 	if more := len(tools) - most; more > 0 {

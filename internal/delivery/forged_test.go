@@ -30,7 +30,7 @@ func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
 func (w *world) keptText(id uuid.UUID, n int) []byte {
 	w.t.Helper()
 	w.dies(id, n)
-	text := must(w.queue.Kept(w.t.Context(), id))
+	text := must(w.queue.SpooledOutcome(w.t.Context(), id))
 	if len(text) == 0 {
 		w.t.Fatal("Redis has nothing")
 	}
@@ -85,7 +85,7 @@ func TestForgedResults(t *testing.T) {
 			a := newAgent(t)
 			id := w.handOut(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
-			if err := w.queue.Keep(t.Context(), id, forge(w, again)); err != nil {
+			if err := w.queue.SpoolOutcome(t.Context(), id, forge(w, again)); err != nil {
 				t.Fatal(err)
 			}
 			w.callsIgnoring(a, again, spooledUnreadable, 1)
@@ -121,7 +121,7 @@ func TestForgedResults(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
-		if err := w.queue.Keep(t.Context(), id, old); err != nil {
+		if err := w.queue.SpoolOutcome(t.Context(), id, old); err != nil {
 			t.Fatal(err)
 		}
 		w.callsIgnoring(a, again, spooledOld, 2)
@@ -178,7 +178,7 @@ func TestForgedResultsAreToldOnce(t *testing.T) {
 		}
 		id := w.handOut(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
-		if err := w.queue.Keep(t.Context(), id, []byte("forged")); err != nil {
+		if err := w.queue.SpoolOutcome(t.Context(), id, []byte("forged")); err != nil {
 			t.Fatal(err)
 		}
 		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {

@@ -316,7 +316,7 @@ type safe struct {
 	h *history
 }
 
-func (s *safe) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
+func (s *safe) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	return s.do(ctx, "keep", id.String(), func() {
 		s.h.kept(s.p, id, outcome)
 		if s.h.planted == forgetfulResults {
@@ -329,7 +329,7 @@ func (s *safe) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	})
 }
 
-func (s *safe) Kept(ctx context.Context, id uuid.UUID) (outcome []byte, err error) {
+func (s *safe) SpooledOutcome(ctx context.Context, id uuid.UUID) (outcome []byte, err error) {
 	err = s.do(ctx, "kept", id.String(), func() {
 		s.r.mu.Lock()
 		defer s.r.mu.Unlock()
@@ -338,7 +338,7 @@ func (s *safe) Kept(ctx context.Context, id uuid.UUID) (outcome []byte, err erro
 	return outcome, err
 }
 
-func (s *safe) Forget(ctx context.Context, id uuid.UUID) error {
+func (s *safe) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return s.do(ctx, "forget", id.String(), func() {
 		s.h.forgotten(id)
 		s.r.mu.Lock()

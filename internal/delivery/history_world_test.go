@@ -354,7 +354,7 @@ func (h *history) release(id uuid.UUID) {
 	if h.dice("operator dies", id.String()).Float64() < .8 {
 		if state, _ := h.redis.is(); state == up {
 			for _, t := range tasks {
-				h.redis.enqueue(laned(t))
+				h.redis.enqueue(queueTask(t))
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
@@ -101,13 +102,13 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error)
 		if err != nil {
 			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
 		}
-		it, err := in.seal(j)
+		it, err := in.sealHeaders(j)
 		if err != nil {
 			return nil, err
 		}
 		intakes, places = append(intakes, it), append(places, i)
 	}
-	got, err := in.accept(ctx, intakes)
+	got, err := in.acceptJobs(ctx, intakes)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +123,11 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 	intakes := make([]store.Intake, len(jobs))
 	for i, j := range jobs {
 		var err error
-		if intakes[i], err = in.seal(j); err != nil {
+		if intakes[i], err = in.sealHeaders(j); err != nil {
 			return nil, err
 		}
 	}
-	return in.accept(ctx, intakes)
+	return in.acceptJobs(ctx, intakes)
 }
 
 // FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row: under
@@ -138,7 +139,7 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	}
 	j, err := job.Parse(body, in.Limits)
 	if err == nil && in.Redis == RedisJobs {
-		err = refuseOwnWords(j)
+		err = refuseOverrides(j)
 	}
 	var refusal *job.Refusal
 	if err != nil && !errors.As(err, &refusal) {
@@ -147,7 +148,7 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	it := store.Intake{Job: j}
 	switch {
 	case refusal == nil:
-		if it, err = in.seal(j); err != nil {
+		if it, err = in.sealHeaders(j); err != nil {
 			return "", err
 		}
 	default:
@@ -157,14 +158,14 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 			it.Key, it.Job.Kind = "invalid:"+hex.EncodeToString(sum[:]), job.Kind(kind)
 		}
 	}
-	got, err := in.accept(ctx, []store.Intake{it})
+	got, err := in.acceptJobs(ctx, []store.Intake{it})
 	if err != nil {
 		return "", err
 	}
 	a := got[0]
 	if refusal != nil {
 		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
-		return "rejected invalid_job: " + excerpt(it.Refused, maxNote), nil
+		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
 	}
 	if a.Verdict == store.Conflict {
 		in.Logger.Warn("job from Redis not taken: its event is known otherwise", "kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
@@ -174,8 +175,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// refuseOwnWords refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its content.
-func refuseOwnWords(j job.Job) error {
+// refuseOverrides refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its content.
+func refuseOverrides(j job.Job) error {
 	field := "action.endpoint"
 	switch {
 	case j.Action.Endpoint != nil:
@@ -187,7 +188,7 @@ func refuseOwnWords(j job.Job) error {
 	return &job.Refusal{Path: field, Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
-func (in *Intake) accept(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
+func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {
 		return nil, err
@@ -198,8 +199,8 @@ func (in *Intake) accept(ctx context.Context, intakes []store.Intake) ([]store.A
 	return got, nil
 }
 
-// seal encrypts the headers of an endpoint that the job names; nothing else of the job is secret.
-func (in *Intake) seal(j job.Job) (store.Intake, error) {
+// sealHeaders encrypts the headers of an endpoint that the job names; nothing else of the job is secret.
+func (in *Intake) sealHeaders(j job.Job) (store.Intake, error) {
 	it := store.Intake{Job: j}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
 		return it, nil

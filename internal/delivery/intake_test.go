@@ -267,7 +267,7 @@ func TestVerdict(t *testing.T) {
 		"dead":      {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", "dead timeout: no answer"},
 		"refused":   {Result{Refused: true}, "no attempt: an older task, another worker has it, or it is not due", ""},
 	} {
-		note, err := verdict(c.res)
+		note, err := describeResult(c.res)
 		var a *queue.ArchivedError
 		text := ""
 		if errors.As(err, &a) {
@@ -277,7 +277,7 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("%s: %q, %q", name, note, text)
 		}
 	}
-	if _, err := verdict(Result{Status: store.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {
+	if _, err := describeResult(Result{Status: store.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {
 		t.Errorf("%d bytes go to Redis", len(err.Error()))
 	}
 }

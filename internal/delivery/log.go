@@ -73,12 +73,3 @@ func (a *attempt) nextStep(d decision) string {
 	return d.verdict.Reason.NextStep(retry.Subject{Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID,
 		Registry: agent.Registry, Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final()})
 }
-
-// excerpt is the beginning of an agent's words on one line.
-func excerpt(s string, limit int) string {
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
-	if r := []rune(s); len(r) > limit {
-		return string(r[:limit]) + "…"
-	}
-	return s
-}

@@ -29,14 +29,14 @@ import (
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
-	slots  *ratelimit.Limiter                     // one origin, which is all of them
-	parts  *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
-	latest *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
-	share  int
-	now    func() time.Time
+	slots   *ratelimit.Limiter                     // one origin, which is all of them
+	bounded *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
+	latest  *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
+	share   int
+	now     func() time.Time
 
-	mu   sync.Mutex
-	back time.Time // when who was put off last, for a moment, comes back
+	mu         sync.Mutex
+	lastReturn time.Time // when who was put off last, for a moment, comes back
 }
 
 // latestOutcome is how an agent's latest attempt ended here.
@@ -52,23 +52,23 @@ type newcomerSlot struct {
 }
 
 const (
-	// newcomersPart is the part of a worker's slots that newcomers share, part the part of these that one domain has, or those that failed.
-	newcomersPart = 2
-	part          = 2
+	// newcomerShare is the part of a worker's slots that newcomers share, part the part of these that one domain has, or those that failed.
+	newcomerShare = 2
+	domainShare   = 2
 	// allNewcomers and failedNewcomers name what is no domain.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
-	// maxLatest bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
-	maxLatest = 4096
-	// briefWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
+	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
+	maxRememberedAgents = 4096
+	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
 	// put off costs a claim and a record. While theirs hang nobody waits.
-	briefWait = 200 * time.Millisecond
-	// apart is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
+	maxSlotWait = 200 * time.Millisecond
+	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
 	// that come back in the same moment would be in everybody's way.
-	apart = 100 * time.Millisecond
-	soon  = 2 * time.Second
-	// longestAttempt is longer than any attempt: its slot is given back by the attempt itself.
-	longestAttempt = 24 * time.Hour
+	minReturnGap = 100 * time.Millisecond
+	spreadWithin = 2 * time.Second
+	// slotTTL is longer than any attempt: its slot is given back by the attempt itself.
+	slotTTL = 24 * time.Hour
 )
 
 // NewNewcomers makes the bound for a worker of that many slots. now: nil for time.Now.
@@ -76,29 +76,29 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	if now == nil {
 		now = time.Now
 	}
-	share := max(1, slots/newcomersPart)
+	share := max(1, slots/newcomerShare)
 	bound := func(n int) (*ratelimit.Limiter, error) {
-		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: slots, MaxWait: briefWait, PermitTTL: longestAttempt, Logger: logger, Now: now})
+		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: slots, MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: logger, Now: now})
 	}
 	all, err := bound(share)
 	if err != nil {
 		return nil, err
 	}
-	parts, err := bound(max(1, share/part))
+	parts, err := bound(max(1, share/domainShare))
 	if err != nil {
 		return nil, err
 	}
-	latest, err := lru.New[store.Agent, latestOutcome](maxLatest)
+	latest, err := lru.New[store.Agent, latestOutcome](maxRememberedAgents)
 	if err != nil {
 		return nil, err
 	}
-	return &Newcomers{slots: all, parts: parts, latest: latest, share: share, now: now}, nil
+	return &Newcomers{slots: all, bounded: parts, latest: latest, share: share, now: now}, nil
 }
 
 // Close comes after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
-	n.parts.Close()
+	n.bounded.Close()
 }
 
 // noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.
@@ -133,7 +133,7 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 	}
 	s := &newcomerSlots{newcomers: n, token: fmt.Sprintf("%s:%d", c.ID, c.No)}
 	if failed {
-		err := s.acquire(ctx, n.parts, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots")
+		err := s.acquire(ctx, n.bounded, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots")
 		if err != nil {
 			return s, err
 		}
@@ -150,7 +150,7 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string) (relea
 		return func() {}, nil
 	}
 	before := len(s.held)
-	err = s.acquire(ctx, s.newcomers.parts, domain,
+	err = s.acquire(ctx, s.newcomers.bounded, domain,
 		"agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 	return func() { s.releaseAfter(ctx, before) }, err
 }
@@ -190,16 +190,16 @@ func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 
 // spreadWait is the wait, or a longer one, of those that shall come back soon.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
-	if wait > soon {
+	if wait > spreadWithin {
 		return wait // it is by how long attempts take
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := n.now()
-	if n.back = n.back.Add(apart); n.back.Before(now.Add(wait)) {
-		n.back = now.Add(wait)
+	if n.lastReturn = n.lastReturn.Add(minReturnGap); n.lastReturn.Before(now.Add(wait)) {
+		n.lastReturn = now.Add(wait)
 	}
-	return n.back.Sub(now)
+	return n.lastReturn.Sub(now)
 }
 
 // registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address (of IPv6 the /64,

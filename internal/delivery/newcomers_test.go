@@ -170,7 +170,7 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 	b := &newcomerSlots{newcomers: w.Newcomers, token: "x"}
-	if !w.waits(b.acquire(t.Context(), w.parts, "a.example", "")) {
+	if !w.waits(b.acquire(t.Context(), w.bounded, "a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}
 }
@@ -262,7 +262,7 @@ func TestNewcomersComeBackApart(t *testing.T) {
 	last := time.Duration(0)
 	for i := range int64(500) {
 		v := retry.Classify(w.slot(w.attempt(2 + i)))
-		if i > 0 && v.Pause-last != apart {
+		if i > 0 && v.Pause-last != minReturnGap {
 			t.Fatalf("number %d comes back %s after the one before", i, v.Pause-last)
 		}
 		last = v.Pause

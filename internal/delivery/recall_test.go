@@ -49,30 +49,30 @@ type results struct {
 	keep, kept, forget func() error
 }
 
-func (r *results) Keep(ctx context.Context, id uuid.UUID, b []byte) error {
-	err := r.OutcomeSpool.Keep(ctx, id, b)
+func (r *results) SpoolOutcome(ctx context.Context, id uuid.UUID, b []byte) error {
+	err := r.OutcomeSpool.SpoolOutcome(ctx, id, b)
 	if r.keep != nil {
 		err = errors.Join(err, r.keep())
 	}
 	return err
 }
 
-func (r *results) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
+func (r *results) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	if r.kept != nil {
 		if err := r.kept(); err != nil {
 			return nil, err
 		}
 	}
-	return r.OutcomeSpool.Kept(ctx, id)
+	return r.OutcomeSpool.SpooledOutcome(ctx, id)
 }
 
-func (r *results) Forget(ctx context.Context, id uuid.UUID) error {
+func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	if r.forget != nil {
 		if err := r.forget(); err != nil {
 			return err
 		}
 	}
-	return r.OutcomeSpool.Forget(ctx, id)
+	return r.OutcomeSpool.DropOutcome(ctx, id)
 }
 
 // expire takes the delivery from its worker and hands it out again.
@@ -117,7 +117,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if n := len(a.received()); n != 1 {
 			t.Errorf("%d calls", n)
 		}
-		if b, err := w.queue.Kept(t.Context(), id); err != nil || b != nil {
+		if b, err := w.queue.SpooledOutcome(t.Context(), id); err != nil || b != nil {
 			t.Errorf("Redis still has %s, %v", b, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
@@ -51,14 +52,14 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if other, ok := r.enter(id, n); !ok {
+	if other, ok := r.markRunning(id, n); !ok {
 		if other == n {
 			return "no attempt: this process is delivering it already", nil
 		}
 		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will tell.
 		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
 	}
-	defer r.leave(id)
+	defer r.unmarkRunning(id)
 	defer func() {
 		if v := recover(); v != nil {
 			r.executor.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", v, "stack", string(debug.Stack()))
@@ -69,16 +70,16 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	if err != nil {
 		return "", err
 	}
-	return verdict(res)
+	return describeResult(res)
 }
 
 // maxNote bounds what the web UI is told, in characters; Postgres has all of it.
 const maxNote = 500
 
-// verdict is what asynq is told: a note for the web UI, or the archive for what ended badly. To asynq every task
+// describeResult is what asynq is told: a note for the web UI, or the archive for what ended badly. To asynq every task
 // without an error is "completed", so a note begins with the delivery's status; one that is delivered needs none, which
 // saves Redis a command.
-func verdict(res Result) (string, error) {
+func describeResult(res Result) (string, error) {
 	told := string(res.Status)
 	if res.Reason != "" {
 		told += " " + string(res.Reason)
@@ -87,10 +88,10 @@ func verdict(res Result) (string, error) {
 		told += ", again in " + res.Delay.Round(100*time.Millisecond).String()
 	}
 	if res.Text != "" {
-		told += ": " + excerpt(res.Text, maxNote)
+		told += ": " + text.Excerpt(res.Text, maxNote)
 	}
 	if res.Next != "" && res.Status != store.Waiting {
-		told += " Next: " + excerpt(res.Next, maxNote)
+		told += " Next: " + text.Excerpt(res.Next, maxNote)
 	}
 	switch {
 	case res.Refused:
@@ -113,8 +114,8 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 // Summarize tells of attempts at which nothing was attempted, until ctx ends (see Executor.SummarizeWaits).
 func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
-// enter marks the delivery as running; false: it is already, with the task returned.
-func (r *Runner) enter(id uuid.UUID, n int) (other int, ok bool) {
+// markRunning marks the delivery as running; false: it is already, with the task returned.
+func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if other, runs := r.running[id]; runs {
@@ -124,7 +125,7 @@ func (r *Runner) enter(id uuid.UUID, n int) (other int, ok bool) {
 	return n, true
 }
 
-func (r *Runner) leave(id uuid.UUID) {
+func (r *Runner) unmarkRunning(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, id)

@@ -18,9 +18,9 @@ import (
 // OutcomeSpool is Redis, where an outcome waits that Postgres cannot take now: whoever claims the delivery next must not ask the agent for
 // what is known already (DESIGN §5). Others may write there, too: what is spooled is sealed (sealOutcome).
 type OutcomeSpool interface {
-	Keep(ctx context.Context, id uuid.UUID, outcome []byte) error
-	Kept(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: nothing
-	Forget(ctx context.Context, id uuid.UUID) error
+	SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error
+	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: nothing
+	DropOutcome(ctx context.Context, id uuid.UUID) error
 }
 
 const (
@@ -39,7 +39,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()
-		err = e.Spool.Keep(ctx, c.ID, b)
+		err = e.Spool.SpoolOutcome(ctx, c.ID, b)
 	}
 	if err != nil {
 		e.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it", logging.About(logging.Redis),
@@ -78,7 +78,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	defer cancel()
 	for {
 		try, done := context.WithTimeout(ctx, spoolTimeout)
-		sealed, err := e.Spool.Kept(try, id)
+		sealed, err := e.Spool.SpooledOutcome(try, id)
 		done()
 		if err == nil {
 			return sealed, nil
@@ -93,27 +93,27 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt ended otherwise.
+// recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt ended otherwise, which
+// was recorded, though Redis still has this; it is dropped.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.Past) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: retry.Reason(past.Outcome.Reason), Text: past.Outcome.Error}}
-	return e.recordOutcome(ctx, a, d, func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	res, err := e.recordOutcome(ctx, a, d, func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 		past.Outcome = o // without what Postgres would not take
 		return e.Ledger.Adopt(ctx, c, past)
 	})
-}
-
-// dropStaleOutcome drops an outcome whose attempt ended otherwise: that was recorded, but not dropped from Redis.
-func (e *Executor) dropStaleOutcome(ctx context.Context, c *store.Claim, err error) {
-	e.ignoreSpooled(c, spooledOld, err)
-	e.dropSpooled(ctx, c.ID)
+	if errors.Is(err, store.ErrStale) {
+		e.ignoreSpooled(a.claim, spooledOld, err)
+		e.dropSpooled(ctx, a.claim.ID)
+	}
+	return res, err
 }
 
 // dropSpooled drops what Redis has of the delivery. What stays is harmless: it names an attempt that is complete.
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
-	if err := e.Spool.Forget(ctx, id); err != nil {
+	if err := e.Spool.DropOutcome(ctx, id); err != nil {
 		e.Logger.Debug("a recorded outcome stays in Redis for a day", "delivery", id, "error", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 const (
 	// summaryInterval is how often attempts at which nothing was attempted are told.
 	summaryInterval = time.Minute
-	// maxSummarized is how many agents have a line of their own in one summary; the others share one.
-	maxSummarized = 100
+	// maxSummarizedAgents is how many agents have a line of their own in one summary; the others share one.
+	maxSummarizedAgents = 100
 )
 
 // waitSummary counts attempts at which nothing was attempted: they ended in a wait that costs none (throttled,
@@ -38,7 +38,7 @@ func (s *waitSummary) add(agent store.Agent, reason string) {
 	counts := s.agents[agent]
 	switch {
 	case counts != nil:
-	case len(s.agents) < maxSummarized:
+	case len(s.agents) < maxSummarizedAgents:
 		counts = map[string]int{}
 		s.agents[agent] = counts
 	default:
@@ -47,8 +47,8 @@ func (s *waitSummary) add(agent store.Agent, reason string) {
 	counts[reason]++
 }
 
-// take gives away what was counted and begins anew.
-func (s *waitSummary) take() (agents map[store.Agent]map[string]int, others map[string]int) {
+// drain gives away what was counted and begins anew.
+func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	agents, others = s.agents, s.others
@@ -71,34 +71,34 @@ func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 			done = true
 		case <-ticks:
 		}
-		e.tellWaits(e.Now().Sub(last))
+		e.logWaits(e.Now().Sub(last))
 		if done {
 			return
 		}
 	}
 }
 
-func (e *Executor) tellWaits(within time.Duration) {
-	agents, others := e.waits.take()
-	busiest := func(a, b store.Agent) int { return countAll(agents[b]) - countAll(agents[a]) }
+func (e *Executor) logWaits(within time.Duration) {
+	agents, others := e.waits.drain()
+	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }
 	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
-		e.tellWaitsOf(fmt.Sprintf("%d:%s", a.ChainID, a.ID), agents[a], within)
+		e.logAgentWaits(fmt.Sprintf("%d:%s", a.ChainID, a.ID), agents[a], within)
 	}
 	if len(others) > 0 {
-		e.tellWaitsOf("all others", others, within)
+		e.logAgentWaits("all others", others, within)
 	}
 }
 
-func (e *Executor) tellWaitsOf(agent string, counts map[string]int, within time.Duration) {
+func (e *Executor) logAgentWaits(agent string, counts map[string]int, within time.Duration) {
 	var reasons []any
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
 		reasons = append(reasons, slog.Int(r, counts[r]))
 	}
 	e.Logger.Info("deliveries put off, nothing was attempted", "agent", agent, "within", within.Round(time.Second),
-		"count", countAll(counts), slog.Group("reasons", reasons...))
+		"count", sumCounts(counts), slog.Group("reasons", reasons...))
 }
 
-func countAll(counts map[string]int) (n int) {
+func sumCounts(counts map[string]int) (n int) {
 	for _, c := range counts {
 		n += c
 	}

@@ -121,16 +121,16 @@ func TestSummarizeWaits(t *testing.T) {
 func TestSummaryIsBounded(t *testing.T) {
 	t.Parallel()
 	p, said := logged(slog.LevelInfo)
-	for i := range 3 * maxSummarized {
+	for i := range 3 * maxSummarizedAgents {
 		putOff(p, int64(i), "throttled")
 	}
-	if n := len(p.waits.agents); n > maxSummarized {
+	if n := len(p.waits.agents); n > maxSummarizedAgents {
 		t.Errorf("%d agents are remembered", n)
 	}
-	p.tellWaits(time.Minute)
+	p.logWaits(time.Minute)
 	lines := said()
 	last := lines[len(lines)-1]
-	if len(lines) != maxSummarized+1 || last["agent"] != "all others" || last["count"] != float64(2*maxSummarized) {
+	if len(lines) != maxSummarizedAgents+1 || last["agent"] != "all others" || last["count"] != float64(2*maxSummarizedAgents) {
 		t.Errorf("%d lines, the last %v", len(lines), last)
 	}
 }

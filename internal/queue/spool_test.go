@@ -17,13 +17,13 @@ func TestKeptOutcomes(t *testing.T) {
 	id, other := uuid.New(), uuid.New()
 	look := func(id uuid.UUID, want string) {
 		t.Helper()
-		if b, err := q.Kept(ctx, id); err != nil || string(b) != want || (b == nil) != (want == "") {
+		if b, err := q.SpooledOutcome(ctx, id); err != nil || string(b) != want || (b == nil) != (want == "") {
 			t.Errorf("%q, %v; want %q", b, err, want)
 		}
 	}
 	look(id, "")
 	for _, v := range []string{"first", "second"} {
-		if err := q.Keep(ctx, id, []byte(v)); err != nil {
+		if err := q.SpoolOutcome(ctx, id, []byte(v)); err != nil {
 			t.Fatal(err)
 		}
 		look(id, v)
@@ -32,7 +32,7 @@ func TestKeptOutcomes(t *testing.T) {
 	if ttl := q.rdb.TTL(ctx, resultKey+id.String()).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
 		t.Errorf("kept for %s", ttl)
 	}
-	if err := q.Forget(ctx, id); err != nil {
+	if err := q.DropOutcome(ctx, id); err != nil {
 		t.Fatal(err)
 	}
 	look(id, "")

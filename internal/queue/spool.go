@@ -25,16 +25,16 @@ const (
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// Keep remembers a delivery's outcome while Postgres cannot take it, for a day. A later one replaces it.
-func (q *Queue) Keep(ctx context.Context, id uuid.UUID, outcome []byte) error {
+// SpoolOutcome keeps a delivery's outcome for a day while Postgres cannot take it. A later one replaces it.
+func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
 	}
 	return nil
 }
 
-// Kept returns what Keep remembered; nil: nothing.
-func (q *Queue) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
+// SpooledOutcome returns what SpoolOutcome keeps; nil: nothing.
+func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
 		return nil, fmt.Errorf("look in Redis for a known outcome of delivery %s: %w", id, err)
@@ -42,10 +42,10 @@ func (q *Queue) Kept(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	return b, nil
 }
 
-// Forget drops what Keep remembered.
-func (q *Queue) Forget(ctx context.Context, id uuid.UUID) error {
+// DropOutcome ends what SpoolOutcome keeps.
+func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	if err := q.rdb.Del(ctx, resultKey+id.String()).Err(); err != nil {
-		return fmt.Errorf("forget the outcome of delivery %s in Redis: %w", id, err)
+		return fmt.Errorf("drop the outcome of delivery %s in Redis: %w", id, err)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxKept is more than what Keep and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
+// maxKept is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
 const maxKept = 2 << 20
 
 // readKey is nil without error when there is no such key. What is longer than maxKept is cut; what is no text is empty.
