@@ -211,7 +211,7 @@ func (g *gateway) request(ctx context.Context, namespace, path, format, query, a
 	case http.StatusNotFound, http.StatusGone:
 		err = errAbsent
 	default:
-		retry := retryAfter(resp.Header, g.now())
+		retry := netguard.RetryAfter(resp.Header, g.now(), longestRetryAfter)
 		if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 			g.mu.Lock()
 			if until := g.now().Add(retry); until.After(g.resting) {
@@ -346,19 +346,4 @@ func (m *meteredReader) Read(p []byte) (int, error) {
 	m.a.left -= int64(n)
 	m.a.mu.Unlock()
 	return n, err
-}
-
-// retryAfter reads Retry-After (RFC 9110 §10.2.3), seconds or a date.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	v := strings.TrimSpace(h.Get("Retry-After"))
-	if v == "" {
-		return 0
-	}
-	var d time.Duration
-	if n, err := strconv.ParseInt(v, 10, 32); err == nil {
-		d = time.Duration(n) * time.Second
-	} else if at, err := http.ParseTime(v); err == nil {
-		d = at.Sub(now)
-	}
-	return min(max(d, 0), longestRetryAfter)
 }

@@ -73,7 +73,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 	case http.StatusNotFound, http.StatusGone:
 		return Document{}, &NotFoundError{URI: shown, Asked: []string{u.Host}}
 	default:
-		return Document{}, &UnavailableError{URI: shown, RetryAfter: retryAfter(resp.Header, f.now()), Status: resp.StatusCode,
+		return Document{}, &UnavailableError{URI: shown, RetryAfter: netguard.RetryAfter(resp.Header, f.now(), longestRetryAfter), Status: resp.StatusCode,
 			Err: fmt.Errorf("the server answered %d", resp.StatusCode)}
 	}
 	if resp.ContentLength > limit {

@@ -8,9 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -47,7 +45,7 @@ func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden
 	}
 	a := &answer{host: req.URL.Host, status: resp.StatusCode, header: resp.Header, body: body}
 	if passing(a.status) {
-		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status, RetryAfter: retryAfter(resp.Header, c.now()), Err: fmt.Errorf("HTTP %d", a.status)}
+		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status, RetryAfter: netguard.RetryAfter(resp.Header, c.now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
 	}
 	return a, nil
 }
@@ -99,18 +97,6 @@ func holds(text, secret string) bool {
 		}
 	}
 	return false
-}
-
-// retryAfter reads Retry-After (RFC 9110 §10.2.3), seconds or a date; at most maxRetry.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	v := strings.TrimSpace(h.Get("Retry-After"))
-	if n, err := strconv.ParseUint(v, 10, 32); err == nil {
-		return min(time.Duration(n)*time.Second, maxRetry)
-	}
-	if t, err := http.ParseTime(v); err == nil {
-		return min(max(t.Sub(now), 0), maxRetry)
-	}
-	return 0
 }
 
 // document is a metadata document that was fetched.

@@ -1,20 +1,41 @@
 package transport
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What mcp-go says only in the text of an error. The pinned version's texts are tested in foreign_test.go; look there when it changes.
+// What mcp-go says only in the text of an error, or by the form of its messages. The pinned version's texts are tested in foreign_test.go; look there when it changes.
 const (
 	foreignContentType = "unexpected content type" // "…: " and the type when there is one
 	foreignNoID        = "response should contain RPC id"
 	foreignNoResponse  = "unexpected nil response"
 )
+
+// foreignRequestPrefix is how mcp-go's messages with an id begin; a number follows.
+var foreignRequestPrefix = []byte(`{"jsonrpc":"2.0","id":`)
+
+// foreignRequestID is the id of a request that mcp-go wrote, in mcp-go's spelling of ids.
+func foreignRequestID(line []byte) (string, bool) {
+	rest, ok := bytes.CutPrefix(line, foreignRequestPrefix)
+	if !ok {
+		return "", false
+	}
+	digits, _, ok := bytes.Cut(rest, []byte(","))
+	if !ok {
+		return "", false
+	}
+	id, err := strconv.ParseInt(string(digits), 10, 64)
+	return mcp.NewRequestId(id).String(), err == nil
+}
 
 // DescribeUnusable says why mcp-go could not take an answer for one, as a clause about the answer.
 func DescribeUnusable(err error) string {

@@ -3,10 +3,8 @@ package transport
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,9 +33,6 @@ func (w *stdinWriter) track(id string, x *exchange) (untrack func()) {
 	}
 }
 
-// requestPrefix is how mcp-go's messages with an id begin; a number follows.
-var requestPrefix = []byte(`{"jsonrpc":"2.0","id":`)
-
 func (w *stdinWriter) Write(line []byte) (int, error) {
 	// Not for every line: a timer that moves wakes the thread that waits for the network.
 	if now := time.Now(); w.until.Sub(now) < writeWait {
@@ -62,20 +57,12 @@ func (w *stdinWriter) Write(line []byte) (int, error) {
 
 // recordWritten records that some of the request in line was written.
 func (w *stdinWriter) recordWritten(line []byte) {
-	rest, ok := bytes.CutPrefix(line, requestPrefix)
+	id, ok := foreignRequestID(line)
 	if !ok {
 		return
 	}
-	end := bytes.IndexByte(rest, ',')
-	if end < 0 {
-		return
-	}
-	id, err := strconv.ParseInt(string(rest[:end]), 10, 64)
-	if err != nil {
-		return
-	}
 	w.mu.Lock()
-	x := w.pending[fmt.Sprintf("int64:%d", id)]
+	x := w.pending[id]
 	w.mu.Unlock()
 	x.recordWritten()
 }

@@ -1,0 +1,91 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	mcptransport "github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+// What foreign.go reads out of mcp-go's errors is what the pinned version writes. After an update, look whether it still does.
+func TestForeignErrors(t *testing.T) {
+	t.Parallel()
+	modules, err := os.ReadFile("../../../go.mod")
+	if err != nil || !strings.Contains(string(modules), "github.com/mark3labs/mcp-go v1.2.1\n") {
+		t.Errorf("mcp-go is not of the version that these texts were read from: %v", err)
+	}
+	for _, tt := range []struct{ name, contentType, body, want string }{
+		{"a page", "text/html", "<html>", "its content type is text/html, neither JSON nor an event stream"},
+		{"no type", "", "", "its content type is neither JSON nor an event stream"},
+		{"no id", "application/json", `{"jsonrpc":"2.0","result":{}}`, "it carries no id, so that nobody knows which request it answers"},
+		{"an event stream that ends", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n",
+			"its event stream ended before the result"},
+		{"not JSON", "application/json", "no", "it is not JSON"},
+		{"half of it", "application/json", `{"jsonrpc":`, "it is not JSON"},
+		{"another form", "application/json", `[1]`, "it is JSON of another form than MCP has"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Type"] = []string{tt.contentType}
+				_, _ = io.WriteString(w, tt.body)
+			}))
+			defer srv.Close()
+			inner := newTestHTTP(t, srv.URL)
+			request := mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(int64(1)), Method: "tools/list"}
+			_, err := inner.SendRequest(t.Context(), request)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got := DescribeUnusable(err); got != tt.want {
+				t.Errorf("%v: %q, want %q", err, got, tt.want)
+			}
+		})
+	}
+}
+
+// The id of a request is read from the bytes that mcp-go writes, and spelled as mcp-go spells it.
+func TestForeignRequestID(t *testing.T) {
+	t.Parallel()
+	request := mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(int64(12)), Method: "ping"}
+	if id, ok := foreignRequestID(must(json.Marshal(request))); !ok || id != request.ID.String() {
+		t.Errorf("%q, %v; want %q", id, ok, request.ID.String())
+	}
+	for _, line := range []string{``, `{"jsonrpc":"2.0","method":"x"}`, `{"jsonrpc":"2.0","id":"a","method":"x"}`, `{"jsonrpc":"2.0","id":1`} {
+		if id, ok := foreignRequestID([]byte(line)); ok {
+			t.Errorf("%s: %q", line, id)
+		}
+	}
+}
+
+// newTestHTTP makes the transport to a local server.
+func newTestHTTP(t *testing.T, address string) mcptransport.Interface {
+	t.Helper()
+	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	base := guard.Transport(netguard.Limits{})
+	inner := must(NewHTTP(HTTPConfig{URL: must(url.Parse(address)), Headers: http.Header{}, Base: base, Guard: guard,
+		MaxAnswerBytes: 1 << 20, Now: time.Now, Life: t.Context()}))
+	if err := inner.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := inner.Close(); err != nil {
+			t.Error(fmt.Errorf("close: %w", err))
+		}
+		base.CloseIdleConnections()
+	})
+	return inner
+}
