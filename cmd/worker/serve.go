@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
@@ -90,4 +91,14 @@ func (c *migrateStatusCmd) Run(a *app) error {
 		}
 		return nil
 	})
+}
+
+type embeddedCmd struct {
+	Fetch embeddedFetchCmd `cmd:"" help:"Fetch Postgres and Redis into the cache if this machine lacks them; the system is not changed."`
+}
+
+type embeddedFetchCmd struct{}
+
+func (c *embeddedFetchCmd) Run(a *app) error {
+	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
 }

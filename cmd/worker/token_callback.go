@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // callbackPath is where the browser comes back to; clients that are registered beforehand name it in their redirect URI.
@@ -29,7 +31,7 @@ type callback struct {
 	taken    atomic.Bool
 }
 
-var errListen = &misuseError{"--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login"}
+var errListen = misuse("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
 
 // onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody else may listen.
 func onLoopback(address string) bool {
@@ -54,8 +56,8 @@ func listenForCallback(ctx context.Context, address string) (*callback, error) {
 	return &callback{listener: l, host: net.JoinHostPort(host, port), came: make(chan url.Values, 1)}, nil
 }
 
-// redirect is the URI that the authorization server is told.
-func (c *callback) redirect() string { return "http://" + c.host + callbackPath }
+// Redirect is the URI that the authorization server is told.
+func (c *callback) Redirect() string { return "http://" + c.host + callbackPath }
 
 // wait is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
 func (c *callback) wait(ctx context.Context, state string) (url.Values, error) {
@@ -87,8 +89,8 @@ func (c *callback) end(server *http.Server, ended <-chan error) error {
 	return nil
 }
 
-// close is for a login that did not come to waiting.
-func (c *callback) close() { _ = c.listener.Close() }
+// Close is for a login that did not come to waiting.
+func (c *callback) Close() { _ = c.listener.Close() }
 
 // ServeHTTP answers the browser. What it brings is not checked here but for whom it is.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -125,4 +127,29 @@ func (c *callback) mine(states []string) bool {
 	}
 	a, b := sha256.Sum256([]byte(c.state)), sha256.Sum256([]byte(states[0]))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// terminalBrowser is the one of whoever sits at the terminal.
+type terminalBrowser struct {
+	*callback
+	said io.Writer // where its user reads
+	wait time.Duration
+}
+
+// LogIn shows the address and waits for the browser.
+func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("the authorization server's page has no address")
+	}
+	fmt.Fprintf(b.said, "Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
+		"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
+		b.wait, text.Printable(address), b.Redirect())
+	waiting, cancel := context.WithTimeout(ctx, b.wait)
+	defer cancel()
+	values, err := b.callback.wait(waiting, u.Query().Get("state"))
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("no browser came back within %s", b.wait)
+	}
+	return values, err
 }

@@ -52,7 +52,7 @@ func (d *desk) credential(origin string) (scheme string, c oauth.Credential) {
 	scheme, rest, _ := strings.Cut(stored, " ")
 	header, plain, _ := strings.Cut(rest, " ")
 	c, err := oauth.ParseCredential([]byte(plain))
-	if err != nil || header != authorization {
+	if err != nil || header != "Authorization" {
 		d.t.Fatalf("%s %s: %v", scheme, header, err)
 	}
 	return scheme, c
@@ -106,7 +106,7 @@ func TestTokenSetClient(t *testing.T) {
 	}
 
 	// Everywhere else.
-	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != authorization {
+	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
 		t.Errorf("%+v", l)
 	}
 	d.oauth(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
@@ -169,7 +169,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	here := []string{"--origin", origin, "--issuer", s.Issuer}
 
 	out := d.oauth(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
-	if c := decode[tokenChange](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
+	if c := decode[operator.TokenChange](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
 		t.Errorf("%s", out)
 	}
 	if _, c := d.credential(origin); c.Key.Reveal() != key || c.KeyID != "k1" || !c.Secret.IsZero() {
@@ -291,7 +291,7 @@ func TestTokenSetScope(t *testing.T) {
 	d.oauth(0, wants, "", "", "agent", "probe", "8453:42") // refuses what no authorization server gave
 
 	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", origin, "--issuer", s.Issuer, "--json"}
-	if c := decode[tokenChange](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
+	if c := decode[operator.TokenChange](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
 		t.Errorf("%+v", c)
 	}
 	s.Require("feedback", "admin")
@@ -337,28 +337,6 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 	}
 }
 
-// What somebody agrees to is shown, and of the servers file's addresses no path, which may be a secret.
-func TestAskedWords(t *testing.T) {
-	t.Parallel()
-	many := strings.TrimSpace(strings.Repeat("feedback:write:all ", 40))
-	for want, s := range map[string]tokenSource{
-		"without a scope": {},
-		"with scope a b, for resource https://agent.example/mcp":  {Scope: "a b", Resource: "https://agent.example/mcp"},
-		"without a scope, for resource https://agent.example":     {Resource: "https://agent.example/" + canary, Listed: true},
-		"with scope a·[2J, for resource https://agent.example/·x": {Scope: "a\x1b[2J", Resource: "https://agent.example/\u009bx"},
-	} {
-		if got := askedWords(s); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	if got := firstScopes(many + " admin"); len(got) > 330 || !strings.HasSuffix(got, "feedback:write:all and 26 more") {
-		t.Errorf("%q", got)
-	}
-	if got := firstScopes(strings.Repeat("x", 500)); got != "and 1 more" {
-		t.Errorf("%q", got)
-	}
-}
-
 // flushed tells when it was asked to.
 type flushed func(context.Context)
 
@@ -389,7 +367,8 @@ func TestYesIsInterrupted(t *testing.T) {
 	reads, types := io.Pipe()
 	defer func() { _ = types.Close() }()
 	cancel()
-	if err := yes(ctx, reads); err == nil || err.Error() != "nothing was stored" {
-		t.Errorf("%v", err)
+	a := &app{tty: func() (io.ReadWriteCloser, error) { return &keyboard{Reader: reads}, nil }}
+	if agreed, err := a.Confirm(ctx, "Yes?"); agreed || err != nil {
+		t.Errorf("%v, %v", agreed, err)
 	}
 }

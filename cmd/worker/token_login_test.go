@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -75,7 +76,7 @@ func TestTokenLogin(t *testing.T) {
 
 	s.Register("public", "")
 	out = d.login(0, "", "", clicks, "--client-id", "public", "--json", "--scope", "feedback", "--origin", origin, "--issuer", s.Issuer)
-	if c := decode[tokenChange](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
+	if c := decode[operator.TokenChange](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
 		t.Errorf("%s", out)
 	}
 	s.Register("known", canary)
@@ -160,7 +161,7 @@ func TestTokenLoginWithoutRefresh(t *testing.T) {
 	if got := d.reveals("8453:42")[originOf(t, s.AgentURL)]; len(s.Tokens()) != 1 || got != "bearer Authorization "+s.Tokens()[0].Access {
 		t.Errorf("%s", got)
 	}
-	if c := decode[tokenChange](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
+	if c := decode[operator.TokenChange](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
 		t.Errorf("%+v", c)
 	}
 }
@@ -280,15 +281,15 @@ func TestCallback(t *testing.T) {
 	go func() {
 		defer close(asked)
 		for address, want := range map[string]int{
-			c.redirect(): 400, c.redirect() + "?code=x": 400, c.redirect() + "?state=": 400, c.redirect() + "?state=wrong&code=x": 400,
-			c.redirect() + "?state=right&state=right": 400, c.redirect() + "?state=right;code=x": 400, "http://" + c.host + "/?state=right": 404,
+			c.Redirect(): 400, c.Redirect() + "?code=x": 400, c.Redirect() + "?state=": 400, c.Redirect() + "?state=wrong&code=x": 400,
+			c.Redirect() + "?state=right&state=right": 400, c.Redirect() + "?state=right;code=x": 400, "http://" + c.host + "/?state=right": 404,
 		} {
 			if got := get(t, address); got != want {
 				t.Errorf("%s: %d, want %d", address, got, want)
 			}
 		}
 		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
-			req, err := http.NewRequestWithContext(t.Context(), method, c.redirect()+"?state=right&code=forged", nil)
+			req, err := http.NewRequestWithContext(t.Context(), method, c.Redirect()+"?state=right&code=forged", nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -298,7 +299,7 @@ func TestCallback(t *testing.T) {
 				t.Errorf("%s %s: %d", method, host, got)
 			}
 		}
-		if got := get(t, c.redirect()+"?state=right&code=good"); got != 200 {
+		if got := get(t, c.Redirect()+"?state=right&code=good"); got != 200 {
 			t.Errorf("%d", got)
 		}
 	}()
@@ -312,16 +313,16 @@ func TestCallback(t *testing.T) {
 		t.Fatal(err)
 	}
 	var shown strings.Builder
-	f := &sourceFinder{app: &app{ctx: t.Context(), err: &shown}}
-	if _, err := (&tokenLoginCmd{Wait: time.Millisecond}).person(f, c, "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
+	b := terminalBrowser{c, &shown, time.Millisecond}
+	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
 		t.Errorf("%v", err)
 	}
-	if _, err := (&tokenLoginCmd{Wait: time.Millisecond}).person(f, c, "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
+	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
 		!strings.Contains(shown.String(), "\n\nhttps://as.example/?state=right\n\n") {
 		t.Errorf("%v: %s", err, shown.String())
 	}
 
-	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.redirect(), "http://127.0.0.2:") {
+	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.Redirect(), "http://127.0.0.2:") {
 		t.Fatalf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

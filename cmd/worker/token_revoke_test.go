@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -25,8 +27,16 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
 	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: originOf(d.t, s.AgentURL),
-		Scheme: store.SchemeAuthorizationCode, Header: authorization, Issuer: s.Issuer}
-	if err := sealCredential(keys, &t, cred, oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}, ""); err != nil {
+		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
+	plain, err := cred.Marshal()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if t.Ciphertext, err = keys.Seal(plain, t.Binding()); err != nil {
+		d.t.Fatal(err)
+	}
+	access := oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}
+	if t.Access, err = agentauth.SealAccess(keys, t, access, time.Now()); err != nil {
 		d.t.Fatal(err)
 	}
 	if _, _, err := d.store.SetToken(d.t.Context(), t); err != nil {
@@ -85,7 +95,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 			}
 			args := []string{"token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL)}
 			if json {
-				got := decode[tokenChange](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
+				got := decode[operator.TokenChange](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
 				if got == nil || got.Issuer != s.Issuer || strings.Join(got.Revoked, " ") != tt.revoked || strings.Join(got.StillGood, " ") != tt.stillGood || (got.Problem == "") != (tt.stillGood == "") {
 					t.Errorf("%s: %+v", name, got)
 				}

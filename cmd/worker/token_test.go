@@ -78,10 +78,10 @@ func (d *desk) answers(code int, want, stdin, typed string, args ...string) {
 	}
 }
 
-func (d *desk) tokens() []listedToken {
+func (d *desk) tokens() []operator.Token {
 	d.t.Helper()
 	out, _ := d.give(0, "", "", "token", "list", "--json")
-	return decode[[]listedToken](d.t, out)
+	return decode[[]operator.Token](d.t, out)
 }
 
 // reveals opens what is stored for an agent with the desk's keyset, by origin.
@@ -135,7 +135,7 @@ func TestTokenSet(t *testing.T) {
 		t.Errorf("%s, %s", d.status(held), d.status(other))
 	}
 	out, _ := d.give(0, canary+"2\r\n", "", append(origin, "https://other.example", "--header", "x-api-key", "--expires", "3d", "--json", "--actor", "on call")...)
-	c := decode[tokenChange](t, out)
+	c := decode[operator.TokenChange](t, out)
 	if c.Agent != "8453:42" || c.Origin != "https://other.example" || c.Scheme != "header" || c.Header != "X-Api-Key" || c.Audit != 2 ||
 		c.ExpiresAt == nil || time.Until(*c.ExpiresAt) < 71*time.Hour || time.Until(*c.ExpiresAt) > 72*time.Hour {
 		t.Errorf("%s", out)
@@ -306,7 +306,7 @@ func TestTokenImport(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	out, _ = d.give(exitLeft, string(stdin), "", append(load, "--yes", "--json")...)
-	if r := decode[tokenImport](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
+	if r := decode[operator.TokenImport](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
 		t.Errorf("%s", out)
 	}
 	for says, text := range map[string]string{"wrong number of fields": "1," + canary + ",3\n", "the file is not CSV": "1,\"" + canary + "\n"} {

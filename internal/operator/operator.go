@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/resolver"
@@ -97,4 +98,13 @@ func marshal(v any) json.RawMessage {
 		panic(err)
 	}
 	return b
+}
+
+// disconnect ends the connection or the process of an agent.
+func (o *Operator) disconnect(ctx context.Context, pool *mcpcall.Pool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	defer cancel()
+	if err := pool.Close(ctx); err != nil {
+		o.Logger.Warn("the connection to the agent did not end in order", "error", err)
+	}
 }

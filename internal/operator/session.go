@@ -26,6 +26,9 @@ type Store interface {
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
 
 	AgentTokens(ctx context.Context, g store.Agent) (tokens []store.Token, held bool, err error)
+	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
+	RemoveToken(ctx context.Context, g store.Agent, origin string) (released int, _ []store.Task, _ error)
+	LeaseRenewal(ctx context.Context, t store.Token, refused []byte, ttl time.Duration) (store.Renewal, error)
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 

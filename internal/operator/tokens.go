@@ -3,9 +3,11 @@ package operator
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -109,4 +111,11 @@ func eachToken(ctx context.Context, after func(context.Context, *store.Token) ([
 		}
 		last = &page[len(page)-1]
 	}
+}
+
+// isForbidden tells that the guard dials no such address, now or later.
+func isForbidden(err error) bool {
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	return errors.As(err, &blocked) || errors.As(err, &refused)
 }

@@ -5,10 +5,11 @@ import (
 	"crypto/subtle"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/agentherald/herald/internal/config"
 )
 
 // authenticate asks for the token, when there is one: as a Basic password (any user name, for browsers) or as a bearer token.
@@ -40,7 +41,7 @@ func (s *Server) authentic(r *http.Request) bool {
 // sameHost refuses requests that a page of another site made the operator's browser send, also after DNS rebinding.
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !isLoopback(hostname(r.Host)) {
+		if !config.IsLoopback(hostname(r.Host)) {
 			fail(w, http.StatusForbidden, "wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
 			return
 		}
@@ -60,14 +61,6 @@ func hostname(hostport string) string {
 		return host
 	}
 	return strings.Trim(hostport, "[]")
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.IsLoopback()
 }
 
 // typedWriter corrects the content types of the monitor: its API says text/plain for JSON, and its icons too, which

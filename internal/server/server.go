@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -44,21 +45,6 @@ type Server struct {
 // MonitorRoot is where the asynq web UI lives; the bare path leads there.
 const MonitorRoot = "/monitor"
 
-// SettingsPath is where the running worker tells the settings it has.
-const SettingsPath = "/settings"
-
-// CheckListen refuses an address that must not be listened on: off loopback a token is needed.
-func CheckListen(listen string, token secret.Secret) error {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return fmt.Errorf("HERALD_LISTEN %q is not host:port", listen)
-	}
-	if !isLoopback(host) && token.IsZero() {
-		return fmt.Errorf("HERALD_LISTEN %s is off loopback: set HERALD_API_TOKEN, or listen on 127.0.0.1", listen)
-	}
-	return nil
-}
-
 // New listens and serves.
 func New(cfg Config) (*Server, error) {
 	if cfg.Ready == nil || cfg.Metrics == nil {
@@ -67,14 +53,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	if err := CheckListen(cfg.Listen, cfg.Token); err != nil {
+	if err := config.CheckListen(cfg.Listen, cfg.Token); err != nil {
 		return nil, err
 	}
 	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on HERALD_LISTEN %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, ln: ln, public: !isLoopback(hostname(cfg.Listen)), done: make(chan struct{})}
+	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(hostname(cfg.Listen)), done: make(chan struct{})}
 	s.srv = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -116,7 +102,7 @@ func (s *Server) routes() http.Handler {
 
 	closed := http.NewServeMux()
 	closed.Handle("GET /metrics", s.cfg.Metrics)
-	closed.HandleFunc("GET "+SettingsPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
+	closed.HandleFunc("GET "+config.SettingsPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
 	closed.HandleFunc(MonitorRoot+"/", s.serveMonitor)
 	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
@@ -154,7 +140,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 // hosts.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
-	if !s.authentic(r) || !s.public && !isLoopback(hostname(r.Host)) {
+	if !s.authentic(r) || !s.public && !config.IsLoopback(hostname(r.Host)) {
 		for _, reasons := range []map[string]string{waiting, degraded} {
 			for name := range reasons {
 				reasons[name] = "not available; with the token this says why"

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/secret"
 	"go.uber.org/goleak"
 )
@@ -226,7 +227,7 @@ func TestSettings(t *testing.T) {
 		"by another name":   {map[string]string{"Authorization": "Bearer " + token, "Host": "evil.example"}, http.StatusForbidden, "wrong_host"},
 		"from another page": {map[string]string{"Authorization": "Bearer " + token, "Origin": "https://evil.example"}, http.StatusForbidden, "wrong_origin"},
 	} {
-		if resp, body := ask(t, s, http.MethodGet, SettingsPath, c.header); resp.StatusCode != c.status || !strings.Contains(body, c.body) {
+		if resp, body := ask(t, s, http.MethodGet, config.SettingsPath, c.header); resp.StatusCode != c.status || !strings.Contains(body, c.body) {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 		}
 	}

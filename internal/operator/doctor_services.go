@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -10,13 +10,12 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // services looks at Postgres and Redis: the configured ones, or those of the worker that runs here.
-func (d *doctor) services() {
-	database, redis := d.cfg.DatabaseURL, d.cfg.RedisURL
+func (d *doctor) services(ctx context.Context) {
+	database, redis := d.Settings.DatabaseURL, d.Settings.RedisURL
 	if database.IsZero() || redis.IsZero() {
 		run, ok := d.embedded()
 		if ok && database.IsZero() {
@@ -26,26 +25,26 @@ func (d *doctor) services() {
 			redis = secret.New(run.RedisURL)
 		}
 		if !ok {
-			d.programs()
+			d.programs(ctx)
 		}
 	}
 	if !database.IsZero() {
-		d.postgres(database)
+		d.postgres(ctx, database)
 	}
 	if !redis.IsZero() {
-		d.redis(redis, d.cfg.RedisURL.IsZero())
+		d.redis(ctx, redis, d.Settings.RedisURL.IsZero())
 	}
 }
 
 // embedded finds the worker that runs services of its own on the data folder.
 func (d *doctor) embedded() (embedded.RunFile, bool) {
-	dir := service.DataDir(d.cfg)
+	dir := d.Backend.DataDir()
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.As(err, &stale):
 		lacks := "an embedded Postgres and Redis"
-		if !d.cfg.DatabaseURL.IsZero() {
+		if !d.Settings.DatabaseURL.IsZero() {
 			lacks = "an embedded Redis"
 		}
 		d.add("embedded", nil, fmt.Sprintf("No worker is running on %s. Starting one would launch %s there.", dir, lacks))
@@ -59,20 +58,20 @@ func (d *doctor) embedded() (embedded.RunFile, bool) {
 	return run, true
 }
 
-func (d *doctor) postgres(url secret.Secret) {
+func (d *doctor) postgres(ctx context.Context, url secret.Secret) {
 	st, err := store.Open(store.Config{URL: url, MaxConns: 2})
 	if err != nil {
 		d.add("postgres", err, "")
 		return
 	}
 	defer st.Close()
-	if err := d.within(st.Ping); err != nil {
+	if err := d.within(ctx, st.Ping); err != nil {
 		d.add("postgres", err, "")
 		return
 	}
 	d.add("postgres", nil, "answers")
 	var pending int
-	err = d.within(func(ctx context.Context) error {
+	err = d.within(ctx, func(ctx context.Context) error {
 		all, err := store.Migrations(ctx, url)
 		for _, m := range all {
 			if m.AppliedAt.IsZero() {
@@ -86,15 +85,15 @@ func (d *doctor) postgres(url secret.Secret) {
 	}
 	d.add("migrations", err, "all applied")
 	if err == nil {
-		d.tokens(st)
-		d.stuck(st)
+		d.tokens(ctx, st)
+		d.stuck(ctx, st)
 	}
 }
 
 // stuck counts what is held or overdue, by reason, with the command that shows it.
-func (d *doctor) stuck(st *store.Store) {
+func (d *doctor) stuck(ctx context.Context, st *store.Store) {
 	var found []store.Stuck
-	err := d.within(func(ctx context.Context) (err error) {
+	err := d.within(ctx, func(ctx context.Context) (err error) {
 		found, err = st.ListStuck(ctx)
 		return err
 	})
@@ -119,27 +118,27 @@ func (d *doctor) stuck(st *store.Store) {
 	}
 }
 
-func (d *doctor) redis(url secret.Secret, embeddedOne bool) {
-	q, err := queue.Open(queue.Config{URL: url, Logger: d.log})
+func (d *doctor) redis(ctx context.Context, url secret.Secret, embeddedOne bool) {
+	q, err := queue.Open(queue.Config{URL: url, Logger: d.Logger})
 	if err != nil {
 		d.add("redis", err, "")
 		return
 	}
 	defer q.Close()
-	err = d.within(q.Ping)
+	err = d.within(ctx, q.Ping)
 	if err == nil && !embeddedOne {
-		err = d.within(q.CheckServer)
+		err = d.within(ctx, q.CheckServer)
 	}
 	d.add("redis", err, "answers")
 	if err == nil && !embeddedOne {
-		d.appendOnly(q)
+		d.appendOnly(ctx, q)
 	}
 }
 
 // appendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches them again.
-func (d *doctor) appendOnly(q *queue.Queue) {
+func (d *doctor) appendOnly(ctx context.Context, q *queue.Queue) {
 	var state string
-	err := d.within(func(ctx context.Context) (err error) {
+	err := d.within(ctx, func(ctx context.Context) (err error) {
 		state, err = q.AppendOnly(ctx)
 		return err
 	})
@@ -153,27 +152,27 @@ func (d *doctor) appendOnly(q *queue.Queue) {
 }
 
 // programs looks for those that a worker would run, without fetching them.
-func (d *doctor) programs() {
+func (d *doctor) programs(ctx context.Context) {
 	var p embedded.Programs
-	_ = d.within(func(ctx context.Context) error {
-		p = embedded.FindPrograms(ctx, service.DataDir(d.cfg), d.cfg.CacheDir)
+	_ = d.within(ctx, func(ctx context.Context) error {
+		p = embedded.FindPrograms(ctx, d.Backend.DataDir(), d.Settings.CacheDir)
 		return nil
 	})
-	d.tellPrograms(p)
+	d.judgePrograms(p)
 }
 
-// tellPrograms judges what was found: what a start makes up for is a warning.
-func (d *doctor) tellPrograms(p embedded.Programs) {
+// judgePrograms judges what was found: what a start makes up for is a warning.
+func (d *doctor) judgePrograms(p embedded.Programs) {
 	var none *embedded.NoBinariesError
 	switch {
-	case !d.cfg.DatabaseURL.IsZero():
+	case !d.Settings.DatabaseURL.IsZero():
 	case errors.As(p.NoPostgres, &none):
 		d.warn("programs", p.NoPostgres.Error()+". A start tries to fetch it; `worker embedded fetch` does that now")
 	default:
 		d.add("programs", p.NoPostgres, p.Postgres)
 	}
 	switch {
-	case !d.cfg.RedisURL.IsZero():
+	case !d.Settings.RedisURL.IsZero():
 	case errors.Is(p.NoRedis, embedded.ErrNoRedis):
 		d.warn("programs", p.NoRedis.Error()+": the queue would run inside the worker (miniredis), which is for small installations. Install redis-server, or set REDIS_URL")
 	default:

@@ -1,24 +1,22 @@
-package main
+package operator
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/ethereum/go-ethereum/common"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // target is where an agent's deliveries go now.
 type target struct {
-	Origin      string
-	Path        string // of the registration; "" when the servers file names the agent, whose path may be a secret: its token goes where that leads
+	Origin string
+	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token goes where that leads.
+	Path        string
 	TokenHeader string // that the registration names, as it names it
 	Words       string // where that is from, and what binds the agent to it
 	Endpoint    mcpcall.Endpoint
@@ -37,18 +35,18 @@ func (t target) header() (string, error) {
 }
 
 // findTarget finds one agent as a delivery would: the servers file, then the chain.
-func findTarget(a *app, g store.Agent, instead string) (target, error) {
-	content, err := service.OpenContent(a.cfg, a.log)
+func (o *Operator) findTarget(ctx context.Context, g store.Agent) (target, error) {
+	content, err := o.Backend.OpenContent()
 	if err != nil {
 		return target{}, err
 	}
 	defer content.Close()
-	return targetOf(a.ctx, a, content, g, instead)
+	return o.findTargetWith(ctx, content, g, ", or say --origin")
 }
 
-// targetOf is findTarget. instead is what the command line can say when nobody can look, as in ", or say --origin"; "": nothing.
-func targetOf(ctx context.Context, a *app, content *service.Content, g store.Agent, instead string) (target, error) {
-	listed, err := a.listedServer(g)
+// findTargetWith is findTarget. instead is what the request can say when nobody can look, as in ", or say --origin"; "": nothing.
+func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store.Agent, instead string) (target, error) {
+	listed, err := o.listedServer(g)
 	if err != nil {
 		return target{}, err
 	}
@@ -58,15 +56,15 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		return target{}, &misuseError{fmt.Sprintf("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s", g.ChainID, instead)}
+		return target{}, misuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s", g.ChainID, instead)
 	}
-	id, ok := new(big.Int).SetString(g.ID, 10)
-	if !ok || id.BitLen() > 256 {
-		return target{}, &misuseError{fmt.Sprintf("%s is no agent id: it is wider than 256 bits", g.ID)}
-	}
-	t, err := content.Resolver.Resolve(ctx, resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id})
+	agent, err := resolverAgent(g)
 	if err != nil {
-		return target{}, fmt.Errorf("%s is not found: %s", nameOf(g), printable(err.Error()))
+		return target{}, err
+	}
+	t, err := content.Resolver.Resolve(ctx, agent)
+	if err != nil {
+		return target{}, fmt.Errorf("%s is not found: %s", DescribeAgent(g), text.Printable(err.Error()))
 	}
 	if t.URL == "" {
 		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
@@ -75,7 +73,8 @@ func targetOf(ctx context.Context, a *app, content *service.Content, g store.Age
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
-	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader, Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), bindingWords(t.Binding)),
+	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
+		Words:    fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), describeBinding(t.Binding)),
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 

@@ -1,6 +1,7 @@
-package main
+package operator
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -9,23 +10,22 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/servers"
-	"github.com/agentherald/herald/internal/service"
 )
 
-func (d *doctor) chains() {
-	if len(d.cfg.Chains) == 0 {
+func (d *doctor) chains(ctx context.Context) {
+	if len(d.Settings.Chains) == 0 {
 		d.add("chains", nil, "none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
 	}
-	for _, id := range slices.Sorted(maps.Keys(d.cfg.Chains)) {
-		c := d.cfg.Chains[id]
+	for _, id := range slices.Sorted(maps.Keys(d.Settings.Chains)) {
+		c := d.Settings.Chains[id]
 		name := fmt.Sprintf("chain %d", id)
 		if c.RPCURL.IsZero() {
 			d.add(name, fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id), "")
 			continue
 		}
-		client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.log})
+		client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.Logger})
 		if err == nil {
-			err = d.within(client.Ping)
+			err = d.within(ctx, client.Ping)
 			client.Close()
 		}
 		if err == nil && !c.Known {
@@ -39,7 +39,7 @@ func (d *doctor) chains() {
 
 // commands looks for the programs that registrations may name.
 func (d *doctor) commands() {
-	for _, argv := range d.cfg.StdioCommands {
+	for _, argv := range d.Settings.StdioCommands {
 		path, err := exec.LookPath(argv[0])
 		if err != nil {
 			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
@@ -50,10 +50,10 @@ func (d *doctor) commands() {
 
 // servers reads the servers file as the worker would.
 func (d *doctor) servers() {
-	if d.cfg.ServersFile == "" {
+	if d.Settings.ServersFile == "" {
 		return
 	}
-	file, err := servers.Load(d.cfg.ServersFile, os.LookupEnv)
+	file, err := servers.Load(d.Settings.ServersFile, os.LookupEnv)
 	if err != nil {
 		d.add("servers", err, "")
 		return
@@ -62,14 +62,14 @@ func (d *doctor) servers() {
 }
 
 // gateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the others.
-func (d *doctor) gateways() {
-	content, err := service.OpenContent(d.cfg, d.log)
+func (d *doctor) gateways(ctx context.Context) {
+	content, err := d.Backend.OpenContent()
 	if err != nil {
 		d.add("gateways", err, "")
 		return
 	}
 	defer content.Close()
-	probed := content.Fetcher.Probe(d.ctx)
+	probed := content.Fetcher.Probe(ctx)
 	away := 0
 	for _, p := range probed {
 		if p.Err != nil {

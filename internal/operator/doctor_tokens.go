@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -11,27 +11,27 @@ import (
 
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // tokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says nothing.
-func (d *doctor) tokens(st *store.Store) {
-	keys, err := service.Keyset(d.cfg)
+func (d *doctor) tokens(ctx context.Context, st *store.Store) {
+	keys, err := d.Backend.Keyset()
 	if err != nil {
 		keys = nil // its own line says so
 	}
 	var t tokenCheckup
-	err = d.within(func(ctx context.Context) error { return t.look(&app{ctx: ctx}, st, keys) })
+	err = d.within(ctx, func(ctx context.Context) error { return t.look(ctx, st, keys) })
 	switch {
 	case err != nil:
 		d.add("tokens", err, "")
 	case t.stored > 0 && t.fault() == nil && len(t.soon) > 0:
 		d.warn("tokens", t.words())
-		d.issuers(t.issuers)
+		d.issuers(ctx, t.issuers)
 	case t.stored > 0:
 		d.add("tokens", t.fault(), t.words())
-		d.issuers(t.issuers)
+		d.issuers(ctx, t.issuers)
 	}
 }
 
@@ -39,28 +39,23 @@ func (d *doctor) tokens(st *store.Store) {
 const maxAsked = 8
 
 // issuers asks the authorization servers of stored OAuth credentials for their metadata, as a renewal does.
-func (d *doctor) issuers(of map[issuerOf]int) {
+func (d *doctor) issuers(ctx context.Context, of map[issuerOf]int) {
 	if len(of) == 0 {
 		return
 	}
-	content, err := service.OpenContent(d.cfg, d.log)
+	content, err := d.Backend.OpenContent()
 	if err != nil {
 		d.add("oauth", err, "")
 		return
 	}
 	defer content.Close()
-	client, err := service.OAuth(content.Guard)
-	if err != nil {
-		d.add("oauth", err, "")
-		return
-	}
 	all := slices.SortedFunc(maps.Keys(of), func(a, b issuerOf) int { return strings.Compare(a.name, b.name) })
 	for _, i := range all[:min(len(all), maxAsked)] {
-		err := d.within(func(ctx context.Context) error {
-			_, err := client.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""}, i.name)
+		err := d.within(ctx, func(ctx context.Context) error {
+			_, err := content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""}, i.name)
 			return err
 		})
-		text, away, err := issuerWords(i.name, of[i], err)
+		text, away, err := describeIssuer(i.name, of[i], err)
 		if away {
 			d.warn("oauth", text)
 			continue
@@ -72,14 +67,14 @@ func (d *doctor) issuers(of map[issuerOf]int) {
 	}
 }
 
-// issuerWords are about an authorization server that was asked. That it is away holds nothing yet, and may have passed when a token ends.
-func issuerWords(name string, stored int, err error) (text string, isAway bool, _ error) {
-	name = printable(short(name))
+// describeIssuer is about an authorization server that was asked. That it is away holds nothing yet, and may have passed when a token ends.
+func describeIssuer(name string, stored int, err error) (line string, isAway bool, _ error) {
+	name = text.Printable(text.Shorten(name))
 	var away *oauth.UnavailableError
 	switch {
 	case err == nil:
 		return fmt.Sprintf("%s answers; %d stored credentials get their tokens there", name, stored), false, nil
-	case errors.As(err, &away) && !forbidden(err):
+	case errors.As(err, &away) && !isForbidden(err):
 		return fmt.Sprintf("%s, which gives the tokens of %d stored credentials: %v", name, stored, err), true, nil
 	}
 	return "", false, fmt.Errorf("%s, which gives the tokens of %d stored credentials: %w", name, stored, err)
@@ -96,12 +91,12 @@ type tokenCheckup struct {
 	issuers               map[issuerOf]int
 }
 
-func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error {
+func (t *tokenCheckup) look(ctx context.Context, st *store.Store, keys *secret.Keyset) error {
 	now := time.Now()
-	return eachToken(a, st.TokensAfter, func(token store.Token) error {
+	return eachToken(ctx, st.TokensAfter, func(token store.Token) error {
 		t.stored++
-		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, printable(short(token.URL())), sourceWords(token))
-		t.note(token)
+		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, text.Printable(text.Shorten(token.URL())), describeGrant(token.Scheme, token.Issuer))
+		t.countIssuer(token)
 		if id, ok := secret.KeyID(token.Ciphertext); keys != nil && (!ok || !keys.Has(id)) {
 			t.sealed = append(t.sealed, name)
 			if ok && !slices.Contains(t.keys, id) {
@@ -109,17 +104,17 @@ func (t *tokenCheckup) look(a *app, st *store.Store, keys *secret.Keyset) error 
 			}
 		}
 		switch tokenState(token, now) {
-		case "expired":
+		case TokenExpired:
 			t.expired = append(t.expired, name)
-		case "soon":
+		case tokenSoon:
 			t.soon = append(t.soon, name+" at "+token.ExpiresAt.UTC().Format(time.RFC3339))
 		}
 		return nil
 	})
 }
 
-// note counts who gives tokens.
-func (t *tokenCheckup) note(token store.Token) {
+// countIssuer counts who gives tokens.
+func (t *tokenCheckup) countIssuer(token store.Token) {
 	if !token.OAuth() {
 		return
 	}
@@ -137,11 +132,11 @@ func (t *tokenCheckup) note(token store.Token) {
 func (t *tokenCheckup) fault() error {
 	var said []string
 	if len(t.expired) > 0 {
-		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored, firstOf(t.expired)))
+		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored, firstFew(t.expired)))
 	}
 	if len(t.sealed) > 0 {
 		said = append(said, fmt.Sprintf("%d of %d are sealed with %s, which is not in HERALD_KEYSET, so put the keyset back that has it: %s", len(t.sealed), t.stored,
-			t.keyWords(), firstOf(t.sealed)))
+			t.describeKeys(), firstFew(t.sealed)))
 	}
 	if said == nil {
 		return nil
@@ -149,8 +144,8 @@ func (t *tokenCheckup) fault() error {
 	return errors.New(strings.Join(said, "; ") + ": `worker token set` stores another one, `worker token login` where a person has to")
 }
 
-// keyWords names the keys that the keyset lacks.
-func (t *tokenCheckup) keyWords() string {
+// describeKeys names the keys that the keyset lacks.
+func (t *tokenCheckup) describeKeys() string {
 	var ids []string
 	for _, id := range t.keys {
 		ids = append(ids, fmt.Sprint(id))
@@ -158,18 +153,18 @@ func (t *tokenCheckup) keyWords() string {
 	if ids == nil {
 		return "a key that cannot be told"
 	}
-	return "key " + firstOf(ids)
+	return "key " + firstFew(ids)
 }
 
 func (t *tokenCheckup) words() string {
 	if len(t.soon) == 0 {
 		return fmt.Sprintf("%d are stored, none expires within 7 days", t.stored)
 	}
-	return fmt.Sprintf("%d are stored; %d expire within 7 days: %s", t.stored, len(t.soon), firstOf(t.soon))
+	return fmt.Sprintf("%d are stored; %d expire within 7 days: %s", t.stored, len(t.soon), firstFew(t.soon))
 }
 
-// firstOf names a few.
-func firstOf(names []string) string {
+// firstFew names a few.
+func firstFew(names []string) string {
 	const most = 3
 	out := strings.Join(names[:min(len(names), most)], ", ")
 	if n := len(names) - most; n > 0 {

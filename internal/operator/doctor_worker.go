@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"cmp"
@@ -14,52 +14,53 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // port looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings are compared with this
 // shell's.
-func (d *doctor) port() {
+func (d *doctor) port(ctx context.Context) {
 	if d.run.Listen != "" {
 		d.add("port", nil, fmt.Sprintf("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID))
-		d.compare(d.run.Listen)
+		d.compare(ctx, d.run.Listen)
 		return
 	}
-	if err := server.CheckListen(d.cfg.Listen, d.cfg.APIToken); err != nil {
+	if err := config.CheckListen(d.Settings.Listen, d.Settings.APIToken); err != nil {
 		d.add("port", err, "")
 		return
 	}
-	l, err := net.Listen("tcp", d.cfg.Listen)
+	l, err := net.Listen("tcp", d.Settings.Listen)
 	switch {
 	case err == nil:
 		_ = l.Close()
-		d.add("port", nil, d.cfg.Listen+" can be listened on")
-	case errors.Is(err, syscall.EADDRINUSE) && d.isWorker(d.cfg.Listen):
-		d.add("port", nil, d.cfg.Listen+" is held by a running worker")
-		d.compare(d.cfg.Listen)
+		d.add("port", nil, d.Settings.Listen+" can be listened on")
+	case errors.Is(err, syscall.EADDRINUSE) && d.isWorker(ctx, d.Settings.Listen):
+		d.add("port", nil, d.Settings.Listen+" is held by a running worker")
+		d.compare(ctx, d.Settings.Listen)
 	case errors.Is(err, syscall.EADDRINUSE):
-		d.add("port", fmt.Errorf("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", d.cfg.Listen), "")
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", d.Settings.Listen), "")
 	case errors.Is(err, syscall.EACCES):
-		d.add("port", fmt.Errorf("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", d.cfg.Listen), "")
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", d.Settings.Listen), "")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		d.add("port", fmt.Errorf("HERALD_LISTEN %s is not an address of this machine", d.cfg.Listen), "")
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s is not an address of this machine", d.Settings.Listen), "")
 	default:
-		d.add("port", fmt.Errorf("HERALD_LISTEN %s cannot be listened on: %w", d.cfg.Listen, err), "")
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s cannot be listened on: %w", d.Settings.Listen, err), "")
 	}
 }
 
 // isWorker tells whether whoever listens there is a Herald worker.
-func (d *doctor) isWorker(listen string) bool {
+func (d *doctor) isWorker(ctx context.Context, listen string) bool {
 	var health struct{ Status string }
-	code, err := d.ask(listen, "/healthz", secret.Secret{}, &health)
+	code, err := d.ask(ctx, listen, "/healthz", secret.Secret{}, &health)
 	return err == nil && code == http.StatusOK && health.Status == "alive"
 }
 
 // compare names the settings that the running worker has and this shell would give it otherwise.
-func (d *doctor) compare(listen string) {
+func (d *doctor) compare(ctx context.Context, listen string) {
 	var there map[string]string
-	switch code, err := d.ask(listen, server.SettingsPath, d.cfg.APIToken, &there); {
+	switch code, err := d.ask(ctx, listen, config.SettingsPath, d.Settings.APIToken, &there); {
 	case err != nil:
 		d.warn("worker", fmt.Sprintf("the running worker's settings cannot be asked for at %s: it does not answer", listen))
 	case code == http.StatusUnauthorized:
@@ -67,7 +68,7 @@ func (d *doctor) compare(listen string) {
 	case code != http.StatusOK:
 		d.warn("worker", fmt.Sprintf("the running worker does not tell its settings (HTTP %d): it may be of an older version", code))
 	default:
-		if differ := describeDifferences(there, d.cfg.Public()); len(differ) > 0 {
+		if differ := describeDifferences(there, d.Settings.Public()); len(differ) > 0 {
 			d.warn("worker", "the running worker has other settings than this shell, and goes by its own: "+strings.Join(differ, "; ")+
 				". Restart the worker with the settings of this shell, or set here what the worker has; of secrets only whether they are set is compared")
 			return
@@ -92,7 +93,7 @@ func describeDifferences(there, here map[string]string) (said []string) {
 		if a == b {
 			continue
 		}
-		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, short(cmp.Or(maskValue(a), "not set")), short(cmp.Or(maskValue(b), "not set"))))
+		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, text.Shorten(cmp.Or(maskValue(a), "not set")), text.Shorten(cmp.Or(maskValue(b), "not set"))))
 	}
 	return said
 }
@@ -109,7 +110,7 @@ func maskValue(value string) string {
 const maxAnswer = 1 << 20
 
 // ask gets JSON from whoever listens there on this machine. Only a worker gets the token.
-func (d *doctor) ask(listen, path string, token secret.Secret, v any) (status int, err error) {
+func (d *doctor) ask(ctx context.Context, listen, path string, token secret.Secret, v any) (status int, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return 0, err
@@ -120,7 +121,7 @@ func (d *doctor) ask(listen, path string, token secret.Secret, v any) (status in
 	transport := &http.Transport{Proxy: nil, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	err = d.within(func(ctx context.Context) error {
+	err = d.within(ctx, func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
 		if err != nil {
 			return err

@@ -1,0 +1,44 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/embedded"
+)
+
+// What a start makes up for is a warning.
+func TestJudgePrograms(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := New(Config{Settings: cfg})
+	for _, c := range []struct {
+		found embedded.Programs
+		want  []Finding
+	}{
+		{embedded.Programs{NoPostgres: &embedded.NoBinariesError{}, NoRedis: fmt.Errorf("%w (x is old)", embedded.ErrNoRedis)}, []Finding{
+			{Mark: MarkWarn, Text: "no usable Postgres was found on this machine"},
+			{Mark: MarkWarn, Text: "`worker embedded fetch` does that now"},
+			{Mark: MarkWarn, Text: "no usable redis-server or valkey-server on this machine (x is old): the queue would run inside the worker (miniredis)"},
+		}},
+		{embedded.Programs{NoPostgres: &embedded.AccountError{Problem: "nobody may"}, Redis: "redis-server 7"}, []Finding{
+			{Mark: MarkFail, Text: "nobody may"}, {Mark: MarkOK, Text: "redis-server 7"},
+		}},
+	} {
+		d := &doctor{Operator: o}
+		d.judgePrograms(c.found)
+		for _, want := range c.want {
+			if !slices.ContainsFunc(d.findings, func(f Finding) bool {
+				return f.Check == "programs" && f.Mark == want.Mark && f.OK == (want.Mark != MarkFail) && strings.Contains(f.Text, want.Text)
+			}) {
+				t.Errorf("no %s of programs says %q: %+v", want.Mark, want.Text, d.findings)
+			}
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package operator
+
+import (
+	"bufio"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"strings"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	maxImport     = 256 << 20 // bytes of CSV
+	maxImported   = 100_000   // rows
+	importAtATime = 8         // agents that are looked up at once
+)
+
+// ImportedToken is one row of the file and what becomes of it.
+type ImportedToken struct {
+	Agent   string `json:"agent"`
+	Line    int    `json:"line"`
+	Origin  string `json:"origin,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Header  string `json:"header,omitempty"`
+	Where   string `json:"where,omitempty"`
+	Problem string `json:"problem,omitempty"` // why it is not stored
+	Stored  bool   `json:"stored"`
+
+	agent store.Agent
+	plain secret.Secret
+}
+
+// TokenImport is a file of tokens, and what became of each.
+type TokenImport struct {
+	Rows     []*ImportedToken `json:"rows"`
+	Good     int              `json:"good"`
+	Stored   int              `json:"stored"`
+	Released int              `json:"released"`
+	Audit    int64            `json:"audit,omitempty"`
+
+	Origins  int `json:"-"` // of what can be stored
+	chain    uint64
+	registry string
+	keys     *secret.Keyset
+}
+
+// ReadTokens reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
+func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string, from io.Reader) (*TokenImport, error) {
+	out := &TokenImport{chain: chain, registry: registry}
+	if err := out.read(o, from); err != nil {
+		return nil, err
+	}
+	var err error
+	if out.keys, err = o.Backend.Keyset(); err != nil {
+		return nil, err
+	}
+	if err := out.findTargets(ctx, o); err != nil {
+		return nil, err
+	}
+	origins := map[string]bool{}
+	for _, r := range out.Rows {
+		if r.Problem == "" {
+			out.Good++
+			origins[r.Origin] = true
+		}
+	}
+	out.Origins = len(origins)
+	return out, nil
+}
+
+// End is how a command ends that read these: not well when some are left out.
+func (i *TokenImport) End() error {
+	if bad := len(i.Rows) - i.Good; bad > 0 {
+		return &LeftError{fmt.Sprintf("%d of %d tokens are left out, see above", bad, len(i.Rows))}
+	}
+	return nil
+}
+
+// read parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds anything of a token.
+func (i *TokenImport) read(o *Operator, from io.Reader) error {
+	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
+	r.FieldsPerRecord, r.ReuseRecord = 2, true
+	i.Rows = []*ImportedToken{}
+	first := map[string]int{}
+	for {
+		fields, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return misuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
+		}
+		line, _ := r.FieldPos(0)
+		if len(i.Rows) == 0 && fields[0] == "agent_id" && fields[1] == "token" {
+			continue // COPY … CSV HEADER
+		}
+		if len(i.Rows) == maxImported {
+			return misuse("the file has more than %d rows: split it", maxImported)
+		}
+		row, err := i.parseRow(o, strings.Clone(fields[0]), strings.Clone(fields[1]))
+		if err != nil {
+			return err
+		}
+		row.Line = line
+		if before, twice := first[row.agent.ID]; twice && row.Problem == "" {
+			row.Problem = fmt.Sprintf("the agent is in line %d already", before)
+		}
+		first[row.agent.ID] = line
+		i.Rows = append(i.Rows, row)
+	}
+	return nil
+}
+
+func (i *TokenImport) parseRow(o *Operator, id, token string) (*ImportedToken, error) {
+	row := &ImportedToken{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))), plain: secret.New(token)}
+	if n, ok := new(big.Int).SetString(id, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 || strings.Trim(id, "0123456789") != "" {
+		row.Problem = "its agent_id is no agent id"
+		return row, nil
+	}
+	g, err := o.agent(AgentRef{fmt.Sprintf("%d:%s", i.chain, id), i.registry})
+	if err != nil {
+		return nil, err
+	}
+	row.agent = g
+	if err := agentauth.CheckToken(token); err != nil {
+		row.Problem = "its token " + err.Error()
+	}
+	return row, nil
+}
+
+// findTargets finds where each agent is.
+func (i *TokenImport) findTargets(ctx context.Context, o *Operator) error {
+	content, err := o.Backend.OpenContent()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(importAtATime)
+	for _, r := range i.Rows {
+		if r.Problem != "" {
+			continue
+		}
+		group.Go(func() error { return r.findTarget(ctx, o, content) })
+	}
+	return group.Wait()
+}
+
+// findTarget looks up one agent; only what would be the same for every agent is an error.
+func (r *ImportedToken) findTarget(ctx context.Context, o *Operator, content *Content) error {
+	t, err := o.findTargetWith(ctx, content, r.agent, "")
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var misuse *MisuseError
+	if errors.As(err, &misuse) {
+		return err
+	}
+	if err == nil {
+		r.Header, err = t.header()
+	}
+	if err != nil {
+		r.Problem = err.Error()
+		return nil
+	}
+	_, r.Header = chooseScheme(r.Header, false)
+	r.Origin, r.Path, r.Where = t.Origin, t.Path, t.Words
+	return nil
+}
+
+// StoreTokens writes what was read, one agent after the other. It can be stopped and run again.
+func (o *Operator) StoreTokens(ctx context.Context, i *TokenImport, actor string) error {
+	st, err := o.openDispatching(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	row := store.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good),
+		Filter: marshal(map[string]any{"chain": i.chain, "rows": len(i.Rows)})}
+	i.Audit, err = audited(ctx, st, row, func() (int64, error) {
+		for _, r := range i.Rows {
+			if r.Problem != "" {
+				continue
+			}
+			if err := i.store(ctx, st, r); err != nil {
+				return int64(i.Stored), err
+			}
+		}
+		return int64(i.Stored), nil
+	})
+	return err
+}
+
+func (i *TokenImport) store(ctx context.Context, st *Session, r *ImportedToken) error {
+	t := store.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
+	t.Scheme, t.Header = chooseScheme(r.Header, false)
+	var err error
+	if t.Ciphertext, err = i.keys.Seal([]byte(r.plain.Reveal()), t.Binding()); err != nil {
+		return err
+	}
+	released, tasks, err := st.SetToken(ctx, t)
+	st.dispatch(ctx, tasks)
+	i.Released += released
+	if err == nil {
+		r.Stored = true
+		i.Stored++
+	}
+	return err
+}

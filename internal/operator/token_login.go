@@ -1,0 +1,242 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// offlineAccess asks for a refresh token (OpenID Connect Core §11).
+const offlineAccess = "offline_access"
+
+// LoginRequest says for which agent a person logs in, and as which client.
+type LoginRequest struct {
+	AgentRef
+	OAuthClient
+	Actor             string // whom the audit names
+	Origin            string // where the tokens may go, with all below it; "": where the agent is now, after somebody agreed
+	ClientMetadataURL string // instead of a client id: the address of a client id metadata document
+	LoginPage         string // where people log in, when that is not where the authorization server is
+
+	// OpenBrowser makes ready for the browser to come back.
+	OpenBrowser func(context.Context) (Browser, error)
+	// ReadSecret reads the client's secret or private key, up to limit bytes; what names it.
+	ReadSecret func(what string, limit int64) (string, error)
+}
+
+// Browser is how a person logs in.
+type Browser interface {
+	// Redirect is the URI to which the authorization server sends the browser back.
+	Redirect() string
+	// LogIn has the person go to the address, and returns what the browser brings back.
+	LogIn(ctx context.Context, address string) (url.Values, error)
+	Close()
+}
+
+// LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker gets tokens with from
+// then on. What can be found wrong without the person is looked for before.
+func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, err error) {
+	t := store.Token{Header: authorization}
+	if t.Agent, err = o.agent(r.AgentRef); err != nil {
+		return c, err
+	}
+	if err := r.check(); err != nil {
+		return c, err
+	}
+	keys, err := o.Backend.Keyset()
+	if err != nil {
+		return c, err
+	}
+	f, err := o.newSourceFinder(t.Agent, r.OAuthClient, r.Origin)
+	if err != nil {
+		return c, err
+	}
+	defer f.content.Close()
+	s, err := f.findLogin(ctx, r)
+	if err != nil {
+		return c, err
+	}
+	token, cred, err := f.logIn(ctx, r, s)
+	if err != nil {
+		return c, err
+	}
+
+	st, err := o.openDispatching(ctx)
+	if err != nil {
+		return c, fmt.Errorf("nothing was stored, though the login is done: %w; log in again when that is mended", err)
+	}
+	defer st.Close()
+	t.Origin, t.Path = s.Origin, s.Path
+	return o.storeLogin(ctx, st, keys, r.Actor, t, s, token, cred)
+}
+
+// check refuses what does not go together.
+func (r *LoginRequest) check() error {
+	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
+	switch {
+	case r.ClientID != "" && r.ClientMetadataURL != "":
+		return misuse("--client-id and --client-metadata-url both say who the client is")
+	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
+		return misuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
+	case !secretMethod && (r.KeyID != "" || r.Algorithm != ""):
+		return misuse("--key-id and --algorithm are for --auth-method private_key_jwt")
+	}
+	if r.LoginPage != "" {
+		page, err := agentauth.CredentialOrigin(r.LoginPage)
+		if err != nil {
+			return misuse("--login-page: %v", err)
+		}
+		r.LoginPage = page
+	}
+	return r.checkMethod()
+}
+
+// findLogin is who gives the tokens, agreed to, and able to have a person log in.
+func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSource, error) {
+	s, err := f.find(ctx)
+	if err == nil {
+		err = f.checkStore(ctx)
+	}
+	switch {
+	case err != nil:
+		return s, err
+	case s.Away != nil:
+		return s, fmt.Errorf("the authorization server %s: %w; try again", text.Printable(text.Shorten(s.Issuer)), s.Away)
+	case s.Server.AuthorizationEndpoint == "":
+		return s, fmt.Errorf("the authorization server %s has no page to log in at: if it knows Herald as a client, `worker token set --client-id` stores that", text.Printable(text.Shorten(s.Issuer)))
+	}
+	if s.Page, err = checkPage(s.Server, r.LoginPage); err != nil {
+		return s, err
+	}
+	if err := r.checkProof(s.Server); err != nil {
+		return s, err
+	}
+	if slices.Contains(s.Server.Scopes, offlineAccess) {
+		s.Scope = oauth.UnionScopes(s.Scope, offlineAccess) // as oauth.Client.Begin does: here it is shown
+	}
+	if err := f.confirmSource(ctx, s); err != nil {
+		return s, err
+	}
+	if s.Page != "" {
+		f.notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)), text.Printable(s.Page))
+	}
+	f.warn(s)
+	return s, nil
+}
+
+// checkStore finds out before a person logs in that what comes of it could not be stored. It is not kept open meanwhile: embedded services
+// would be locked for everybody else until the person is done.
+func (o *Operator) checkStore(ctx context.Context) error {
+	st, err := o.openStore(ctx)
+	if err == nil {
+		st.Close()
+	}
+	return err
+}
+
+// checkProof refuses what the server would, once the person has logged in.
+func (r LoginRequest) checkProof(s oauth.Server) error {
+	if r.ClientID == "" || r.AuthMethod != "" || len(s.AuthMethods) == 0 || slices.Contains(s.AuthMethods, oauth.MethodNone) {
+		return nil
+	}
+	return misuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
+		"or --auth-method none, if you know that it does", text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
+}
+
+// logIn has the person's agreement become a credential.
+func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource) (
+	token oauth.Token, cred oauth.Credential, err error) {
+	browser, err := r.OpenBrowser(ctx)
+	if err != nil {
+		return token, cred, err
+	}
+	defer browser.Close()
+	cfg, err := f.chooseClient(ctx, r, s, browser.Redirect())
+	var l *oauth.Login
+	if err == nil {
+		l, err = f.content.OAuth.Begin(s.Server, cfg)
+	}
+	var values url.Values
+	if err == nil {
+		values, err = browser.LogIn(ctx, l.URL())
+	}
+	if err == nil {
+		token, cred, err = l.Finish(ctx, values)
+	}
+	if err != nil {
+		return oauth.Token{}, oauth.Credential{}, fmt.Errorf("nothing was stored: %w%s", err, adviseRefusal(err))
+	}
+	return token, cred, nil
+}
+
+// chooseClient is as whom Herald asks: a client that is known there, one that a document of the operator's describes, or one that is registered now.
+func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource, redirect string) (oauth.LoginConfig, error) {
+	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone, Redirect: redirect, Resource: s.Resource, Scope: s.Scope,
+		KeyID: r.KeyID, Algorithm: r.Algorithm}
+	switch {
+	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
+		return cfg, errors.New("the authorization server takes no address of a metadata document for a client's id: have Herald made known there, and name it with --client-id")
+	case cfg.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
+		return f.proveClient(r, s, cfg)
+	case cfg.ClientID != "":
+		return cfg, nil
+	case s.Server.RegistrationEndpoint == "":
+		return cfg, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known there with the redirect URI %s (and --listen naming that port), and name it with --client-id", redirect)
+	}
+	known, err := f.content.OAuth.Register(ctx, s.Server, oauth.RegisterConfig{Redirect: redirect, Scope: s.Scope, Name: "Herald"})
+	if err != nil {
+		return cfg, fmt.Errorf("register Herald as a client: %w", err)
+	}
+	cfg.ClientID, cfg.Method, cfg.Secret = known.ClientID, known.Method, known.Secret
+	return cfg, nil
+}
+
+// proveClient is a client with the secret or key that is read.
+func (f *sourceFinder) proveClient(r LoginRequest, s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
+	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: r.KeyID, Algorithm: r.Algorithm}
+	err := f.readProof(TokenRequest{OAuthClient: r.OAuthClient, ReadSecret: r.ReadSecret}, &cred, s)
+	cfg.Method, cfg.Secret, cfg.Key = cred.Method, cred.Secret, cred.Key
+	return cfg, err
+}
+
+// storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server gave nothing more.
+func (o *Operator) storeLogin(ctx context.Context, st *Session, keys *secret.Keyset, actor string, t store.Token, s tokenSource,
+	token oauth.Token, cred oauth.Credential) (c TokenChange, err error) {
+	what := "the login"
+	if cred.RefreshToken.IsZero() {
+		what = "the token"
+		t.Scheme = store.SchemeBearer
+		if !token.Expires.IsZero() {
+			at := token.Expires.UTC().Truncate(time.Second)
+			t.ExpiresAt = &at
+		}
+		o.notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
+			"when it has expired, somebody has to log in again")
+		t.Ciphertext, err = keys.Seal([]byte(token.Access.Reveal()), t.Binding())
+	} else {
+		t.Scheme, t.Issuer = store.SchemeAuthorizationCode, s.Issuer
+		err = sealCredential(keys, &t, cred, token, "")
+	}
+	if err != nil {
+		return c, err
+	}
+
+	c = describeChange(t).withCredential(cred, cred.Scope)
+	c.Issuer = s.Issuer // also of the one token, whose row has none
+	if err := c.store(ctx, st, t, actor, "token login", what); err != nil {
+		return c, err
+	}
+	c.sayToken(s.Issuer, token)
+	return c, nil
+}

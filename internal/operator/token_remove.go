@@ -1,0 +1,223 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// RemoveToken forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at its authorization
+// server, if that can.
+func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor string) (c TokenChange, err error) {
+	g, err := o.agent(ref)
+	if err != nil {
+		return c, err
+	}
+	origin, err := agentauth.CredentialOrigin(stored)
+	if err != nil {
+		return c, misuse("--origin: %v", err)
+	}
+	st, err := o.openDispatching(ctx)
+	if err != nil {
+		return c, err
+	}
+	defer st.Close()
+	t, err := findStored(ctx, st, g, origin, agentauth.CredentialPath(stored))
+	if err != nil {
+		return c, err
+	}
+	var had *removedLogin
+	if t.OAuth() {
+		had = o.openLogin(ctx, st, t)
+	}
+
+	c = describeChange(store.Token{Agent: g, Origin: origin, Path: t.Path})
+	c.Audit, err = audited(ctx, st, c.auditRow(actor, "token remove"), func() (int64, error) {
+		released, tasks, err := st.RemoveToken(ctx, g, origin)
+		st.dispatch(ctx, tasks)
+		c.Released = released
+		return 1, err
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", DescribeAgent(g), text.Printable(origin))
+	case err != nil:
+		return c, err
+	}
+	c.Said = append(c.Said, fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
+		DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
+	if had != nil { // after it is gone here, so that no worker renews it meanwhile
+		c.Revocation = o.revokeLogin(ctx, had)
+		c.Said = append(c.Said, c.Revocation.describe())
+	}
+	return c, nil
+}
+
+// findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for an origin.
+func findStored(ctx context.Context, st *Session, g store.Agent, origin, path string) (store.Token, error) {
+	tokens, _, err := st.AgentTokens(ctx, g)
+	if err != nil {
+		return store.Token{}, err
+	}
+	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	if i < 0 {
+		return store.Token{}, nil // RemoveToken says so
+	}
+	t := tokens[i]
+	if path != "/" && path != t.Path {
+		return t, misuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
+			DescribeAgent(g), describeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)), text.Printable(origin))
+	}
+	return t, nil
+}
+
+// revokeTime is for all that an authorization server is asked when a credential is removed. The row goes in any case.
+const revokeTime = 20 * time.Second
+
+// Revocation is what became of an OAuth credential at the server that gave its tokens.
+type Revocation struct {
+	Issuer    string   `json:"issuer"`
+	Revoked   []string `json:"revoked"`         // refresh_token access_token
+	StillGood []string `json:"stillGood"`       // of the same, and client: what the server goes on taking
+	Until     string   `json:"until,omitempty"` // when the access token among them ends by itself, if that is known
+	Problem   string   `json:"problem,omitempty"`
+}
+
+// stillClient is the client that an operator had made known to the server: no client can end itself.
+const stillClient = "client"
+
+// removedLogin is an OAuth credential with what was had by it.
+type removedLogin struct {
+	token      store.Token
+	credential oauth.Credential
+	access     secret.Secret // zero: there is none that is good
+	until      *time.Time
+	fault      error // why it cannot be revoked
+}
+
+// openLogin opens a credential and its access token, each as it was renewed last. What does not open is told when it is removed.
+func (o *Operator) openLogin(ctx context.Context, st *Session, t store.Token) *removedLogin {
+	l := &removedLogin{token: t}
+	keys, err := o.Backend.Keyset()
+	if err != nil {
+		l.fault = err
+		return l
+	}
+	if l.credential, l.fault = agentauth.LatestCredential(ctx, st.Spool, keys, t); l.fault != nil {
+		return l
+	}
+	found, err := st.LeaseRenewal(ctx, t, nil, 0) // only looks
+	if err != nil || found.Access == nil || found.Access.ExpiresAt != nil && !found.Access.ExpiresAt.After(time.Now()) {
+		return l
+	}
+	if l.access, err = agentauth.AccessToken(keys, t, *found.Access); err == nil {
+		l.until = found.Access.ExpiresAt
+	}
+	return l
+}
+
+// revokeLogin has the server end the refresh token, with which all that came of the login ends, and the access token.
+func (o *Operator) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
+	out := &Revocation{Issuer: l.token.Issuer, Revoked: []string{}, StillGood: []string{}}
+	ctx, cancel := context.WithTimeout(ctx, revokeTime)
+	defer cancel()
+	client, server, done, err := o.findRevoker(ctx, l)
+	defer done()
+	var problems []string
+	for _, of := range []struct {
+		hint string
+		text secret.Secret
+	}{{oauth.HintRefreshToken, l.credential.RefreshToken}, {oauth.HintAccessToken, l.access}} {
+		unknown := l.fault != nil && (of.hint == oauth.HintAccessToken || l.token.Scheme == store.SchemeAuthorizationCode)
+		if of.text.IsZero() && !unknown {
+			continue
+		}
+		failed := err
+		if failed == nil {
+			failed = client.Revoke(ctx, server, l.credential, of.text, of.hint)
+		}
+		if failed == nil {
+			out.Revoked = append(out.Revoked, of.hint)
+			continue
+		}
+		out.StillGood = append(out.StillGood, of.hint)
+		if text := text.Printable(failed.Error()); len(problems) == 0 || problems[len(problems)-1] != text {
+			problems = append(problems, text)
+		}
+		if of.hint == oauth.HintAccessToken && l.until != nil {
+			out.Until = l.until.UTC().Format(time.RFC3339)
+		}
+	}
+	if l.token.Scheme == store.SchemeClientCredentials {
+		out.StillGood = append(out.StillGood, stillClient)
+	}
+	out.Problem = strings.Join(problems, "; ")
+	return out
+}
+
+// findRevoker finds who revokes, as a renewal finds who gives tokens. done is to be called in any case.
+func (o *Operator) findRevoker(ctx context.Context, l *removedLogin) (
+	client *oauth.Client, server oauth.Server, done func(), err error) {
+	done = func() {}
+	if l.fault != nil {
+		return nil, server, done, l.fault
+	}
+	content, err := o.Backend.OpenContent()
+	if err != nil {
+		return nil, server, done, err
+	}
+	done, client = content.Close, content.OAuth
+	server, err = client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer}, Legacy: l.token.Issuer == l.token.Origin}, l.token.Issuer)
+	if err == nil && server.RevocationEndpoint == "" {
+		err = oauth.ErrNoRevocation
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		err = fmt.Errorf("it did not answer within %s", revokeTime)
+	}
+	return client, server, done, err
+}
+
+// describe tells what the server ended, and what not.
+func (r *Revocation) describe() string {
+	issuer := text.Printable(text.Shorten(r.Issuer))
+	text := fmt.Sprintf("%s revoked nothing", issuer)
+	if len(r.Revoked) > 0 {
+		text = fmt.Sprintf("%s revoked %s", issuer, r.nameParts(r.Revoked))
+	}
+	if r.Problem != "" {
+		text += fmt.Sprintf(" (%s)", r.Problem)
+	}
+	if len(r.StillGood) == 0 {
+		return text
+	}
+	return fmt.Sprintf("%s; still good there: %s. To end that, end Herald's access there", text, r.nameParts(r.StillGood))
+}
+
+// nameParts names what can be good at a server, in words.
+func (r *Revocation) nameParts(what []string) string {
+	var names []string
+	for _, w := range what {
+		switch w {
+		case oauth.HintRefreshToken:
+			w = "the login's refresh token"
+		case oauth.HintAccessToken:
+			w = "the last access token"
+			if r.Until != "" {
+				w += " until " + r.Until
+			}
+		case stillClient:
+			w = "the client and its secret or key"
+		}
+		names = append(names, w)
+	}
+	return strings.Join(names, " and ")
+}

@@ -1,0 +1,28 @@
+package operator
+
+import (
+	"strings"
+	"testing"
+)
+
+// What somebody agrees to is shown, and of the servers file's addresses no path, which may be a secret.
+func TestDescribeAsked(t *testing.T) {
+	t.Parallel()
+	many := strings.TrimSpace(strings.Repeat("feedback:write:all ", 40))
+	for want, s := range map[string]tokenSource{
+		"without a scope": {},
+		"with scope a b, for resource https://agent.example/mcp":  {Scope: "a b", Resource: "https://agent.example/mcp"},
+		"without a scope, for resource https://agent.example":     {Resource: "https://agent.example/" + "secret-4c6f7264", Listed: true},
+		"with scope a·[2J, for resource https://agent.example/·x": {Scope: "a\x1b[2J", Resource: "https://agent.example/\u009bx"},
+	} {
+		if got := describeAsked(s); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := listScopes(many + " admin"); len(got) > 330 || !strings.HasSuffix(got, "feedback:write:all and 26 more") {
+		t.Errorf("%q", got)
+	}
+	if got := listScopes(strings.Repeat("x", 500)); got != "and 1 more" {
+		t.Errorf("%q", got)
+	}
+}
