@@ -15,9 +15,9 @@ func PackTokenURI(agentID *big.Int) ([]byte, error) {
 
 // UnpackTokenURI decodes the string that tokenURI returned, unchanged.
 func UnpackTokenURI(ret []byte) (string, error) {
-	w := newWords(ret)
-	s := w.string(0, "tokenURI")
-	return s, w.failure()
+	w := newABIWords(ret)
+	s := w.readString(0, "tokenURI")
+	return s, w.failed()
 }
 
 // PackOwnerOf encodes ownerOf(uint256).
@@ -38,7 +38,7 @@ func UnpackGetIdentityRegistry(ret []byte) (common.Address, error) {
 
 // PackGetLastIndex encodes getLastIndex(uint256,address).
 func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
-	return pack([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, addressWord(client))
+	return pack([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, packAddress(client))
 }
 
 // UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
@@ -46,7 +46,7 @@ func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackUint64(ret, "
 
 // PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
-	return pack([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, addressWord(client), uintWord(feedbackIndex))
+	return pack([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, packAddress(client), packUint64(feedbackIndex))
 }
 
 // StoredFeedback is what a registry keeps of a feedback. The endpoint, the URI and the hash are in the log only.
@@ -63,23 +63,23 @@ type StoredFeedback struct {
 // string lies.
 func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
 	var f StoredFeedback
-	w := newWords(ret)
+	w := newABIWords(ret)
 	score := func() {
-		f.Value, f.LegacyScore = new(big.Int).SetUint64(uint64(w.uint8(0, "score"))), true
+		f.Value, f.LegacyScore = new(big.Int).SetUint64(uint64(w.readUint8(0, "score"))), true
 	}
-	second := newWords(ret).uint64(1, "")
+	second := newABIWords(ret).readUint64(1, "")
 	switch {
 	case len(ret) == 4*wordSize:
 		score()
-		f.Tag1, f.Tag2, f.Revoked = w.tag32(1, "tag1"), w.tag32(2, "tag2"), w.bool(3, "isRevoked")
+		f.Tag1, f.Tag2, f.Revoked = w.readTag32(1, "tag1"), w.readTag32(2, "tag2"), w.readBool(3, "isRevoked")
 	case second == 4*wordSize:
 		score()
-		f.Tag1, f.Tag2, f.Revoked = w.string(1, "tag1"), w.string(2, "tag2"), w.bool(3, "isRevoked")
+		f.Tag1, f.Tag2, f.Revoked = w.readString(1, "tag1"), w.readString(2, "tag2"), w.readBool(3, "isRevoked")
 	default:
-		f.Value, f.ValueDecimals = w.int256(0, "value"), w.uint8(1, "valueDecimals")
-		f.Tag1, f.Tag2, f.Revoked = w.string(2, "tag1"), w.string(3, "tag2"), w.bool(4, "isRevoked")
+		f.Value, f.ValueDecimals = w.readInt256(0, "value"), w.readUint8(1, "valueDecimals")
+		f.Tag1, f.Tag2, f.Revoked = w.readString(2, "tag1"), w.readString(3, "tag2"), w.readBool(4, "isRevoked")
 	}
-	if err := w.failure(); err != nil {
+	if err := w.failed(); err != nil {
 		return StoredFeedback{}, fmt.Errorf("decoding the answer of readFeedback: %w", err)
 	}
 	return f, nil
@@ -91,13 +91,13 @@ func IsNonexistentToken(revert []byte) bool {
 	return len(revert) == 4+wordSize && [4]byte(revert) == [4]byte{0x7e, 0x27, 0x32, 0x89}
 }
 
-func uintWord(v uint64) [wordSize]byte {
+func packUint64(v uint64) [wordSize]byte {
 	var word [wordSize]byte
 	binary.BigEndian.PutUint64(word[wordSize-8:], v)
 	return word
 }
 
-func addressWord(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
+func packAddress(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
 
 // pack encodes a call whose first parameter is an agent id. An id that is no uint256 is refused.
 func pack(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
@@ -114,13 +114,13 @@ func pack(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error)
 }
 
 func unpackAddress(ret []byte, name string) (common.Address, error) {
-	w := newWords(ret)
-	a := w.address(0, name)
-	return a, w.failure()
+	w := newABIWords(ret)
+	a := w.readAddress(0, name)
+	return a, w.failed()
 }
 
 func unpackUint64(ret []byte, name string) (uint64, error) {
-	w := newWords(ret)
-	v := w.uint64(0, name)
-	return v, w.failure()
+	w := newABIWords(ret)
+	v := w.readUint64(0, name)
+	return v, w.failed()
 }

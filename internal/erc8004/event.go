@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -104,7 +106,7 @@ func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, &NotKnownError{}
 	}
-	f, ok := formOf(l.Topics[0])
+	f, ok := findForm(l.Topics[0])
 	if !ok {
 		return Event{}, &NotKnownError{Topic: l.Topics[0]}
 	}
@@ -112,17 +114,17 @@ func Decode(l types.Log) (Event, error) {
 		Kind: f.kind, Variant: f.since,
 		Address: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash, TxHash: l.TxHash, LogIndex: l.Index, Removed: l.Removed,
 	}
-	if len(l.Topics) != f.topics {
+	if len(l.Topics) != 1+len(strings.Fields(f.indexed)) {
 		return Event{}, &MalformedError{Signature: f.signature, Err: errTopics}
 	}
 	// The indexed parameters are read by the same rules as head words.
-	indexed := newWords(nil)
+	indexed, data := newABIWords(nil), newABIWords(l.Data)
 	for _, t := range l.Topics[1:] {
 		indexed.data = append(indexed.data, t[:]...)
 	}
-	data := newWords(l.Data)
-	f.read(&e, indexed, data)
-	if err := errors.Join(indexed.failure(), data.failure()); err != nil {
+	readFields(&e, f.indexed, indexed)
+	readFields(&e, f.data, data)
+	if err := errors.Join(indexed.failed(), data.failed()); err != nil {
 		return Event{}, &MalformedError{Signature: f.signature, Err: err}
 	}
 	return e, nil
@@ -131,12 +133,8 @@ func Decode(l types.Log) (Event, error) {
 // Topics returns the first topics of everything that Decode knows; with kinds, of those kinds only.
 func Topics(kinds ...Kind) []common.Hash {
 	var out []common.Hash
-	for _, f := range forms() {
-		wanted := len(kinds) == 0
-		for _, k := range kinds {
-			wanted = wanted || k == f.kind
-		}
-		if wanted {
+	for _, f := range forms {
+		if len(kinds) == 0 || slices.Contains(kinds, f.kind) {
 			out = append(out, f.topic)
 		}
 	}

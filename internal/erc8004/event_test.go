@@ -17,7 +17,7 @@ import (
 func TestTopicsAreTheHashesOfTheirSignatures(t *testing.T) {
 	t.Parallel()
 	seen := map[common.Hash]bool{}
-	for _, f := range forms() {
+	for _, f := range forms {
 		if got := crypto.Keccak256Hash([]byte(f.signature)); got != f.topic {
 			t.Errorf("%s has topic %s, the table says %s", f.signature, got, f.topic)
 		}
@@ -32,8 +32,8 @@ func TestTopicsAreTheHashesOfTheirSignatures(t *testing.T) {
 	if n := len(Topics(NewFeedback)); n != 8 {
 		t.Errorf("%d forms of NewFeedback, want 8", n)
 	}
-	if n := len(Topics()); n != len(forms()) {
-		t.Errorf("Topics() has %d entries, want %d", n, len(forms()))
+	if n := len(Topics()); n != len(forms) {
+		t.Errorf("Topics() has %d entries, want %d", n, len(forms))
 	}
 }
 
@@ -228,8 +228,8 @@ func TestDecodeEveryForm(t *testing.T) {
 			}
 		}
 	}
-	if len(tested) != len(forms()) {
-		t.Errorf("%d forms tested of %d", len(tested), len(forms()))
+	if len(tested) != len(forms) {
+		t.Errorf("%d forms tested of %d", len(tested), len(forms))
 	}
 }
 
@@ -263,11 +263,11 @@ func TestDecodeRefusesForeignAndDirtyLogs(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	golden := goldenLog()
 	f.Add(uint8(0), bytes.Join([][]byte{golden.Topics[1][:], golden.Topics[2][:], golden.Topics[3][:]}, nil), golden.Data)
-	for i := range forms() {
+	for i := range forms {
 		f.Add(uint8(i), make([]byte, 96), make([]byte, 512))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, topics, data []byte) {
-		all := forms()
+		all := forms
 		l := types.Log{Topics: []common.Hash{all[int(which)%len(all)].topic}, Data: data}
 		for len(topics) >= 32 && len(l.Topics) < 6 {
 			l.Topics, topics = append(l.Topics, common.Hash(topics[:32])), topics[32:]

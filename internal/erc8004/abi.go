@@ -24,37 +24,37 @@ var (
 	errTooLarge = fmt.Errorf("more than %d bytes", MaxData)
 )
 
-// words reads the head of ABI-encoded data. The first failure sticks; later reads return zero values, so that a decoder
+// abiWords reads the head of ABI-encoded data. The first failure sticks; later reads return zero values, so that a decoder
 // reads everything and looks at err once.
-type words struct {
+type abiWords struct {
 	data []byte
 	err  error
 	at   string // what failed
 }
 
-func newWords(data []byte) *words {
-	w := &words{data: data}
+func newABIWords(data []byte) *abiWords {
+	w := &abiWords{data: data}
 	if len(data) > MaxData {
 		w.fail("data", errTooLarge)
 	}
 	return w
 }
 
-func (w *words) fail(name string, err error) {
+func (w *abiWords) fail(name string, err error) {
 	if w.err == nil {
 		w.err, w.at = err, name
 	}
 }
 
-func (w *words) failure() error {
+func (w *abiWords) failed() error {
 	if w.err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", w.at, w.err)
 }
 
-// word returns head word i.
-func (w *words) word(i int, name string) (out [wordSize]byte) {
+// readWord returns head word i.
+func (w *abiWords) readWord(i int, name string) (out [wordSize]byte) {
 	if w.err != nil {
 		return out
 	}
@@ -66,19 +66,19 @@ func (w *words) word(i int, name string) (out [wordSize]byte) {
 	return out
 }
 
-func (w *words) hash(i int, name string) common.Hash { return w.word(i, name) }
+func (w *abiWords) readHash(i int, name string) common.Hash { return w.readWord(i, name) }
 
-func (w *words) uint64(i int, name string) uint64 {
-	word := w.word(i, name)
-	v, err := wordUint64(word)
+func (w *abiWords) readUint64(i int, name string) uint64 {
+	word := w.readWord(i, name)
+	v, err := parseUint64(word)
 	if err != nil {
 		w.fail(name, err)
 	}
 	return v
 }
 
-func (w *words) uint8(i int, name string) uint8 {
-	v := w.uint64(i, name)
+func (w *abiWords) readUint8(i int, name string) uint8 {
+	v := w.readUint64(i, name)
 	if v > 255 {
 		w.fail(name, errRange)
 		return 0
@@ -86,30 +86,30 @@ func (w *words) uint8(i int, name string) uint8 {
 	return uint8(v)
 }
 
-func (w *words) bool(i int, name string) bool {
-	v := w.uint64(i, name)
+func (w *abiWords) readBool(i int, name string) bool {
+	v := w.readUint64(i, name)
 	if v > 1 {
 		w.fail(name, errRange)
 	}
 	return v == 1
 }
 
-func (w *words) address(i int, name string) common.Address {
-	a, err := wordAddress(w.word(i, name))
+func (w *abiWords) readAddress(i int, name string) common.Address {
+	a, err := parseAddressWord(w.readWord(i, name))
 	if err != nil {
 		w.fail(name, err)
 	}
 	return a
 }
 
-func (w *words) uint256(i int, name string) *big.Int {
-	word := w.word(i, name)
+func (w *abiWords) readUint256(i int, name string) *big.Int {
+	word := w.readWord(i, name)
 	return new(big.Int).SetBytes(word[:])
 }
 
-// int256 reads a two's complement number.
-func (w *words) int256(i int, name string) *big.Int {
-	word := w.word(i, name)
+// readInt256 reads a two's complement number.
+func (w *abiWords) readInt256(i int, name string) *big.Int {
+	word := w.readWord(i, name)
 	v := new(big.Int).SetBytes(word[:])
 	if word[0]&0x80 != 0 {
 		v.Sub(v, new(big.Int).Lsh(big.NewInt(1), 256))
@@ -117,10 +117,10 @@ func (w *words) int256(i int, name string) *big.Int {
 	return v
 }
 
-// bytes reads the dynamic value whose offset stands in head word i. Offsets may overlap, as the ABI permits, so the values
+// readBytes reads the dynamic value whose offset stands in head word i. Offsets may overlap, as the ABI permits, so the values
 // of one head together are at most len(data) times the number of dynamic head words.
-func (w *words) bytes(i int, name string) []byte {
-	offset := w.uint64(i, name)
+func (w *abiWords) readBytes(i int, name string) []byte {
+	offset := w.readUint64(i, name)
 	if w.err != nil {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (w *words) bytes(i int, name string) []byte {
 		w.fail(name, errShort)
 		return nil
 	}
-	n, err := wordUint64([wordSize]byte(w.data[offset : offset+wordSize]))
+	n, err := parseUint64([wordSize]byte(w.data[offset : offset+wordSize]))
 	if err != nil {
 		w.fail(name, err)
 		return nil
@@ -141,13 +141,13 @@ func (w *words) bytes(i int, name string) []byte {
 	return w.data[offset+wordSize : offset+wordSize+n]
 }
 
-func (w *words) string(i int, name string) string { return string(w.bytes(i, name)) }
+func (w *abiWords) readString(i int, name string) string { return string(w.readBytes(i, name)) }
 
-// tag32 reads a bytes32 tag of the October 2025 ABI.
-func (w *words) tag32(i int, name string) string { return tag32(w.word(i, name)) }
+// readTag32 reads a bytes32 tag of the October 2025 ABI.
+func (w *abiWords) readTag32(i int, name string) string { return formatTag32(w.readWord(i, name)) }
 
-// tag32 turns a fixed-size tag into text: without its trailing zeros if what remains is text, else the whole word in hex.
-func tag32(word [wordSize]byte) string {
+// formatTag32 turns a fixed-size tag into text: without its trailing zeros if what remains is text, else the whole word in hex.
+func formatTag32(word [wordSize]byte) string {
 	text := strings.TrimRight(string(word[:]), "\x00")
 	if utf8.ValidString(text) && !strings.ContainsRune(text, 0) {
 		return text
@@ -155,7 +155,7 @@ func tag32(word [wordSize]byte) string {
 	return hexutil.Encode(word[:])
 }
 
-func wordUint64(word [wordSize]byte) (uint64, error) {
+func parseUint64(word [wordSize]byte) (uint64, error) {
 	for _, b := range word[:wordSize-8] {
 		if b != 0 {
 			return 0, errRange
@@ -164,7 +164,7 @@ func wordUint64(word [wordSize]byte) (uint64, error) {
 	return binary.BigEndian.Uint64(word[wordSize-8:]), nil
 }
 
-func wordAddress(word [wordSize]byte) (common.Address, error) {
+func parseAddressWord(word [wordSize]byte) (common.Address, error) {
 	for _, b := range word[:wordSize-common.AddressLength] {
 		if b != 0 {
 			return common.Address{}, errPadding
