@@ -14,7 +14,7 @@ func TestCheckFarAhead(t *testing.T) {
 	w := newWorld(t, 2)
 	j := w.feedback()
 	w.mine(2)
-	head, err := w.client.head(w.ctx)
+	head, err := w.client.readHead(w.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestCheckFarAhead(t *testing.T) {
 	for _, ahead := range []uint64{maxAhead + 1, math.MaxInt64, math.MaxUint64 - uint64(head.Number)} {
 		for name, j := range map[string]job.Job{"mined": j, "unmined": unmined, "stored": bare, "not stored": unknown} {
 			far := with(j, func(j *job.Job) { j.BlockHash, j.BlockNumber = common.Hash{}, uint64(head.Number)+ahead })
-			if got := w.check(far, VerifyReceipt); got != contradicts("blockNumber") {
+			if got := w.check(far, VerifyReceipt); got != newContradiction("blockNumber") {
 				t.Errorf("%s, %d above the head: %+v", name, ahead, got)
 			}
 		}
@@ -44,11 +44,11 @@ func TestMissingIsSaturated(t *testing.T) {
 		{most, most, 0, most},
 	} {
 		client := &Client{confirmations: c.confirmations}
-		if got, err := client.missing(t.Context(), VerifyReceipt, c.height, c.head); err != nil || got != c.missing {
+		if got, err := client.countMissing(t.Context(), VerifyReceipt, c.height, c.head); err != nil || got != c.missing {
 			t.Errorf("%+v: %d missing, %v", c, got, err)
 		}
 	}
-	if s, ahead := (&Client{confirmations: most}).ahead(5, 4); !ahead || s.ConfirmedIn != most {
+	if s, ahead := (&Client{confirmations: most}).checkAhead(5, 4); !ahead || s.ConfirmedIn != most {
 		t.Errorf("ahead: %+v", s)
 	}
 }

@@ -30,31 +30,31 @@ type receipt struct {
 	Logs        []types.Log     `json:"logs"`
 }
 
-func (r *receipt) failed() bool { return r.Status != nil && *r.Status == 0 }
+func (r *receipt) isFailed() bool { return r.Status != nil && *r.Status == 0 }
 
 var errNoBlock = errors.New("the node does not have the block")
 
-// blockAt reads a block by number or tag; nil if the node has none.
-func (c *Client) blockAt(ctx context.Context, at string) (*block, error) {
+// readBlock reads a block by number or tag; nil if the node has none.
+func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
 	var b *block
-	err := c.call(ctx, "reading block "+at, &b, "eth_getBlockByNumber", at, false)
+	err := c.sendCall(ctx, "reading block "+at, &b, "eth_getBlockByNumber", at, false)
 	return b, err
 }
 
-func (c *Client) head(ctx context.Context) (block, error) {
-	b, err := c.blockAt(ctx, latest)
+func (c *Client) readHead(ctx context.Context) (block, error) {
+	b, err := c.readBlock(ctx, latest)
 	if err != nil {
 		return block{}, err
 	}
 	if b == nil {
-		return block{}, c.unavailable("reading the head", errNoBlock)
+		return block{}, c.newUnavailable("reading the head", errNoBlock)
 	}
 	return *b, nil
 }
 
-// finalized reads the finalized block; nil if the node names none. Some say so with null, some with an error.
-func (c *Client) finalized(ctx context.Context) (*block, error) {
-	b, err := c.blockAt(ctx, finalized)
+// readFinalized reads the finalized block; nil if the node names none. Some say so with null, some with an error.
+func (c *Client) readFinalized(ctx context.Context) (*block, error) {
+	b, err := c.readBlock(ctx, finalized)
 	var answered *rpcError
 	if errors.As(err, &answered) {
 		c.log.Debug("the node names no finalized block", "chain", c.chainID, "error", answered)
@@ -63,4 +63,4 @@ func (c *Client) finalized(ctx context.Context) (*block, error) {
 	return b, err
 }
 
-func number(n uint64) string { return hexutil.EncodeUint64(n) }
+func formatNumber(n uint64) string { return hexutil.EncodeUint64(n) }

@@ -104,7 +104,7 @@ func (w *world) feedback() job.Job {
 // minedAt is the time of a job's block.
 func (w *world) minedAt(j job.Job) int64 {
 	w.t.Helper()
-	b, err := w.client.blockAt(w.ctx, number(j.BlockNumber))
+	b, err := w.client.readBlock(w.ctx, formatNumber(j.BlockNumber))
 	if err != nil || b == nil {
 		w.t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestCheckFeedback(t *testing.T) {
 		case "agentId", "clientAddress", "feedbackIndex", "type": // another event, which there is not
 			want = Standing{Disagrees: "transactionHash", SearchedTo: j.BlockNumber}
 		case "blockNumber":
-			want = contradicts("blockNumber")
+			want = newContradiction("blockNumber")
 		}
 		if got := w.check(forged, VerifyReceipt); got != want {
 			t.Errorf("%s forged, without transaction: %+v, want %+v", field, got, want)
@@ -259,12 +259,12 @@ func TestCheckOtherKinds(t *testing.T) {
 		"requestHash":  with(validation, func(j *job.Job) { j.RequestHash = common.Hash{9} }),
 		"tag":          with(validation, func(j *job.Job) { j.Tag, j.TransactionHash = "x", common.Hash{} }),
 	} {
-		if got := w.check(j, VerifyReceipt); got != contradicts(field) {
+		if got := w.check(j, VerifyReceipt); got != newContradiction(field) {
 			t.Errorf("%s forged: %+v", field, got)
 		}
 	}
 	elsewhere := with(validation, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} })
-	if got := w.check(elsewhere, VerifyReceipt); got != contradicts("logIndex") {
+	if got := w.check(elsewhere, VerifyReceipt); got != newContradiction("logIndex") {
 		t.Errorf("a validation elsewhere: %+v", got)
 	}
 	updated := job.Job{Kind: job.KindAgentUpdated, ChainID: w.net.ChainID()}
@@ -342,7 +342,7 @@ func TestCheckAfterReorg(t *testing.T) {
 	if err := w.net.Reorg(w.ctx, 1, false); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.check(j, VerifyReceipt); got != contradicts("transactionHash") {
+	if got := w.check(j, VerifyReceipt); got != newContradiction("transactionHash") {
 		t.Errorf("gone: %+v", got)
 	}
 }

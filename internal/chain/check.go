@@ -54,7 +54,7 @@ type Standing struct {
 	Timestamp   int64 // of that block
 }
 
-func contradicts(field string) Standing { return Standing{Disagrees: field} }
+func newContradiction(field string) Standing { return Standing{Disagrees: field} }
 
 // Check asks the chain about a job's event: whether one of the chain's registries emitted it, with the job's whole
 // content, and its block is canonical. With a transactionHash it is in that receipt, without one it is searched for.
@@ -76,11 +76,11 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if j.Kind == job.KindAgentUpdated {
 		return Standing{Found: true, Confirmed: true}, nil
 	}
-	if field := c.unlistedRegistry(j); field != "" {
+	if field := c.findUnlistedRegistry(j); field != "" {
 		return Standing{Disagrees: field, Unlisted: true}, nil
 	}
-	if field, err := c.foreignIdentity(ctx, j); err != nil || field != "" {
-		return contradicts(field), err
+	if field, err := c.checkIdentity(ctx, j); err != nil || field != "" {
+		return newContradiction(field), err
 	}
 	if j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
 		return c.checkRetraction(ctx, j, v)
@@ -88,35 +88,35 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	return c.checkEvent(ctx, j, v)
 }
 
-// unlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits what
+// findUnlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits what
 // a job says.
-func (c *Client) unlistedRegistry(j job.Job) string {
-	registry, field := emitter(j)
+func (c *Client) findUnlistedRegistry(j job.Job) string {
+	registry, field := emitterOf(j)
 	listed := c.registries.Reputation
 	if j.Kind == job.KindValidationResponse {
 		listed = c.registries.Validation
 	}
-	return first(same{field, slices.Contains(listed, registry)}, same{"identityRegistry",
+	return firstDifferent(comparison{field, slices.Contains(listed, registry)}, comparison{"identityRegistry",
 		slices.Contains(c.registries.Identity, j.IdentityRegistry)})
 }
 
-// emitter is the registry whose event a job is about, and the field that names it.
-func emitter(j job.Job) (common.Address, string) {
+// emitterOf is the registry whose event a job is about, and the field that names it.
+func emitterOf(j job.Job) (common.Address, string) {
 	if j.Kind == job.KindValidationResponse {
 		return j.ValidationRegistry, "validationRegistry"
 	}
 	return j.ReputationRegistry, "reputationRegistry"
 }
 
-// foreignIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine event
+// checkIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine event
 // must not be taken to an agent of the same number in somebody else's registry. One that does not tell is believed.
-func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, err error) {
-	registry, _ := emitter(j)
+func (c *Client) checkIdentity(ctx context.Context, j job.Job) (field string, err error) {
+	registry, _ := emitterOf(j)
 	c.mu.Lock()
 	identity, known := c.identities[registry]
 	c.mu.Unlock()
 	if !known {
-		ret, err := c.view(ctx, "reading getIdentityRegistry", registry, erc8004.PackGetIdentityRegistry())
+		ret, err := c.callView(ctx, "reading getIdentityRegistry", registry, erc8004.PackGetIdentityRegistry())
 		var reverted *revert
 		switch {
 		case errors.As(err, &reverted):
@@ -125,7 +125,7 @@ func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, 
 			return "", err
 		}
 		if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
-			return "", c.unavailable("reading getIdentityRegistry", err)
+			return "", c.newUnavailable("reading getIdentityRegistry", err)
 		}
 		c.mu.Lock()
 		c.identities[registry] = identity
@@ -141,7 +141,7 @@ func (c *Client) foreignIdentity(ctx context.Context, j job.Job) (field string, 
 func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	readFeedback, err := erc8004.PackReadFeedback(j.AgentID, j.ClientAddress, j.FeedbackIndex)
 	if err != nil {
-		return contradicts("agentId"), nil
+		return newContradiction("agentId"), nil
 	}
 	var head *block
 	var r *receipt
@@ -156,19 +156,19 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: callArgs(j.ReputationRegistry, readFeedback, latest),
 			Result: &stored})
 	}
-	if err := c.batch(ctx, op, elems); err != nil {
+	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	for _, e := range elems[:needed] {
 		if e.Error != nil {
-			return Standing{}, c.unavailable(op, e.Error)
+			return Standing{}, c.newUnavailable(op, e.Error)
 		}
 	}
 	switch {
 	case head == nil:
-		return Standing{}, c.unavailable("reading the head", errNoBlock)
+		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
 	case tooFarAhead(j.BlockNumber, uint64(head.Number)):
-		return contradicts("blockNumber"), nil
+		return newContradiction("blockNumber"), nil
 	}
 
 	var e erc8004.Event
@@ -177,58 +177,58 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	case j.TransactionHash == (common.Hash{}):
 		e, s, err = c.searchEvent(ctx, j, uint64(head.Number))
 	case r == nil:
-		return c.unmined(ctx, j, uint64(head.Number))
+		return c.checkUnmined(ctx, j, uint64(head.Number))
 	default:
-		e, s = c.compare(j, r)
+		e, s = c.findInReceipt(j, r)
 	}
 	if err != nil || s.BlockHash == (common.Hash{}) {
 		return s, err
 	}
 	if j.Kind == job.KindNewFeedback {
-		if s, err = c.compareStored(j, e, s, stored, elems[needed].Error); err != nil || !s.Found {
+		if s, err = c.verifyState(j, e, s, stored, elems[needed].Error); err != nil || !s.Found {
 			return s, err
 		}
 	}
-	return c.depth(ctx, s, v, uint64(head.Number))
+	return c.addConfirmations(ctx, s, v, uint64(head.Number))
 }
 
-// compareStored adds to a feedback that was found whether it is revoked. answer and failure are what readFeedback
+// verifyState adds to a feedback that was found whether it is revoked. answer and failure are what readFeedback
 // came to; a revert or another shape only means that the registry does not tell.
-func (c *Client) compareStored(j job.Job, e erc8004.Event, s Standing, answer []byte, failure error) (Standing, error) {
-	if _, isRevert := revertData(failure); failure != nil && !isRevert {
-		return Standing{}, c.unavailable("reading the feedback", failure)
+func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []byte, failure error) (Standing, error) {
+	if _, isRevert := findRevert(failure); failure != nil && !isRevert {
+		return Standing{}, c.newUnavailable("reading the feedback", failure)
 	}
 	var stored *erc8004.StoredFeedback
 	if f, err := erc8004.UnpackReadFeedback(answer); failure == nil && err == nil {
 		stored, s.Revoked = &f, f.Revoked
 	}
-	if field := lostDiffers(j, e, stored); field != "" {
-		return contradicts(field), nil
+	if field := compareState(j, e, stored); field != "" {
+		return newContradiction(field), nil
 	}
 	return s, nil
 }
 
-// unmined tells a transaction that may still come from one that does not exist.
-func (c *Client) unmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
-	if s, ahead := c.ahead(j.BlockNumber, head); ahead {
+// checkUnmined tells a transaction that may still come from one that does not exist.
+func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
+	if s, ahead := c.checkAhead(j.BlockNumber, head); ahead {
 		return s, nil
 	}
 	var tx *struct {
 		Hash common.Hash `json:"hash"`
 	}
-	if err := c.call(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash", j.TransactionHash); err != nil {
+	if err := c.sendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash", j.TransactionHash); err != nil {
 		return Standing{}, err
 	}
 	if tx == nil {
-		return contradicts("transactionHash"), nil
+		return newContradiction("transactionHash"), nil
 	}
 	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(c.confirmations, 1)}, nil
 }
 
-// compare finds the job's event among the logs of a receipt.
-func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
-	if r.failed() {
-		return erc8004.Event{}, contradicts("transactionHash")
+// findInReceipt finds the job's event among the logs of a receipt.
+func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) {
+	if r.isFailed() {
+		return erc8004.Event{}, newContradiction("transactionHash")
 	}
 	// If no log fits, the one that the job meant says best why: the log at its index, else one of the right kind.
 	why := "transactionHash"
@@ -243,13 +243,13 @@ func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
 		if err != nil || l.Removed {
 			continue
 		}
-		switch positionDiffers(j, e) {
+		switch comparePosition(j, e) {
 		case "blockNumber":
-			return erc8004.Event{}, contradicts("blockNumber")
+			return erc8004.Event{}, newContradiction("blockNumber")
 		case "logIndex":
 			continue
 		}
-		field := differs(j, e)
+		field := compareEvent(j, e)
 		if field == "" {
 			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}
 		}
@@ -257,12 +257,12 @@ func (c *Client) compare(j job.Job, r *receipt) (erc8004.Event, Standing) {
 			why = field
 		}
 	}
-	return erc8004.Event{}, contradicts(why)
+	return erc8004.Event{}, newContradiction(why)
 }
 
-// depth adds to an event that was found how sure it is.
-func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
-	canonical, err := c.blockAt(ctx, number(s.BlockNumber))
+// addConfirmations adds to an event that was found how sure it is.
+func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
+	canonical, err := c.readBlock(ctx, formatNumber(s.BlockNumber))
 	if err != nil {
 		return Standing{}, err
 	}
@@ -273,19 +273,19 @@ func (c *Client) depth(ctx context.Context, s Standing, v Verify, head uint64) (
 	}
 	s.Timestamp = int64(min(canonical.Time, math.MaxInt64))
 	// The receipt may be newer than the head of the same batch.
-	if s.ConfirmedIn, err = c.missing(ctx, v, s.BlockNumber, max(head, s.BlockNumber)); err != nil {
+	if s.ConfirmedIn, err = c.countMissing(ctx, v, s.BlockNumber, max(head, s.BlockNumber)); err != nil {
 		return Standing{}, err
 	}
 	s.Confirmed = s.ConfirmedIn == 0
 	return s, nil
 }
 
-// missing counts the blocks that are to come before a height is confirmed.
-func (c *Client) missing(ctx context.Context, v Verify, height, head uint64) (uint64, error) {
+// countMissing counts the blocks that are to come before a height is confirmed.
+func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64) (uint64, error) {
 	reached, want := head, addSaturated(height, c.confirmations)
 	if v == VerifyFinalized {
 		reached, want = 0, height
-		final, err := c.finalized(ctx)
+		final, err := c.readFinalized(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -301,13 +301,13 @@ const maxAhead = 1000
 
 func tooFarAhead(height, head uint64) bool { return height > head && height-head > maxAhead }
 
-// ahead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no such block.
-func (c *Client) ahead(height, head uint64) (s Standing, ahead bool) {
+// checkAhead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no such block.
+func (c *Client) checkAhead(height, head uint64) (s Standing, ahead bool) {
 	switch {
 	case height <= head:
 		return s, false
 	case tooFarAhead(height, head):
-		return contradicts("blockNumber"), true
+		return newContradiction("blockNumber"), true
 	}
 	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(height-head, c.confirmations)}, true
 }

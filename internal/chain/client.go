@@ -85,7 +85,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Logger = slog.Default()
 	}
 	return &Client{
-		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(keys(u)), timeout: cfg.Timeout,
+		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(listKeys(u)), timeout: cfg.Timeout,
 		confirmations: cfg.Confirmations,
 		registries:    cfg.Registries, logRange: cfg.LogRange, log: cfg.Logger,
 		transport: &http.Transport{
@@ -111,7 +111,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	defer cancel()
 	node, err := c.connect(ctx)
 	if err == nil {
-		err = c.identify(ctx, node)
+		err = c.checkChainID(ctx, node)
 	}
 	c.silence.noteOutcome(ctx, err)
 	return err
@@ -131,16 +131,16 @@ func (c *Client) Close() {
 
 // connect returns the connection, making it if there is none; one caller at a time does, the others wait for it.
 func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
-	if node, err := c.connected(); node != nil || err != nil {
+	if node, err := c.currentNode(); node != nil || err != nil {
 		return node, err
 	}
 	select {
 	case c.dialing <- struct{}{}:
 		defer func() { <-c.dialing }()
 	case <-ctx.Done():
-		return nil, c.unavailable("connecting", ctx.Err())
+		return nil, c.newUnavailable("connecting", ctx.Err())
 	}
-	if node, err := c.connected(); node != nil || err != nil {
+	if node, err := c.currentNode(); node != nil || err != nil {
 		return node, err
 	}
 	node, err := rpc.DialOptions(ctx, c.url.Reveal(), rpc.WithHTTPClient(&http.Client{
@@ -148,9 +148,9 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
 	if err != nil {
-		return nil, c.unavailable("connecting", err)
+		return nil, c.newUnavailable("connecting", err)
 	}
-	if err := c.identify(ctx, node); err != nil {
+	if err := c.checkChainID(ctx, node); err != nil {
 		node.Close()
 		return nil, err
 	}
@@ -158,25 +158,25 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 	defer c.mu.Unlock()
 	if c.closed {
 		node.Close()
-		return nil, c.unavailable("connecting", errClosed)
+		return nil, c.newUnavailable("connecting", errClosed)
 	}
 	c.node = node
 	return node, nil
 }
 
-func (c *Client) connected() (*rpc.Client, error) {
+func (c *Client) currentNode() (*rpc.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, c.unavailable("connecting", errClosed)
+		return nil, c.newUnavailable("connecting", errClosed)
 	}
 	return c.node, nil
 }
 
-func (c *Client) identify(ctx context.Context, node *rpc.Client) error {
+func (c *Client) checkChainID(ctx context.Context, node *rpc.Client) error {
 	var id hexutil.Big
 	if err := node.CallContext(ctx, &id, "eth_chainId"); err != nil {
-		return c.unavailable("asking for the chain id", err)
+		return c.newUnavailable("asking for the chain id", err)
 	}
 	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != c.chainID {
 		return &WrongChainError{Want: c.chainID, Got: got.Uint64()}
@@ -184,26 +184,26 @@ func (c *Client) identify(ctx context.Context, node *rpc.Client) error {
 	return nil
 }
 
-func (c *Client) unavailable(op string, err error) error {
-	return &UnavailableError{ChainID: c.chainID, Op: op, Err: clean(err, c.timeout, c.mask)}
+func (c *Client) newUnavailable(op string, err error) error {
+	return &UnavailableError{ChainID: c.chainID, Op: op, Err: maskError(err, c.timeout, c.mask)}
 }
 
-// batch asks several things in one request. Errors of single elements stay in them.
-func (c *Client) batch(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error { return node.BatchCallContext(ctx, elems) })
+// sendBatch asks several things in one request. Errors of single elements stay in them.
+func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error { return node.BatchCallContext(ctx, elems) })
 	if err == nil && failure != nil {
-		err = c.unavailable(op, failure)
+		err = c.newUnavailable(op, failure)
 	}
 	return err
 }
 
-// call asks one thing.
-func (c *Client) call(ctx context.Context, op string, result any, method string, args ...any) error {
-	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error {
+// sendCall asks one thing.
+func (c *Client) sendCall(ctx context.Context, op string, result any, method string, args ...any) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
 		return node.CallContext(ctx, result, method, args...)
 	})
 	if err == nil && failure != nil {
-		err = c.unavailable(op, failure)
+		err = c.newUnavailable(op, failure)
 	}
 	return err
 }
@@ -220,28 +220,28 @@ func (r *revert) Error() string {
 	return fmt.Sprintf("the contract reverted with %d bytes", len(r.data))
 }
 
-// view calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
-func (c *Client) view(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
+// callView calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
+func (c *Client) callView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
 	var ret hexutil.Bytes
-	failure, err := c.ask(ctx, op, func(ctx context.Context, node *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
 		return node.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c.viewed(op, to, ret, failure)
+	return c.readAnswer(op, to, ret, failure)
 }
 
-// viewed interprets the outcome of an eth_call.
-func (c *Client) viewed(op string, to common.Address, ret hexutil.Bytes, err error) ([]byte, error) {
+// readAnswer interprets the outcome of an eth_call.
+func (c *Client) readAnswer(op string, to common.Address, ret hexutil.Bytes, err error) ([]byte, error) {
 	if err != nil {
-		if data, ok := revertData(err); ok {
+		if data, ok := findRevert(err); ok {
 			return nil, &revert{data}
 		}
-		return nil, c.unavailable(op, err)
+		return nil, c.newUnavailable(op, err)
 	}
 	if len(ret) == 0 {
-		return nil, c.unavailable(op, &NoContractError{ChainID: c.chainID, Address: to})
+		return nil, c.newUnavailable(op, &NoContractError{ChainID: c.chainID, Address: to})
 	}
 	return ret, nil
 }
@@ -254,30 +254,30 @@ func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID 
 		return "", gone // no registry has an id that is no uint256
 	}
 	const op = "reading tokenURI"
-	ret, err := c.view(ctx, op, identity, call)
+	ret, err := c.callView(ctx, op, identity, call)
 	var reverted *revert
 	switch {
 	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.data):
 		return "", gone
 	case errors.As(err, &reverted):
-		return "", c.ownerless(ctx, op, gone, reverted)
+		return "", c.checkOwner(ctx, op, gone, reverted)
 	case err != nil:
 		return "", err
 	}
 	uri, err := erc8004.UnpackTokenURI(ret)
 	if err != nil {
-		return "", c.unavailable(op, err)
+		return "", c.newUnavailable(op, err)
 	}
 	return uri, nil
 }
 
-// ownerless finds out what a revert without the known error means: if ownerOf reverts as well, there is no such agent.
-func (c *Client) ownerless(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
+// checkOwner finds out what a revert without the known error means: if ownerOf reverts as well, there is no such agent.
+func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
 	call, err := erc8004.PackOwnerOf(gone.AgentID)
 	if err != nil {
 		return gone
 	}
-	_, err = c.view(ctx, "reading ownerOf", gone.Registry, call)
+	_, err = c.callView(ctx, "reading ownerOf", gone.Registry, call)
 	var also *revert
 	switch {
 	case errors.As(err, &also):
@@ -285,7 +285,7 @@ func (c *Client) ownerless(ctx context.Context, op string, gone *NoSuchAgentErro
 	case err != nil:
 		return err
 	}
-	return c.unavailable(op, reverted)
+	return c.newUnavailable(op, reverted)
 }
 
 // boundedTransport ends an answer that is too large.

@@ -12,14 +12,14 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// same is the outcome of comparing one field.
-type same struct {
+// comparison is the outcome of comparing one field.
+type comparison struct {
 	field string
 	is    bool
 }
 
-// first names the first field that is not the same.
-func first(compared ...same) string {
+// firstDifferent names the first field that is not the same.
+func firstDifferent(compared ...comparison) string {
 	for _, s := range compared {
 		if !s.is {
 			return s.field
@@ -35,76 +35,76 @@ func valueField(j job.Job) string {
 	return "value"
 }
 
-// differs names the job's field in which it differs from an event, "type" if it is another event altogether, "" if the event
+// compareEvent names the job's field in which it differs from an event, "type" if it is another event altogether, "" if the event
 // is the job's.
-func differs(j job.Job, e erc8004.Event) string {
-	return cmp.Or(otherEvent(j, e), contentDiffers(j, e))
+func compareEvent(j job.Job, e erc8004.Event) string {
+	return cmp.Or(compareIdentity(j, e), compareContent(j, e))
 }
 
-// otherEvent names the field that shows that an event is not the one that a job means, whatever its content.
-func otherEvent(j job.Job, e erc8004.Event) string {
+// compareIdentity names the field that shows that an event is not the one that a job means, whatever its content.
+func compareIdentity(j job.Job, e erc8004.Event) string {
 	if string(e.Kind) != string(j.Kind) {
 		return "type"
 	}
-	registry, field := emitter(j)
-	compared := []same{{field, e.Address == registry}, {"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
+	registry, field := emitterOf(j)
+	compared := []comparison{{field, e.Address == registry}, {"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
 	if j.Kind == job.KindValidationResponse {
-		return first(append(compared,
-			same{"validatorAddress", e.Validator == j.ValidatorAddress},
-			same{"requestHash", e.RequestHash == j.RequestHash},
+		return firstDifferent(append(compared,
+			comparison{"validatorAddress", e.Validator == j.ValidatorAddress},
+			comparison{"requestHash", e.RequestHash == j.RequestHash},
 		)...)
 	}
-	return first(append(compared,
-		same{"clientAddress", e.Client == j.ClientAddress},
-		same{"feedbackIndex", !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
-		same{"responder", e.Responder == j.Responder},
+	return firstDifferent(append(compared,
+		comparison{"clientAddress", e.Client == j.ClientAddress},
+		comparison{"feedbackIndex", !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
+		comparison{"responder", e.Responder == j.Responder},
 	)...)
 }
 
-// contentDiffers names the field in which the content of a job's event is another one.
-func contentDiffers(j job.Job, e erc8004.Event) string {
+// compareContent names the field in which the content of a job's event is another one.
+func compareContent(j job.Job, e erc8004.Event) string {
 	switch j.Kind {
 	case job.KindNewFeedback:
-		return first(
-			same{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
-			same{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
-			same{"tag1", sameTag1(e, j.Tag1)},
-			same{"tag2", sameText(e.Tag2, j.Tag2)},
-			same{"endpoint", sameText(e.Endpoint, j.Endpoint)},
-			same{"feedbackURI", sameText(e.FeedbackURI, j.FeedbackURI)},
-			same{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
+		return firstDifferent(
+			comparison{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
+			comparison{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
+			comparison{"tag1", sameTag1(e, j.Tag1)},
+			comparison{"tag2", sameText(e.Tag2, j.Tag2)},
+			comparison{"endpoint", sameText(e.Endpoint, j.Endpoint)},
+			comparison{"feedbackURI", sameText(e.FeedbackURI, j.FeedbackURI)},
+			comparison{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
 		)
 	case job.KindResponseAppended:
-		return first(
-			same{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
-			same{"responseHash", e.ResponseHash == j.ResponseHash},
+		return firstDifferent(
+			comparison{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
+			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
 		)
 	case job.KindValidationResponse:
-		return first(
-			same{"response", e.Response == j.Response},
-			same{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
-			same{"responseHash", e.ResponseHash == j.ResponseHash},
-			same{"tag", sameText(e.Tag, j.Tag)},
+		return firstDifferent(
+			comparison{"response", e.Response == j.Response},
+			comparison{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
+			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
+			comparison{"tag", sameText(e.Tag, j.Tag)},
 		)
 	}
 	return ""
 }
 
-// positionDiffers names what of the job's position the event contradicts. In another block than the job's, as after a reorg,
+// comparePosition names what of the job's position the event contradicts. In another block than the job's, as after a reorg,
 // the event has another log index; but where that is part of the key, one event would pass for many.
-func positionDiffers(j job.Job, e erc8004.Event) string {
+func comparePosition(j job.Job, e erc8004.Event) string {
 	sameBlock := j.BlockHash == e.BlockHash
 	keyed := j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse
 	moved := !sameBlock && j.BlockHash != (common.Hash{}) && !keyed
-	return first(
-		same{"blockNumber", !sameBlock || j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber},
-		same{"logIndex", j.LogIndex == nil || moved || *j.LogIndex == e.LogIndex},
+	return firstDifferent(
+		comparison{"blockNumber", !sameBlock || j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber},
+		comparison{"logIndex", j.LogIndex == nil || moved || *j.LogIndex == e.LogIndex},
 	)
 }
 
-// lostDiffers compares with what the registry stores, nil if it does not tell, what some forms of NewFeedback do not
+// compareState compares with what the registry stores, nil if it does not tell, what some forms of NewFeedback do not
 // say: the index, so that one event would pass for many, and a tag1 of which the hash is another one.
-func lostDiffers(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) string {
+func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) string {
 	otherTag := e.Tag1Lost && crypto.Keccak256Hash([]byte(j.Tag1)) != e.Tag1Hash
 	switch {
 	case e.HasIndex && !otherTag:
@@ -114,11 +114,11 @@ func lostDiffers(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) str
 	case stored == nil:
 		return "tag1"
 	}
-	return first(
-		same{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
-		same{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
-		same{"tag1", sameText(stored.Tag1, j.Tag1)},
-		same{"tag2", sameText(stored.Tag2, j.Tag2)},
+	return firstDifferent(
+		comparison{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
+		comparison{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
+		comparison{"tag1", sameText(stored.Tag1, j.Tag1)},
+		comparison{"tag2", sameText(stored.Tag2, j.Tag2)},
 	)
 }
 

@@ -82,11 +82,11 @@ func (e *rpcError) Error() string {
 
 const maxMessage = 300
 
-// clean returns an error that can be shown: without the node's URL, which net/http puts into every error and some nodes put into their
+// maskError returns an error that can be shown: without the node's URL, which net/http puts into every error and some nodes put into their
 // answers, and bounded. What errors.Is can find of context and net errors stays.
 //
 // What failed on the way to the node is told in words of ours; within is the time that it had.
-func clean(err error, within time.Duration, mask *secret.Masker) error {
+func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	var httpErr rpc.HTTPError
 	var code rpc.Error
 	switch {
@@ -98,9 +98,9 @@ func clean(err error, within time.Duration, mask *secret.Masker) error {
 	return netguard.Explain("the node", within, err)
 }
 
-// keys are what of a node's URL may be a key: user and password, the header that they become, and what is in the path and in the query.
+// listKeys are what of a node's URL may be a key: user and password, the header that they become, and what is in the path and in the query.
 // Shorter parts of those two are no keys.
-func keys(u *url.URL) []string {
+func listKeys(u *url.URL) []string {
 	const shortest = 8
 	var parts []string
 	if user := u.User.Username(); user != "" {
@@ -121,9 +121,9 @@ func truncate(s string, n int) string {
 	return s
 }
 
-// revertData returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node. Nodes
+// findRevert returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node. Nodes
 // differ in how they say it: code 3 with the data in hex, other codes with the same, or the word "Reverted" before it.
-func revertData(err error) ([]byte, bool) {
+func findRevert(err error) ([]byte, bool) {
 	var code rpc.Error
 	if !errors.As(err, &code) {
 		return nil, false

@@ -113,7 +113,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		more, err := f.step(ctx)
+		more, err := f.readNext(ctx)
 		var handed *handError
 		switch {
 		case ctx.Err() != nil:
@@ -144,16 +144,16 @@ type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
 
-// step reads one range. more says that the head was not reached.
-func (f *Follower) step(ctx context.Context) (more bool, err error) {
-	head, err := f.client.head(ctx)
+// readNext reads one range. more says that the head was not reached.
+func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
+	head, err := f.client.readHead(ctx)
 	if err != nil {
 		return false, err
 	}
 	if n := len(f.done); n > 0 && uint64(head.Number) < f.done[n-1].number {
 		return false, nil // a node that lags, or a reorg that is not complete: the hashes will tell
 	}
-	if err := f.rewind(ctx); err != nil {
+	if err := f.rewindToCanonical(ctx); err != nil {
 		return false, err
 	}
 	if uint64(head.Number) < f.next {
@@ -161,22 +161,22 @@ func (f *Follower) step(ctx context.Context) (more bool, err error) {
 	}
 	end := &head
 	if last := f.next + f.width - 1; last < uint64(head.Number) {
-		if end, err = f.client.blockAt(ctx, number(last)); err != nil {
+		if end, err = f.client.readBlock(ctx, formatNumber(last)); err != nil {
 			return false, err
 		}
 		if end == nil {
 			return false, errMoved
 		}
 	}
-	logs, err := f.logs(ctx, *end)
+	logs, err := f.readRangeLogs(ctx, *end)
 	if err != nil {
-		return f.narrow(err)
+		return f.narrowRange(err)
 	}
-	times, err := f.times(ctx, logs)
+	times, err := f.readBlockTimes(ctx, logs)
 	if err != nil {
 		return false, err
 	}
-	if err := f.hand(ctx, logs, times); err != nil {
+	if err := f.handleLogs(ctx, logs, times); err != nil {
 		return false, err
 	}
 	f.done = append(f.done, anchor{uint64(end.Number), end.Hash})
@@ -188,17 +188,17 @@ func (f *Follower) step(ctx context.Context) (more bool, err error) {
 	return uint64(end.Number) < uint64(head.Number), nil
 }
 
-// rewind goes back to the newest block handed over that is still canonical.
-func (f *Follower) rewind(ctx context.Context) error {
+// rewindToCanonical goes back to the newest block handed over that is still canonical.
+func (f *Follower) rewindToCanonical(ctx context.Context) error {
 	for len(f.done) > 0 {
 		last := f.done[len(f.done)-1]
-		b, err := f.client.blockAt(ctx, number(last.number))
+		b, err := f.client.readBlock(ctx, formatNumber(last.number))
 		if err != nil {
 			return err
 		}
 		switch {
 		case b == nil:
-			return f.client.unavailable("looking for a reorg", errNoBlock)
+			return f.client.newUnavailable("looking for a reorg", errNoBlock)
 		case b.Hash == last.hash:
 			return nil
 		}
@@ -212,8 +212,8 @@ func (f *Follower) rewind(ctx context.Context) error {
 	return nil
 }
 
-// logs reads the logs from the next block to end.
-func (f *Follower) logs(ctx context.Context, end block) ([]types.Log, error) {
+// readRangeLogs reads the logs from the next block to end.
+func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
 	logs, last, err := f.client.readLogs(ctx, filter)
@@ -223,16 +223,16 @@ func (f *Follower) logs(ctx context.Context, end block) ([]types.Log, error) {
 	return logs, err
 }
 
-// narrow asks for fewer blocks next time when that may help.
-func (f *Follower) narrow(err error) (more bool, _ error) {
+// narrowRange asks for fewer blocks next time when that may help.
+func (f *Follower) narrowRange(err error) (more bool, _ error) {
 	if f.width > 1 && isRefusedRange(err) {
 		f.width = max(f.width/2, 1)
 	}
 	return false, err
 }
 
-// times reads the time of every block that the logs name, where the node does not give it with the log.
-func (f *Follower) times(ctx context.Context, logs []types.Log) (map[common.Hash]uint64, error) {
+// readBlockTimes reads the time of every block that the logs name, where the node does not give it with the log.
+func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[common.Hash]uint64, error) {
 	times := make(map[common.Hash]uint64)
 	var elems []rpc.BatchElem
 	for _, l := range logs {
@@ -249,12 +249,12 @@ func (f *Follower) times(ctx context.Context, logs []types.Log) (map[common.Hash
 	for len(elems) > 0 {
 		part := elems[:min(atOnce, len(elems))]
 		elems = elems[len(part):]
-		if err := f.client.batch(ctx, op, part); err != nil {
+		if err := f.client.sendBatch(ctx, op, part); err != nil {
 			return nil, err
 		}
 		for _, e := range part {
 			if e.Error != nil {
-				return nil, f.client.unavailable(op, e.Error)
+				return nil, f.client.newUnavailable(op, e.Error)
 			}
 			b, _ := e.Result.(**block)
 			if b == nil || *b == nil {
@@ -266,13 +266,13 @@ func (f *Follower) times(ctx context.Context, logs []types.Log) (map[common.Hash
 	return times, nil
 }
 
-// hand passes the logs on in the chain's order.
-func (f *Follower) hand(ctx context.Context, logs []types.Log, times map[common.Hash]uint64) error {
+// handleLogs passes the logs on in the chain's order.
+func (f *Follower) handleLogs(ctx context.Context, logs []types.Log, times map[common.Hash]uint64) error {
 	for _, l := range logs {
 		if l.Removed {
 			continue
 		}
-		j, err := f.job(l, times[l.BlockHash])
+		j, err := f.makeJob(l, times[l.BlockHash])
 		if err == nil {
 			err = f.cfg.Handle(ctx, j)
 		} else {
@@ -285,7 +285,7 @@ func (f *Follower) hand(ctx context.Context, logs []types.Log, times map[common.
 	return nil
 }
 
-func (f *Follower) job(l types.Log, blockTime uint64) (job.Job, error) {
+func (f *Follower) makeJob(l types.Log, blockTime uint64) (job.Job, error) {
 	e, err := erc8004.Decode(l)
 	if err != nil {
 		return job.Job{}, err

@@ -22,7 +22,7 @@ import (
 func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	lastIndex, err := erc8004.PackGetLastIndex(j.AgentID, j.ClientAddress)
 	if err != nil {
-		return contradicts("agentId"), nil
+		return newContradiction("agentId"), nil
 	}
 	var head, named *block
 	const op = "reading the block that a retraction names"
@@ -30,28 +30,28 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
 		{Method: "eth_getBlockByHash", Args: []any{j.BlockHash, false}, Result: &named},
 	}
-	if err := c.batch(ctx, op, elems); err != nil {
+	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	at := j.BlockNumber
 	switch {
 	case elems[0].Error != nil:
-		return Standing{}, c.unavailable(op, elems[0].Error)
+		return Standing{}, c.newUnavailable(op, elems[0].Error)
 	case head == nil:
-		return Standing{}, c.unavailable("reading the head", errNoBlock)
+		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
 	case elems[1].Error != nil && at == 0: // with a height it is not needed; some nodes answer an unknown hash with an error
-		return Standing{}, c.unavailable(op, elems[1].Error)
+		return Standing{}, c.newUnavailable(op, elems[1].Error)
 	case named == nil && at == 0:
-		return contradicts("blockNumber"), nil // nothing says at which height to look
+		return newContradiction("blockNumber"), nil // nothing says at which height to look
 	case named != nil && at == 0:
 		at = uint64(named.Number)
 	case named != nil && at != uint64(named.Number):
-		return contradicts("blockNumber"), nil
+		return newContradiction("blockNumber"), nil
 	}
-	if s, ahead := c.ahead(at, uint64(head.Number)); ahead {
+	if s, ahead := c.checkAhead(at, uint64(head.Number)); ahead {
 		return s, nil
 	}
-	missing, err := c.missing(ctx, v, at, uint64(head.Number))
+	missing, err := c.countMissing(ctx, v, at, uint64(head.Number))
 	if err != nil || missing > 0 {
 		return Standing{Found: true, ConfirmedIn: missing}, err
 	}
@@ -65,36 +65,36 @@ func (c *Client) findVanished(ctx context.Context, j job.Job, lastIndex []byte, 
 	var stored hexutil.Bytes
 	var logs []types.Log
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{number(at), false}, Result: &canonical},
-		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, number(uint64(head.Number))), Result: &stored},
-		{Method: "eth_getLogs", Args: []any{vanishedFilter(j)}, Result: &logs},
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(at), false}, Result: &canonical},
+		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))), Result: &stored},
+		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
 	}
-	if err := c.batch(ctx, op, elems); err != nil {
+	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	if err := elems[0].Error; err != nil {
-		return Standing{}, c.unavailable(op, err)
+		return Standing{}, c.newUnavailable(op, err)
 	}
 	switch {
 	case canonical == nil:
-		return Standing{}, c.unavailable(op, errNoBlock)
+		return Standing{}, c.newUnavailable(op, errNoBlock)
 	case canonical.Hash == j.BlockHash:
-		return contradicts("blockHash"), nil
+		return newContradiction("blockHash"), nil
 	}
-	ret, err := c.viewed(op, j.ReputationRegistry, stored, elems[1].Error)
+	ret, err := c.readAnswer(op, j.ReputationRegistry, stored, elems[1].Error)
 	var reverted *revert
 	switch {
 	case errors.As(err, &reverted):
-		return contradicts("reputationRegistry"), nil
+		return newContradiction("reputationRegistry"), nil
 	case err != nil:
 		return Standing{}, err
 	}
 	last, err := erc8004.UnpackGetLastIndex(ret)
 	if err != nil {
-		return Standing{}, c.unavailable(op, err)
+		return Standing{}, c.newUnavailable(op, err)
 	}
 	if last >= j.FeedbackIndex {
-		return contradicts("feedbackIndex"), nil
+		return newContradiction("feedbackIndex"), nil
 	}
 	// Most nodes forget a block that is not canonical sooner or later, so that an error or no log proves nothing.
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
@@ -107,10 +107,10 @@ type blockFilter struct {
 	Topics    [][]common.Hash `json:"topics"`
 }
 
-// vanishedFilter selects the client's feedback for the agent in the named block.
-func vanishedFilter(j job.Job) blockFilter {
+// newVanishedFilter selects the client's feedback for the agent in the named block.
+func newVanishedFilter(j job.Job) blockFilter {
 	j.Kind = job.KindNewFeedback
-	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: eventTopics(j)}
+	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: listTopics(j)}
 }
 
 // hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client alone.

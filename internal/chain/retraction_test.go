@@ -32,21 +32,21 @@ func TestCheckRetraction(t *testing.T) {
 		job  job.Job
 		want Standing
 	}{
-		"still canonical":            {canonical, contradicts("blockHash")},
-		"canonical, without number":  {with(canonical, func(j *job.Job) { j.BlockNumber = 0 }), contradicts("blockHash")},
-		"mined again":                {minedAgain, contradicts("feedbackIndex")},
+		"still canonical":            {canonical, newContradiction("blockHash")},
+		"canonical, without number":  {with(canonical, func(j *job.Job) { j.BlockNumber = 0 }), newContradiction("blockHash")},
+		"mined again":                {minedAgain, newContradiction("feedbackIndex")},
 		"gone":                       {vanished, gone},
 		"gone, without transaction":  {with(vanished, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil }), gone},
 		"gone, without number":       {with(vanished, func(j *job.Job) { j.BlockNumber = 0 }), gone},
-		"gone, another number":       {with(vanished, func(j *job.Job) { j.BlockNumber-- }), contradicts("blockNumber")},
+		"gone, another number":       {with(vanished, func(j *job.Job) { j.BlockNumber-- }), newContradiction("blockNumber")},
 		"gone, its block forgotten":  {with(vanished, func(j *job.Job) { j.BlockHash = unknown }), unseen},
 		"never, in the lost block":   {with(vanished, func(j *job.Job) { j.FeedbackIndex = 9 }), unseen},
 		"never, by somebody else":    {with(vanished, func(j *job.Job) { j.ClientAddress = w.owner.Address }), unseen},
-		"never, in a block that is":  {with(canonical, func(j *job.Job) { j.FeedbackIndex = 9 }), contradicts("blockHash")},
+		"never, in a block that is":  {with(canonical, func(j *job.Job) { j.FeedbackIndex = 9 }), newContradiction("blockHash")},
 		"never, in an unknown block": {with(canonical, func(j *job.Job) { j.FeedbackIndex, j.BlockHash = 9, unknown }), unseen},
-		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), contradicts("feedbackIndex")},
-		"unknown, without number":    {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 0 }), contradicts("blockNumber")},
-		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), contradicts("blockNumber")},
+		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), newContradiction("feedbackIndex")},
+		"unknown, without number":    {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 0 }), newContradiction("blockNumber")},
+		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), newContradiction("blockNumber")},
 		"another identity registry": {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }),
 			Standing{Disagrees: "identityRegistry", Unlisted: true}},
 		"another registry": {with(vanished,
@@ -91,7 +91,7 @@ func TestCheckRetractionWaits(t *testing.T) {
 		t.Errorf("a block that may still be replaced: %+v", got)
 	}
 	w.mine(1)
-	if got := w.check(stays, VerifyReceipt); got != contradicts("blockHash") {
+	if got := w.check(stays, VerifyReceipt); got != newContradiction("blockHash") {
 		t.Errorf("three blocks on it: %+v", got)
 	}
 	if got := w.check(vanished, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {

@@ -45,16 +45,16 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &end},
 	}
 	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
-	if err := c.batch(ctx, op, elems); err != nil {
+	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return nil, block{}, err
 	}
 	for _, e := range elems {
 		if e.Error != nil {
-			return nil, block{}, c.unavailable(op, e.Error)
+			return nil, block{}, c.newUnavailable(op, e.Error)
 		}
 	}
 	if end == nil {
-		return nil, block{}, c.unavailable(op, errNoBlock)
+		return nil, block{}, c.newUnavailable(op, errNoBlock)
 	}
 	return logs, *end, nil
 }
@@ -87,8 +87,8 @@ func isRefusedForGood(err error) bool {
 		errors.As(err, &answered) && slices.Contains([]int{methodNotFound, methodNotSupported, prunedHistory}, answered.code)
 }
 
-// eventTopics selects a job's event by what is indexed in every form of its kind.
-func eventTopics(j job.Job) [][]common.Hash {
+// listTopics selects a job's event by what is indexed in every form of its kind.
+func listTopics(j job.Job) [][]common.Hash {
 	topics := func(kind erc8004.Kind, indexed ...common.Hash) [][]common.Hash {
 		out := [][]common.Hash{erc8004.Topics(kind)}
 		for _, t := range indexed {
@@ -109,8 +109,8 @@ func eventTopics(j job.Job) [][]common.Hash {
 	return topics(erc8004.NewFeedback, agent, client)
 }
 
-// searchedBlocks is where the event of a job without a transactionHash is looked for; empty when from is above to.
-func (c *Client) searchedBlocks(j job.Job, head uint64) (from, to uint64) {
+// searchRange is where the event of a job without a transactionHash is looked for; empty when from is above to.
+func (c *Client) searchRange(j job.Job, head uint64) (from, to uint64) {
 	switch {
 	case j.BlockNumber != 0:
 		return j.BlockNumber - min(j.BlockNumber, searchMargin), min(j.BlockNumber+searchMargin, head)
@@ -123,17 +123,17 @@ func (c *Client) searchedBlocks(j job.Job, head uint64) (from, to uint64) {
 // searchEvent looks for the event of a job without a transactionHash, in the newest blocks first. What the registry
 // stores would not do: endpoint, URI and hash of a feedback are in its log alone.
 func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc8004.Event, Standing, error) {
-	if s, ahead := c.ahead(j.BlockNumber, head); ahead {
+	if s, ahead := c.checkAhead(j.BlockNumber, head); ahead {
 		return erc8004.Event{}, s, nil
 	}
-	from, to := c.searchedBlocks(j, head)
+	from, to := c.searchRange(j, head)
 	if from > to {
-		return erc8004.Event{}, contradicts("transactionHash"), nil
+		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}
 	search, cancel := context.WithTimeout(context.WithValue(ctx, searchMark{}, true), searchTimeouts*c.timeout)
 	defer cancel()
-	registry, _ := emitter(j)
-	filter := logFilter{Address: []common.Address{registry}, Topics: eventTopics(j)}
+	registry, _ := emitterOf(j)
+	filter := logFilter{Address: []common.Address{registry}, Topics: listTopics(j)}
 	why := ""
 	left, width := to-from+1, uint64(searchWidth)
 	var refusal error
@@ -147,12 +147,12 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 			width, refusal = asked/2, err
 			continue
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			if _, err := c.head(ctx); err != nil {
+			if _, err := c.readHead(ctx); err != nil {
 				return erc8004.Event{}, Standing{}, err
 			}
-			return erc8004.Event{}, contradicts("transactionHash"), nil // it answers, and is too slow at this: so it will be
+			return erc8004.Event{}, newContradiction("transactionHash"), nil // it answers, and is too slow at this: so it will be
 		case err != nil && isRefusedForGood(err):
-			return erc8004.Event{}, contradicts("transactionHash"), nil
+			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil:
 			return erc8004.Event{}, Standing{}, err
 		}
@@ -162,7 +162,7 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 		case known && field == "":
 			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}, nil
 		case known && e.HasIndex && j.Kind == job.KindNewFeedback: // there is no other feedback of this index
-			return erc8004.Event{}, contradicts(field), nil
+			return erc8004.Event{}, newContradiction(field), nil
 		case known:
 			why = field
 		}
@@ -171,7 +171,7 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 		return erc8004.Event{}, Standing{}, refusal // the node had trouble, and not with the ranges alone
 	}
 	if why != "" {
-		return erc8004.Event{}, contradicts(why), nil
+		return erc8004.Event{}, newContradiction(why), nil
 	}
 	return erc8004.Event{}, Standing{Disagrees: "transactionHash", SearchedFrom: from + left, SearchedTo: to}, nil
 }
@@ -184,11 +184,11 @@ func pickEvent(j job.Job, logs []types.Log, filter logFilter) (found erc8004.Eve
 			continue
 		}
 		e, err := erc8004.Decode(l)
-		if err != nil || otherEvent(j, e) != "" {
+		if err != nil || compareIdentity(j, e) != "" {
 			continue
 		}
 		found, known = e, true
-		if field = cmp.Or(contentDiffers(j, e), positionDiffers(j, e)); field == "" {
+		if field = cmp.Or(compareContent(j, e), comparePosition(j, e)); field == "" {
 			break
 		}
 	}

@@ -227,7 +227,7 @@ func TestSearch(t *testing.T) {
 			searchRequests},
 		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
 		"another feedback's content": {&scriptedNode{logs: holding(l)}, with(j,
-			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, contradicts("feedbackURI"), 1},
+			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, newContradiction("feedbackURI"), 1},
 		"an answer that is too large": {&scriptedNode{logs: func(from, to uint64) (any, *nodeError) {
 			if to-from > 1000 {
 				return []string{huge}, nil
@@ -333,7 +333,7 @@ func TestSearchRefusedForGood(t *testing.T) {
 	refuses := func(code int, message string) *scriptedNode {
 		return &scriptedNode{logs: func(uint64, uint64) (any, *nodeError) { return nil, &nodeError{code, message} }}
 	}
-	needed := contradicts("transactionHash")
+	needed := newContradiction("transactionHash")
 	for name, c := range map[string]struct {
 		node *scriptedNode
 		job  job.Job
@@ -369,14 +369,14 @@ func TestSlowSearch(t *testing.T) {
 	_, j := scriptedLog(t, 500_000)
 	node := &scriptedNode{head: 1_000_000, hangs: true}
 	client := node.serve(t, 10_000, 1500*time.Millisecond)
-	if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || got != contradicts("transactionHash") {
+	if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || got != newContradiction("transactionHash") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
-	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); err != nil || got != contradicts("transactionHash") {
+	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); err != nil || got != newContradiction("transactionHash") {
 		t.Errorf("numbered: %+v, %v", got, err)
 	}
-	if _, err := client.head(t.Context()); err != nil {
+	if _, err := client.readHead(t.Context()); err != nil {
 		t.Errorf("what is not searched: %v", err)
 	}
 	gone := (&scriptedNode{head: 1_000_000, dies: true}).serve(t, 10_000, time.Second)
@@ -423,13 +423,13 @@ func TestTagOfOldForms(t *testing.T) {
 		Tag1Hash: crypto.Keccak256Hash([]byte("a\xff"))}
 	j := job.Job{Kind: job.KindNewFeedback, LegacyScore: true, Value: big.NewInt(90), Tag1: "a\ufffd"}
 	stored := &erc8004.StoredFeedback{Value: big.NewInt(90), LegacyScore: true, Tag1: "a\xff"}
-	if got := lostDiffers(j, e, stored); got != "" {
+	if got := compareState(j, e, stored); got != "" {
 		t.Errorf("its own: %q", got)
 	}
-	if got := lostDiffers(with(j, func(j *job.Job) { j.Tag1 = "forged \ufffd" }), e, stored); got != "tag1" {
+	if got := compareState(with(j, func(j *job.Job) { j.Tag1 = "forged \ufffd" }), e, stored); got != "tag1" {
 		t.Errorf("forged: %q", got)
 	}
-	if got := lostDiffers(j, e, nil); got != "tag1" {
+	if got := compareState(j, e, nil); got != "tag1" {
 		t.Errorf("the registry does not tell: %q", got)
 	}
 }
@@ -462,7 +462,7 @@ func TestForgedRegistry(t *testing.T) {
 	validated := of(erc8004.ValidationResponse, w.send(validation, val.PackValidationResponse(request, 100, "r",
 		common.Hash{4}, "t")))
 	for _, j := range []job.Job{given, response, revoked, validated} {
-		_, field := emitter(j)
+		_, field := emitterOf(j)
 		genuine := with(j, func(j *job.Job) { j.ReputationRegistry, j.ValidationRegistry = d.Reputation, d.Validation })
 		for _, forged := range []job.Job{j, genuine} {
 			bare := with(forged, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })

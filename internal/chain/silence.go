@@ -73,8 +73,8 @@ func (s *silence) noteOutcome(ctx context.Context, err error) {
 	}
 }
 
-// ask makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do was not run.
-func (c *Client) ask(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
+// askNode makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do was not run.
+func (c *Client) askNode(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
 	probe, err := c.silence.beginRequest(time.Now())
 	if err != nil {
 		return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}

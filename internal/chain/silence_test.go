@@ -40,7 +40,7 @@ func TestSilentNode(t *testing.T) {
 	c.silence.quiet = time.Hour
 	ask := func() error {
 		var id string
-		return c.call(t.Context(), "asking", &id, "eth_chainId")
+		return c.sendCall(t.Context(), "asking", &id, "eth_chainId")
 	}
 	for range maxTimeouts {
 		if err := ask(); errors.Is(err, errSilent) {

@@ -101,22 +101,22 @@ func Load(environ []string) (*Config, error) {
 	}
 	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]uint64{}, sources: map[string]string{}, texts: map[string]string{}}
 	var faults []error
-	for _, v := range variables() {
-		if err := c.read(v, env); err != nil {
+	for _, v := range listVariables() {
+		if err := c.readVariable(v, env); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	faults = append(faults, c.readChains(env)...)
-	c.unread = unread(env)
+	c.unread = listUnread(env)
 	c.misread = findMisspelt(env, c.unread)
 	if len(faults) == 0 {
-		faults = append(faults, c.consistent()...)
+		faults = append(faults, c.checkConsistency()...)
 	}
 	return c, errors.Join(faults...)
 }
 
-func (c *Config) read(v variable, env map[string]string) error {
-	text, source, err := value(v.Name, v.Secret, env)
+func (c *Config) readVariable(v variable, env map[string]string) error {
+	text, source, err := readValue(v.Name, v.Secret, env)
 	if err != nil {
 		return err
 	}
@@ -137,9 +137,9 @@ func (c *Config) read(v variable, env map[string]string) error {
 	return nil
 }
 
-// value reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since whoever names a
+// readValue reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since whoever names a
 // file means to have a secret.
-func value(name string, isSecret bool, env map[string]string) (text, source string, err error) {
+func readValue(name string, isSecret bool, env map[string]string) (text, source string, err error) {
 	file := name + "_FILE"
 	if !isSecret || env[file] == "" {
 		if env[name] == "" {
@@ -183,7 +183,7 @@ func (c *Config) readChains(env map[string]string) (faults []error) {
 			if prefix == rpcPrefix {
 				rest = strings.TrimSuffix(rest, "_FILE")
 			}
-			id := chainID(rest)
+			id := parseChainID(rest)
 			if id == 0 {
 				faults = append(faults, &Error{name, "must end in a chain id, as in " + prefix + "8453"})
 				continue
@@ -201,7 +201,7 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	chain := Chain{ID: id}
 	chain.Registries, _ = erc8004.Listed(id)
 	rpc := fmt.Sprint(rpcPrefix, id)
-	text, source, err := value(rpc, true, env)
+	text, source, err := readValue(rpc, true, env)
 	switch {
 	case err != nil:
 		faults = append(faults, err)
@@ -210,7 +210,7 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 			faults = append(faults, &Error{rpc, "must be a URL with http://, https://, ws:// or wss://"})
 		}
 		chain.RPCURL = secret.New(text)
-		c.note(rpc, mask, source)
+		c.noteSource(rpc, mask, source)
 	}
 	for _, r := range []struct {
 		prefix string
@@ -227,7 +227,7 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 			continue
 		}
 		*r.listed = listed
-		c.note(name, joinAddresses(listed), "environment")
+		c.noteSource(name, joinAddresses(listed), "environment")
 	}
 	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
 	c.Chains[id] = chain
@@ -263,11 +263,11 @@ func joinAddresses(listed []common.Address) string {
 	return strings.Join(texts, ",")
 }
 
-// unread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or what an
+// listUnread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or what an
 // orchestrator makes for a service of that name. They are shown, not refused.
-func unread(env map[string]string) []string {
+func listUnread(env map[string]string) []string {
 	known := map[string]bool{}
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		known[v.Name] = true
 		known[v.Name+"_FILE"] = known[v.Name+"_FILE"] || v.Secret
 	}
@@ -281,10 +281,10 @@ func unread(env map[string]string) []string {
 	return names
 }
 
-func (c *Config) note(name, text, source string) { c.texts[name], c.sources[name] = text, source }
+func (c *Config) noteSource(name, text, source string) { c.texts[name], c.sources[name] = text, source }
 
-// consistent refuses settings that contradict each other (DESIGN §5, §10), each in one sentence that says what to change.
-func (c *Config) consistent() (faults []error) {
+// checkConsistency refuses settings that contradict each other (DESIGN §5, §10), each in one sentence that says what to change.
+func (c *Config) checkConsistency() (faults []error) {
 	if need := c.CallTimeout + c.LeaseMargin; c.Lease < need {
 		faults = append(faults, &Error{"HERALD_LEASE", fmt.Sprintf(
 			"%s is shorter than a call and its margin (HERALD_CALL_TIMEOUT %s + HERALD_LEASE_MARGIN %s): set it to %s or more",
@@ -401,7 +401,7 @@ type Setting struct {
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	seen := map[string]bool{}
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		out = append(out, Setting{v.Name, c.texts[v.Name], c.sources[v.Name], v.Help})
 		seen[v.Name] = true
 	}

@@ -371,7 +371,7 @@ func TestDocs(t *testing.T) {
 		}
 		docs[d.Name] = d
 	}
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		d, ok := docs[v.Name]
 		if !ok || d.Default != v.Default || strings.Contains(d.Help, v.Name+"_FILE") != v.Secret {
 			t.Errorf("%s: %+v", v.Name, d)
@@ -388,13 +388,13 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s<chainId> is not documented", prefix)
 		}
 	}
-	if len(docs) != len(variables())+len(chainPrefixes) {
+	if len(docs) != len(listVariables())+len(chainPrefixes) {
 		t.Errorf("%d variables are documented", len(docs))
 	}
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		f.Add(v.Name, v.Default)
 	}
 	f.Add("RPC_URL_1", "https://h")

@@ -37,7 +37,7 @@ var forTests = []string{"HERALD_REQUIRE_SERVICES", "HERALD_HISTORY_SEED"}
 // findMisspelt looks for the nearest right name of what is not read.
 func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 	var ours, others []string // right names: with the prefix HERALD_, without
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		names := []string{v.Name}
 		if v.Secret {
 			names = append(names, v.Name+"_FILE")

@@ -35,13 +35,13 @@ type variable struct {
 	set                 func(c *Config, text string) (problem string)
 }
 
-// variables lists everything but the per-chain ones, in the order of the documentation.
-func variables() []variable {
+// listVariables lists everything but the per-chain ones, in the order of the documentation.
+func listVariables() []variable {
 	return []variable{
 		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without it a Redis runs embedded.", true, setRedisURL},
 		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private one runs embedded.", true, setDatabaseURL},
 		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker only). redis: only with REDIS_URL.", false,
-			oneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
+			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
 		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far as a hash on chain matches. Without it deliveries that need an ar:// document or file are held (gateway_unconfigured).", false, setArweave},
 		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false, setListen},
@@ -51,24 +51,24 @@ func variables() []variable {
 		{"HERALD_MASTER_KEY", "", "Opens a keyset that is wrapped: 32 bytes, base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process. Agents without a success in the last hour share half of them.", false,
-			number(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
+			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
-			number(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
+			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s", "Longest call to an agent; a job's timeoutMs is clamped to it.", false,
-			duration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
+			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m", "How long a worker owns a delivery. After a crash it is taken up again when this has passed.", false,
-			duration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
+			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m", "What a lease must last beyond the call, for everything around it.", false,
-			duration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
+			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", "Waits after failed attempts, each ±20 %. One more attempt than waits; then the delivery is dead.", false, setSchedule},
 		{"HERALD_EXPIRY", "720h", "A delivery that is not final after this becomes dead (expired).", false,
-			duration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
+			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
 		{"HERALD_RETENTION", "2160h", "Job, result and attempts of a delivery are dropped when it has been final for this long; id, key and status stay.", false,
-			duration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
+			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
 		{"HERALD_ENDPOINT_INFLIGHT", "4", "Calls that one origin (scheme, host, port) gets at a time, from all workers together. One endpoint (URL) gets all of them only while no other endpoint of that origin waits or was called in the last minute, else at most half.", false,
-			number(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
+			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100", "Calls per second that one origin gets, from all workers together. The rest waits (throttled), at no cost; endpoints that wait have their turns one after the other.", false,
-			number(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
+			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false", "Let strangers' addresses be plain http.", false,
 			func(c *Config, s string) string {
@@ -85,31 +85,31 @@ func variables() []variable {
 		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Only its owner may read or write it (chmod 600). Read again when it changes.", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
-			oneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
+			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Only its own side can say so: its domain names the agent in /.well-known/agent-registration.json, or its origin serves the registration itself over https. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE, besides what the origin's own agents have. require: rejected (endpoint_unverified). off: nobody is asked. With warn and require a job that names its action.endpoint itself is among those that share, unless the servers file gives the agent that very URL.", false,
-			oneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
+			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that names an action.endpoint " +
 			"(an old ActionJob: an endpoint or server_url) or has an action.payloadTemplate (payload_template, arguments_template) is refused, " +
 			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all are taken. off: none; they go " +
 			"to asynq's archive.", false,
-			oneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
+			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says it (default where the " +
 			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see HERALD_LOG_RANGE. " +
 			"finalized: and its block final. off, or without an RPC URL: jobs are believed, but for the registries that they name.", false,
-			oneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
+			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "10000", "How many of a chain's newest blocks are searched (eth_getLogs) for the event of a job that gives " +
 			"neither transactionHash nor blockNumber. What is not found there is rejected (event_not_found), though it be older; 0: all " +
 			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
-			number(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
+			setNumber(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
 		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
 		{"HERALD_CACHE", "", "Folder of fetched programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
 			func(c *Config, s string) string { c.CacheDir = s; return "" }},
 		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
-			oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
+			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{"HERALD_LOG_FORMAT", "text", "text or json.", false,
-			oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+			setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
 	}
 }
 
@@ -119,7 +119,7 @@ type Doc struct{ Name, Default, Help string }
 // Docs lists every variable, per-chain ones last, for docs/settings.md.
 func Docs() []Doc {
 	var out []Doc
-	for _, v := range variables() {
+	for _, v := range listVariables() {
 		d := Doc{v.Name, v.Default, v.Help}
 		if v.Secret {
 			d.Help += " Also as " + v.Name + "_FILE."
@@ -135,7 +135,7 @@ func Docs() []Doc {
 		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain, or several, likewise."})
 }
 
-func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
+func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
 	return func(c *Config, s string) string {
 		if !slices.Contains(allowed, s) {
 			return "must be one of " + strings.Join(allowed, ", ")
@@ -145,7 +145,7 @@ func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string)
 	}
 }
 
-func number(field func(*Config) *int, low, high int) func(*Config, string) string {
+func setNumber(field func(*Config) *int, low, high int) func(*Config, string) string {
 	return func(c *Config, s string) string {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < low || n > high {
@@ -156,7 +156,7 @@ func number(field func(*Config) *int, low, high int) func(*Config, string) strin
 	}
 }
 
-func duration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
+func setDuration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
 	return func(c *Config, s string) string {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < low || d > high {
@@ -167,7 +167,7 @@ func duration(field func(*Config) *time.Duration, low, high time.Duration) func(
 	}
 }
 
-func list(s string) []string {
+func splitList(s string) []string {
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		if part = strings.TrimSpace(part); part != "" {
@@ -226,8 +226,8 @@ func setKeyset(c *Config, s string) string {
 
 // setTools takes names as MCP bounds them (SEP-986): 1 to 128 letters, digits, _ - . and /.
 func setTools(c *Config, s string) string {
-	for _, t := range list(s) {
-		if !toolName(t) {
+	for _, t := range splitList(s) {
+		if !isToolName(t) {
 			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", t)
 		}
 		c.Tools = append(c.Tools, t)
@@ -235,7 +235,7 @@ func setTools(c *Config, s string) string {
 	return ""
 }
 
-func toolName(s string) bool {
+func isToolName(s string) bool {
 	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./", r))
 	}) < 0
@@ -258,7 +258,7 @@ func setAliases(c *Config, s string) string {
 			return fmt.Sprintf("gives %q more than %d names", tool, maxAliases)
 		}
 		for _, name := range append([]string{tool}, names...) {
-			if !toolName(name) {
+			if !isToolName(name) {
 				return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", name)
 			}
 		}
@@ -267,8 +267,8 @@ func setAliases(c *Config, s string) string {
 }
 
 func setGateways(c *Config, s string) string {
-	for i, g := range list(s) {
-		if wrong := gateway(g); wrong != "" {
+	for i, g := range splitList(s) {
+		if wrong := checkGateway(g); wrong != "" {
 			return fmt.Sprintf("gateway %d %s", i+1, wrong)
 		}
 		c.IPFSGateways = append(c.IPFSGateways, g)
@@ -280,15 +280,15 @@ func setGateways(c *Config, s string) string {
 }
 
 func setArweave(c *Config, s string) string {
-	if wrong := gateway(s); wrong != "" {
+	if wrong := checkGateway(s); wrong != "" {
 		return wrong
 	}
 	c.ArweaveGateway = s
 	return ""
 }
 
-// gateway says what is wrong with a gateway's URL, if anything.
-func gateway(s string) string {
+// checkGateway says what is wrong with a gateway's URL, if anything.
+func checkGateway(s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
@@ -301,7 +301,7 @@ func gateway(s string) string {
 
 func setSchedule(c *Config, s string) string {
 	const most = 100
-	for _, part := range list(s) {
+	for _, part := range splitList(s) {
 		d, err := time.ParseDuration(part)
 		if err != nil || d < 0 || d > 7*24*time.Hour {
 			return fmt.Sprintf("%q is not a wait between 0s and 168h", part)
@@ -315,7 +315,7 @@ func setSchedule(c *Config, s string) string {
 }
 
 func setNetworks(c *Config, s string) string {
-	for _, part := range list(s) {
+	for _, part := range splitList(s) {
 		p, err := netip.ParsePrefix(part)
 		if err != nil {
 			return fmt.Sprintf("%q is not a network, as in 10.1.0.0/16 or fd00::/8", part)
@@ -351,12 +351,12 @@ func setCommands(c *Config, s string) string {
 }
 
 func setConfirmations(c *Config, s string) string {
-	for _, part := range list(s) {
+	for _, part := range splitList(s) {
 		chain, count, named := strings.Cut(part, "=")
 		id := uint64(0)
 		if !named {
 			count = chain
-		} else if id = chainID(chain); id == 0 {
+		} else if id = parseChainID(chain); id == 0 {
 			return fmt.Sprintf("%q does not begin with a chain id", part)
 		}
 		n, err := strconv.ParseUint(count, 10, 32)
@@ -371,8 +371,8 @@ func setConfirmations(c *Config, s string) string {
 	return ""
 }
 
-// chainID reads an EIP-155 chain id as the rest of the program writes it; 0: it is none.
-func chainID(s string) uint64 {
+// parseChainID reads an EIP-155 chain id as the rest of the program writes it; 0: it is none.
+func parseChainID(s string) uint64 {
 	id, err := strconv.ParseUint(s, 10, 63)
 	if err != nil || strconv.FormatUint(id, 10) != s {
 		return 0

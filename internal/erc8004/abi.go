@@ -35,12 +35,12 @@ type abiWords struct {
 func newABIWords(data []byte) *abiWords {
 	w := &abiWords{data: data}
 	if len(data) > MaxData {
-		w.fail("data", errTooLarge)
+		w.setFailure("data", errTooLarge)
 	}
 	return w
 }
 
-func (w *abiWords) fail(name string, err error) {
+func (w *abiWords) setFailure(name string, err error) {
 	if w.err == nil {
 		w.err, w.at = err, name
 	}
@@ -59,7 +59,7 @@ func (w *abiWords) readWord(i int, name string) (out [wordSize]byte) {
 		return out
 	}
 	if len(w.data) < (i+1)*wordSize {
-		w.fail(name, errShort)
+		w.setFailure(name, errShort)
 		return out
 	}
 	copy(out[:], w.data[i*wordSize:])
@@ -72,7 +72,7 @@ func (w *abiWords) readUint64(i int, name string) uint64 {
 	word := w.readWord(i, name)
 	v, err := parseUint64(word)
 	if err != nil {
-		w.fail(name, err)
+		w.setFailure(name, err)
 	}
 	return v
 }
@@ -80,7 +80,7 @@ func (w *abiWords) readUint64(i int, name string) uint64 {
 func (w *abiWords) readUint8(i int, name string) uint8 {
 	v := w.readUint64(i, name)
 	if v > 255 {
-		w.fail(name, errRange)
+		w.setFailure(name, errRange)
 		return 0
 	}
 	return uint8(v)
@@ -89,7 +89,7 @@ func (w *abiWords) readUint8(i int, name string) uint8 {
 func (w *abiWords) readBool(i int, name string) bool {
 	v := w.readUint64(i, name)
 	if v > 1 {
-		w.fail(name, errRange)
+		w.setFailure(name, errRange)
 	}
 	return v == 1
 }
@@ -97,7 +97,7 @@ func (w *abiWords) readBool(i int, name string) bool {
 func (w *abiWords) readAddress(i int, name string) common.Address {
 	a, err := parseAddressWord(w.readWord(i, name))
 	if err != nil {
-		w.fail(name, err)
+		w.setFailure(name, err)
 	}
 	return a
 }
@@ -126,16 +126,16 @@ func (w *abiWords) readBytes(i int, name string) []byte {
 	}
 	size := uint64(len(w.data))
 	if offset > size || size-offset < wordSize {
-		w.fail(name, errShort)
+		w.setFailure(name, errShort)
 		return nil
 	}
 	n, err := parseUint64([wordSize]byte(w.data[offset : offset+wordSize]))
 	if err != nil {
-		w.fail(name, err)
+		w.setFailure(name, err)
 		return nil
 	}
 	if n > size-offset-wordSize {
-		w.fail(name, errShort)
+		w.setFailure(name, errShort)
 		return nil
 	}
 	return w.data[offset+wordSize : offset+wordSize+n]

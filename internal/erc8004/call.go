@@ -10,7 +10,7 @@ import (
 
 // PackTokenURI encodes tokenURI(uint256), the ERC-721 getter that holds what the ERC calls agentURI.
 func PackTokenURI(agentID *big.Int) ([]byte, error) {
-	return pack([4]byte{0xc8, 0x7b, 0x56, 0xdd}, agentID)
+	return packCall([4]byte{0xc8, 0x7b, 0x56, 0xdd}, agentID)
 }
 
 // UnpackTokenURI decodes the string that tokenURI returned, unchanged.
@@ -22,7 +22,7 @@ func UnpackTokenURI(ret []byte) (string, error) {
 
 // PackOwnerOf encodes ownerOf(uint256).
 func PackOwnerOf(agentID *big.Int) ([]byte, error) {
-	return pack([4]byte{0x63, 0x52, 0x21, 0x1e}, agentID)
+	return packCall([4]byte{0x63, 0x52, 0x21, 0x1e}, agentID)
 }
 
 // UnpackOwnerOf decodes the owner.
@@ -38,7 +38,7 @@ func UnpackGetIdentityRegistry(ret []byte) (common.Address, error) {
 
 // PackGetLastIndex encodes getLastIndex(uint256,address).
 func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
-	return pack([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, packAddress(client))
+	return packCall([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, packAddress(client))
 }
 
 // UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
@@ -46,7 +46,7 @@ func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackUint64(ret, "
 
 // PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
-	return pack([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, packAddress(client), packUint64(feedbackIndex))
+	return packCall([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, packAddress(client), packUint64(feedbackIndex))
 }
 
 // StoredFeedback is what a registry keeps of a feedback. The endpoint, the URI and the hash are in the log only.
@@ -99,8 +99,8 @@ func packUint64(v uint64) [wordSize]byte {
 
 func packAddress(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
 
-// pack encodes a call whose first parameter is an agent id. An id that is no uint256 is refused.
-func pack(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
+// packCall encodes a call whose first parameter is an agent id. An id that is no uint256 is refused.
+func packCall(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
 	if id == nil || id.Sign() < 0 || id.BitLen() > 256 {
 		return nil, fmt.Errorf("agent id: %w", errRange)
 	}

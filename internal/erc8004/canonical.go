@@ -44,14 +44,14 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 	}
 	for _, form := range []struct {
 		verdict Verdict
-		write   style
+		write   canonicalForm
 	}{
-		{JCS, style{order: compareUTF16}},
-		{Agent0TS, style{order: compareUTF16, keep: top}},
-		{Agent0Py, style{order: strings.Compare, python: true}},
-		{Compact, style{}},
+		{JCS, canonicalForm{order: compareUTF16}},
+		{Agent0TS, canonicalForm{order: compareUTF16, keep: top}},
+		{Agent0Py, canonicalForm{order: strings.Compare, python: true}},
+		{Compact, canonicalForm{}},
 	} {
-		if crypto.Keccak256Hash(form.write.append(nil, root)) != want {
+		if crypto.Keccak256Hash(form.write.appendValue(nil, root)) != want {
 			continue
 		}
 		if form.verdict == Agent0TS && !immutable && dropsMembers(root, top) {
@@ -62,8 +62,8 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 	return Mismatch
 }
 
-// parts are the members of an object, or the items of a list.
-func parts(v *strictjson.Value) []*strictjson.Value {
+// listParts are the members of an object, or the items of a list.
+func listParts(v *strictjson.Value) []*strictjson.Value {
 	switch data := v.Data.(type) {
 	case *strictjson.Object:
 		return data.Members
@@ -79,25 +79,25 @@ func isRepresentable(v *strictjson.Value) bool {
 		_, err := n.Float64()
 		return err == nil
 	}
-	return !slices.ContainsFunc(parts(v), func(part *strictjson.Value) bool { return !isRepresentable(part) })
+	return !slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool { return !isRepresentable(part) })
 }
 
 // dropsMembers tells whether a form that keeps only the named members leaves out any of v's.
 func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	_, isObject := v.Object()
-	return slices.ContainsFunc(parts(v), func(part *strictjson.Value) bool {
+	return slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool {
 		return isObject && !keep[part.Name] || dropsMembers(part, keep)
 	})
 }
 
-// style says how to write a document down again.
-type style struct {
+// canonicalForm says how to write a document down again.
+type canonicalForm struct {
 	order  func(a, b string) int // of the members; nil: as JavaScript enumerates them
 	keep   map[string]bool       // the only members to write, at any depth; nil: all
 	python bool                  // as json.dumps: spaces, ASCII only, Python's numbers
 }
 
-func (s style) append(b []byte, v *strictjson.Value) []byte {
+func (s canonicalForm) appendValue(b []byte, v *strictjson.Value) []byte {
 	comma, colon := ",", ":"
 	if s.python {
 		comma, colon = ", ", ": "
@@ -106,7 +106,7 @@ func (s style) append(b []byte, v *strictjson.Value) []byte {
 	case *strictjson.Object:
 		b = append(b, '{')
 		first := true
-		for _, m := range s.sort(data.Members) {
+		for _, m := range s.sortMembers(data.Members) {
 			if s.keep != nil && !s.keep[m.Name] {
 				continue
 			}
@@ -115,7 +115,7 @@ func (s style) append(b []byte, v *strictjson.Value) []byte {
 			}
 			first = false
 			b = append(s.appendText(b, m.Name), colon...)
-			b = s.append(b, m)
+			b = s.appendValue(b, m)
 		}
 		return append(b, '}')
 	case []*strictjson.Value:
@@ -124,7 +124,7 @@ func (s style) append(b []byte, v *strictjson.Value) []byte {
 			if i > 0 {
 				b = append(b, comma...)
 			}
-			b = s.append(b, item)
+			b = s.appendValue(b, item)
 		}
 		return append(b, ']')
 	case string:
@@ -140,7 +140,7 @@ func (s style) append(b []byte, v *strictjson.Value) []byte {
 	return append(b, "null"...)
 }
 
-func (s style) sort(members []*strictjson.Value) []*strictjson.Value {
+func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Value {
 	order := s.order
 	if order == nil {
 		order = compareScriptNames
@@ -191,7 +191,7 @@ func orderOfUnit(r rune) rune {
 }
 
 // appendText writes a string with the escapes of JSON.stringify, or of Python with ensure_ascii.
-func (s style) appendText(b []byte, text string) []byte {
+func (s canonicalForm) appendText(b []byte, text string) []byte {
 	const hex = "0123456789abcdef"
 	escape := func(u uint16) {
 		b = append(b, '\\', 'u', hex[u>>12], hex[u>>8&15], hex[u>>4&15], hex[u&15])

@@ -71,7 +71,7 @@ func CrossCheck(file []byte, e FeedbackFacts) []string {
 	compare("tag1", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag1) })
 	compare("tag2", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag2) })
 	compare("endpoint", func(v *strictjson.Value) bool {
-		return e.Endpoint == "" || isText(v) && sameText(lowerScheme(textOf(v)), lowerScheme(strings.TrimSpace(e.Endpoint)))
+		return e.Endpoint == "" || isText(v) && sameText(lowerURLScheme(textOf(v)), lowerURLScheme(strings.TrimSpace(e.Endpoint)))
 	})
 	return out
 }

@@ -103,7 +103,7 @@ var fieldReaders = map[string]func(e *Event, w *abiWords, i int){
 	"value": func(e *Event, w *abiWords, i int) { e.Value = w.readInt256(i, "value") },
 	"unsignedValue": func(e *Event, w *abiWords, i int) {
 		if e.Value = w.readUint256(i, "value"); e.Value.BitLen() > 255 {
-			w.fail("value", errRange)
+			w.setFailure("value", errRange)
 		}
 	},
 	"score": func(e *Event, w *abiWords, i int) {

@@ -41,7 +41,7 @@ func (r Registration) MCP() []MCPEntry {
 		if !strings.EqualFold(s.Name, "MCP") || s.Endpoint == "" && s.Command == "" {
 			continue
 		}
-		e := MCPEntry{Transport: transport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args, Version: s.Version, Tools: s.Tools,
+		e := MCPEntry{Transport: findTransport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args, Version: s.Version, Tools: s.Tools,
 			TokenHeader: s.TokenHeader, AuthType: s.AuthType, From: s.From}
 		same := func(o MCPEntry) bool {
 			return o.Transport == e.Transport && o.URL == e.URL && o.Command == e.Command && slices.Equal(o.Args, e.Args)
@@ -50,7 +50,7 @@ func (r Registration) MCP() []MCPEntry {
 			out = append(out, e)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b MCPEntry) int { return a.rank() - b.rank() })
+	slices.SortStableFunc(out, func(a, b MCPEntry) int { return a.rankOf() - b.rankOf() })
 	return out
 }
 
@@ -63,7 +63,7 @@ func (e MCPEntry) Substitute(agentID *big.Int) MCPEntry {
 	return e
 }
 
-func (e MCPEntry) rank() int {
+func (e MCPEntry) rankOf() int {
 	rank := 2 * slices.Index([]string{TransportHTTP, TransportSSE, TransportStdio, TransportOther}, e.Transport)
 	if u, err := url.Parse(e.URL); err == nil && strings.HasSuffix(strings.ToLower(u.Path), ".json") {
 		rank++
@@ -71,7 +71,7 @@ func (e MCPEntry) rank() int {
 	return rank
 }
 
-func transport(s Service) string {
+func findTransport(s Service) string {
 	web := strings.HasPrefix(s.Endpoint, "https://") || strings.HasPrefix(s.Endpoint, "http://")
 	switch strings.ToLower(strings.TrimSpace(s.Transport)) {
 	case "http", "https", "streamable-http", "streamable_http", "streamablehttp", "http-stream":
@@ -88,7 +88,7 @@ func transport(s Service) string {
 		}
 	case "":
 		switch {
-		case web && namedSSE(s.Endpoint):
+		case web && isNamedSSE(s.Endpoint):
 			return TransportSSE
 		case web:
 			return TransportHTTP
@@ -99,9 +99,9 @@ func transport(s Service) string {
 	return TransportOther
 }
 
-// namedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the 2024-11-05 revision have
+// isNamedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the 2024-11-05 revision have
 // their stream, also those that have streamable HTTP at /mcp beside it.
-func namedSSE(endpoint string) bool {
+func isNamedSSE(endpoint string) bool {
 	u, err := url.Parse(endpoint)
 	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Path, "/")), "/sse")
 }

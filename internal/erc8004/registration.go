@@ -153,7 +153,7 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 		s.Version = strings.TrimSpace(r.readText(meta, "version"))
 	}
 	for _, key := range []string{"endpoint", "url", "value"} {
-		if s.Endpoint = lowerScheme(strings.TrimSpace(r.readText(entry, key))); s.Endpoint != "" {
+		if s.Endpoint = lowerURLScheme(strings.TrimSpace(r.readText(entry, key))); s.Endpoint != "" {
 			break
 		}
 	}
@@ -283,7 +283,7 @@ func parseDecimal(s string) *big.Int {
 	return v
 }
 
-func lowerScheme(s string) string {
+func lowerURLScheme(s string) string {
 	scheme, rest, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, "/?# ") {
 		return s

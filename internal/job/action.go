@@ -41,7 +41,7 @@ func defaultAction(k Kind) Action {
 
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
-	in := r.enter(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash", "payloadTemplate", "timeoutMs")
+	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash", "payloadTemplate", "timeoutMs")
 	if in == nil {
 		return a
 	}
@@ -99,7 +99,7 @@ func (r *fieldReader) readTimeout(name string) int {
 }
 
 func (r *fieldReader) readEndpoint(name string) *Endpoint {
-	in := r.enter(name, "transport", "url", "headers", "command", "args")
+	in := r.readKnown(name, "transport", "url", "headers", "command", "args")
 	if in == nil {
 		return nil
 	}

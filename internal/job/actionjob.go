@@ -32,7 +32,7 @@ var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-
 // event is read by our rules under its old names, so that both forms are checked alike; refusals name the old paths.
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
-	event := old.enterAny("event_data")
+	event := old.readAny("event_data")
 	switch kind := old.readText("action_type", maxText); {
 	case old.err != nil:
 		return Job{}, old.err
@@ -66,8 +66,8 @@ func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// enterAny reads an object that may have any fields; nil when it is absent or something else, which is no fault.
-func (r *fieldReader) enterAny(name string) *fieldReader {
+// readAny reads an object that may have any fields; nil when it is absent or something else, which is no fault.
+func (r *fieldReader) readAny(name string) *fieldReader {
 	if v := r.get(name); v != nil {
 		if o, ok := v.Object(); ok {
 			return &fieldReader{object: o, limits: r.limits, path: v.Path()}
@@ -125,7 +125,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	if !r.has("config") {
 		return a, nil
 	}
-	c := r.enterAny("config")
+	c := r.readAny("config")
 	if c == nil {
 		return a, refuse(r.pathOf("config"), "must be an object")
 	}
@@ -153,7 +153,7 @@ func (r *fieldReader) oneOf(first, last string) string {
 // readOldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type,
 // what it has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
-	in, token := r.enterAny(name), r.readToken("auth_token")
+	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {
 		return &Endpoint{Transport: "http", URL: r.readURL(name), Headers: token}
 	}

@@ -67,14 +67,14 @@ func ArgumentNames(k Kind) []string {
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
 		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason,
-		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": whole(j.FeedbackIndex),
+		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": formatWhole(j.FeedbackIndex),
 		"valueDecimals": json.Number(strconv.Itoa(int(j.ValueDecimals))),
 		"fileUri":       orNull(j.FeedbackURI), "fileHash": hashOrNull(j.FeedbackHash),
 		"responder": j.Responder.Hex(), "responseUri": orNull(j.ResponseURI), "responseHash": hashOrNull(j.ResponseHash),
 		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash), "response": json.Number(strconv.Itoa(int(j.Response))),
 		"fileContent": nil, "fileSource": orNull(f.Source), "fileVerification": orNull(f.Verification),
 		"blockNumber": nil, "timestamp": nil, "logIndex": nil, "transactionHash": hashOrNull(j.TransactionHash),
-		"agentId": j.agentID(), "agentRegistry": j.AgentRegistry(), "chainId": whole(j.ChainID), "deliveryId": deliveryID,
+		"agentId": j.formatAgentID(), "agentRegistry": j.AgentRegistry(), "chainId": formatWhole(j.ChainID), "deliveryId": deliveryID,
 	}
 	if j.Value != nil {
 		all["value"] = j.Value.String()
@@ -84,13 +84,13 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 		all["fileContent"] = f.Content
 	}
 	if j.BlockNumber > 0 {
-		all["blockNumber"] = whole(j.BlockNumber)
+		all["blockNumber"] = formatWhole(j.BlockNumber)
 	}
 	if j.Timestamp > 0 {
 		all["timestamp"] = json.Number(strconv.FormatInt(j.Timestamp, 10))
 	}
 	if j.LogIndex != nil {
-		all["logIndex"] = whole(uint64(*j.LogIndex))
+		all["logIndex"] = formatWhole(uint64(*j.LogIndex))
 	}
 	names := ArgumentNames(j.Kind)
 	out := make(map[string]any, len(names))
@@ -100,8 +100,8 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	return out
 }
 
-// whole is a JSON number where every reader keeps it exactly, else a decimal string.
-func whole(n uint64) any {
+// formatWhole is a JSON number where every reader keeps it exactly, else a decimal string.
+func formatWhole(n uint64) any {
 	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))
 	}
@@ -115,4 +115,4 @@ func orNull(s string) any {
 	return s
 }
 
-func hashOrNull(h common.Hash) any { return orNull(hash(h)) }
+func hashOrNull(h common.Hash) any { return orNull(formatHash(h)) }

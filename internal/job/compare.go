@@ -16,8 +16,8 @@ type Sum [sha256.Size]byte
 // identity registry, which no event names). Jobs of one key that differ in it cannot all be right. The time is left out: it refutes no job,
 // the agent is told the chain's, and so one position cannot be spelled in a thousand ways.
 func (j Job) EventSum() Sum {
-	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lower(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(), j.TransactionHash.Hex(), j.logIndex())
-	for _, f := range j.content() {
+	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(), j.TransactionHash.Hex(), j.formatLogIndex())
+	for _, f := range j.contentFields() {
 		sum = fmt.Appendf(sum, "|%q", fmt.Sprint(f.value))
 	}
 	return sha256.Sum256(sum)

@@ -43,7 +43,7 @@ func (r *fieldReader) fail(refusal *Refusal) {
 func (r *fieldReader) get(name string) *strictjson.Value {
 	r.asked = append(r.asked, name)
 	if r.oldNames == nil {
-		return given(r.object, name)
+		return getNonNull(r.object, name)
 	}
 	if old, ok := r.oldNames[name]; ok && isFilled(r.object, old) {
 		return r.object.Get(old)
@@ -54,8 +54,8 @@ func (r *fieldReader) get(name string) *strictjson.Value {
 	return nil
 }
 
-// given is a member that is not null.
-func given(o *strictjson.Object, name string) *strictjson.Value {
+// getNonNull is a member that is not null.
+func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	if v := o.Get(name); v != nil && v.Data != nil {
 		return v
 	}
@@ -64,7 +64,7 @@ func given(o *strictjson.Object, name string) *strictjson.Value {
 
 // isFilled tells a member that is there and not the empty string.
 func isFilled(o *strictjson.Object, name string) bool {
-	v := given(o, name)
+	v := getNonNull(o, name)
 	return v != nil && v.Data != ""
 }
 
@@ -266,8 +266,8 @@ func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) 
 	return v, &fieldReader{object: o, limits: r.limits, path: v.Path()}
 }
 
-// enter reads an object that may have these fields only; nil when it is absent or refused.
-func (r *fieldReader) enter(name string, known ...string) *fieldReader {
+// readKnown reads an object that may have these fields only; nil when it is absent or refused.
+func (r *fieldReader) readKnown(name string, known ...string) *fieldReader {
 	v, in := r.readObject(name)
 	if in == nil {
 		return nil

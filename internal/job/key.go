@@ -21,23 +21,23 @@ func (j Job) Key() string {
 	case KindAgentUpdated:
 		return ""
 	case KindValidationResponse:
-		return fmt.Sprintf("eip155:%d:%s/%s/%s/%s#%s", j.ChainID, lower(j.ValidationRegistry), j.RequestHash.Hex(), j.TransactionHash.Hex(), j.logIndex(), j.Kind)
+		return fmt.Sprintf("eip155:%d:%s/%s/%s/%s#%s", j.ChainID, lowerHex(j.ValidationRegistry), j.RequestHash.Hex(), j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
 	case KindResponseAppended:
-		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pair(), j.FeedbackIndex, lower(j.Responder), j.TransactionHash.Hex(), j.logIndex(), j.Kind)
+		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pairKey(), j.FeedbackIndex, lowerHex(j.Responder), j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
 	case KindFeedbackRevoked:
 		if j.Reason == RevokedByReorg {
-			return fmt.Sprintf("%s/%d#Retraction@%s", j.pair(), j.FeedbackIndex, j.BlockHash.Hex())
+			return fmt.Sprintf("%s/%d#Retraction@%s", j.pairKey(), j.FeedbackIndex, j.BlockHash.Hex())
 		}
 	}
-	return fmt.Sprintf("%s/%d#%s", j.pair(), j.FeedbackIndex, j.Kind)
+	return fmt.Sprintf("%s/%d#%s", j.pairKey(), j.FeedbackIndex, j.Kind)
 }
 
 // OrderKey names the (agent, client) pair within which deliveries keep their order; OrderSeq is the place in it.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
-		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ValidationRegistry), j.agentID(), lower(j.ValidatorAddress))
+		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(), lowerHex(j.ValidatorAddress))
 	}
-	return j.pair()
+	return j.pairKey()
 }
 
 // OrderSeq is the feedback's index; validations, which have none, go by block.
@@ -48,11 +48,11 @@ func (j Job) OrderSeq() uint64 {
 	return j.FeedbackIndex
 }
 
-func (j Job) pair() string {
-	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lower(j.ReputationRegistry), j.agentID(), lower(j.ClientAddress))
+func (j Job) pairKey() string {
+	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(), lowerHex(j.ClientAddress))
 }
 
-func (j Job) logIndex() string {
+func (j Job) formatLogIndex() string {
 	if j.LogIndex == nil {
 		return "-"
 	}
@@ -74,8 +74,8 @@ func (j Job) AgentRegistry() string {
 // meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows from the
 // registry that emitted the event, which is in the key. It names the first field that differs.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
-	other := known.content()
-	for i, f := range j.content() {
+	other := known.contentFields()
+	for i, f := range j.contentFields() {
 		if f.value != other[i].value {
 			return f.name, true
 		}
@@ -88,14 +88,14 @@ type contentField struct {
 	value any // comparable
 }
 
-// content is what the event itself says, in one order for all jobs.
-func (j Job) content() []contentField {
+// contentFields is what the event itself says, in one order for all jobs.
+func (j Job) contentFields() []contentField {
 	value := ""
 	if j.Value != nil {
 		value = j.Value.String()
 	}
 	return []contentField{
-		{"agentId", j.agentID()},
+		{"agentId", j.formatAgentID()},
 		{"value", value},
 		{"valueDecimals", j.ValueDecimals},
 		{"tag1", j.Tag1},
@@ -121,11 +121,11 @@ func (j Job) Retraction() Job {
 		Timestamp: j.Timestamp, Action: defaultAction(KindFeedbackRevoked)}
 }
 
-func (j Job) agentID() string {
+func (j Job) formatAgentID() string {
 	if j.AgentID == nil {
 		return "0"
 	}
 	return j.AgentID.String()
 }
 
-func lower(a common.Address) string { return strings.ToLower(a.Hex()) }
+func lowerHex(a common.Address) string { return strings.ToLower(a.Hex()) }

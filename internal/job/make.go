@@ -53,7 +53,7 @@ func Make(j Job, l Limits) (Job, error) {
 		text  *string
 	}{{"tag1", &j.Tag1}, {"tag2", &j.Tag2}, {"endpoint", &j.Endpoint}, {"feedbackURI", &j.FeedbackURI}, {"responseURI", &j.ResponseURI}, {"tag", &j.Tag}} {
 		length += writtenLength(*t.text)
-		if repaired := repair(*t.text); repaired != *t.text {
+		if repaired := repairText(*t.text); repaired != *t.text {
 			*t.text, j.Sanitized = repaired, append(j.Sanitized, t.field)
 		}
 	}
@@ -63,8 +63,8 @@ func Make(j Job, l Limits) (Job, error) {
 	return j, nil
 }
 
-// repair replaces what Postgres cannot store, byte by byte as encoding/json does.
-func repair(s string) string {
+// repairText replaces what Postgres cannot store, byte by byte as encoding/json does.
+func repairText(s string) string {
 	var b strings.Builder
 	for _, r := range s { // a byte that is not UTF-8 is read as U+FFFD
 		if r == 0 {

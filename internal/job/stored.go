@@ -53,11 +53,11 @@ func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint, FeedbackURI: j.FeedbackURI,
 		Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
 		Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
-		ReputationRegistry: address(j.ReputationRegistry), IdentityRegistry: address(j.IdentityRegistry),
-		ValidationRegistry: address(j.ValidationRegistry), ClientAddress: address(j.ClientAddress), Responder: address(j.Responder),
-		ValidatorAddress: address(j.ValidatorAddress), FeedbackHash: hash(j.FeedbackHash), ResponseHash: hash(j.ResponseHash),
-		RequestHash: hash(j.RequestHash), BlockHash: hash(j.BlockHash), TransactionHash: hash(j.TransactionHash),
-		AgentID: j.agentID(), FeedbackIndex: wide(j.FeedbackIndex), BlockNumber: wide(j.BlockNumber)}
+		ReputationRegistry: formatAddress(j.ReputationRegistry), IdentityRegistry: formatAddress(j.IdentityRegistry),
+		ValidationRegistry: formatAddress(j.ValidationRegistry), ClientAddress: formatAddress(j.ClientAddress), Responder: formatAddress(j.Responder),
+		ValidatorAddress: formatAddress(j.ValidatorAddress), FeedbackHash: formatHash(j.FeedbackHash), ResponseHash: formatHash(j.ResponseHash),
+		RequestHash: formatHash(j.RequestHash), BlockHash: formatHash(j.BlockHash), TransactionHash: formatHash(j.TransactionHash),
+		AgentID: j.formatAgentID(), FeedbackIndex: wide(j.FeedbackIndex), BlockNumber: wide(j.BlockNumber)}
 	switch {
 	case j.Value == nil:
 	case j.LegacyScore:
@@ -112,14 +112,14 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
-func address(a common.Address) string {
+func formatAddress(a common.Address) string {
 	if a == (common.Address{}) {
 		return ""
 	}
 	return a.Hex()
 }
 
-func hash(h common.Hash) string {
+func formatHash(h common.Hash) string {
 	if h == (common.Hash{}) {
 		return ""
 	}

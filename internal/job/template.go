@@ -22,14 +22,14 @@ func findVariable(k Kind, name string) (argument string, ok bool) {
 		name = "fileContent"
 	}
 	for _, a := range ArgumentNames(k) {
-		if a == name || snake(a) == name {
+		if a == name || toSnakeCase(a) == name {
 			return a, true
 		}
 	}
 	return "", false
 }
 
-func snake(camel string) string {
+func toSnakeCase(camel string) string {
 	var b strings.Builder
 	for _, r := range camel {
 		if unicode.IsUpper(r) {
@@ -86,25 +86,25 @@ func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 		return nil, fmt.Errorf("is not a JSON object: %w", err)
 	}
 	room := maxRendered
-	out, err := j.render(v, args, &room)
+	out, err := j.renderValue(v, args, &room)
 	if err != nil {
 		return nil, err
 	}
 	return out.(map[string]any), nil
 }
 
-func (j Job) render(v any, args map[string]any, room *int) (any, error) {
+func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	var err error
 	switch v := v.(type) {
 	case map[string]any:
 		for k, e := range v {
-			if v[k], err = j.render(e, args, room); err != nil {
+			if v[k], err = j.renderValue(e, args, room); err != nil {
 				return nil, err
 			}
 		}
 	case []any:
 		for i, e := range v {
-			if v[i], err = j.render(e, args, room); err != nil {
+			if v[i], err = j.renderValue(e, args, room); err != nil {
 				return nil, err
 			}
 		}
@@ -120,7 +120,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 		if !ok {
 			return nil, fmt.Errorf("{{%s}} is none of this kind's values", m[1])
 		}
-		if *room -= size(args[name]); *room < 0 {
+		if *room -= sizeOf(args[name]); *room < 0 {
 			return nil, fmt.Errorf("renders to more than %d bytes", maxRendered)
 		}
 		return args[name], nil
@@ -132,7 +132,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 			failed = fmt.Errorf("%s is none of this kind's values", m)
 			return ""
 		}
-		text := asText(args[name])
+		text := formatText(args[name])
 		if *room -= len(text); *room < 0 {
 			failed = fmt.Errorf("renders to more than %d bytes", maxRendered)
 			return ""
@@ -142,7 +142,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	return out, failed
 }
 
-func size(v any) int {
+func sizeOf(v any) int {
 	switch v := v.(type) {
 	case string:
 		return len(v)
@@ -152,8 +152,8 @@ func size(v any) int {
 	return 64
 }
 
-// asText writes a value inside other text.
-func asText(v any) string {
+// formatText writes a value inside other text.
+func formatText(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""

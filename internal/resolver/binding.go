@@ -57,10 +57,10 @@ func (t Target) Bound() bool {
 	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
 }
 
-// servedByEndpoint tells whether a document is the word of the endpoint's own
+// isServedByEndpoint tells whether a document is the word of the endpoint's own
 // origin about this agent. One that names agents, and not this one, is somebody
 // else's: anybody can mint an agent whose tokenURI is that of another.
-func servedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
+func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
 	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
 		return false
 	}
@@ -68,46 +68,46 @@ func servedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endp
 		!slices.ContainsFunc(reg.Registrations, func(r erc8004.BackReference) bool { return r.AgentID != nil })
 }
 
-// verdict is what a domain says of an agent.
-type verdict struct {
+// domainVerdict is what a domain says of an agent.
+type domainVerdict struct {
 	binding string // BoundByDomain, Unbound, BindingUnknown
 	asked   string // the URL
 	why     string // what it answered, for people
 	err     error  // for BindingUnknown
 }
 
-// bind finds out what binds the agent to t's endpoint, and applies the policy.
+// checkBinding finds out what binds the agent to t's endpoint, and applies the policy.
 // Only the policy and the end of ctx make an error: *UnboundError; for what is
 // not known *ipfs.UnavailableError, wrapped.
-func (r *Resolver) bind(ctx context.Context, a Agent, t *Target, w *way) error {
+func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trace) error {
 	switch {
 	case t.Binding == BoundByOrigin:
-		w.step("binding", "the document's origin", "the endpoint's own origin serves the document")
+		w.addStep("binding", "the document's origin", "the endpoint's own origin serves the document")
 		return nil
 	case r.cfg.Binding == BindingOff:
-		w.step("binding", "not asked", "HERALD_BINDING is off, and the endpoint's origin does not serve the document")
+		w.addStep("binding", "not asked", "HERALD_BINDING is off, and the endpoint's origin does not serve the document")
 		return nil
 	case t.Transport == erc8004.TransportStdio:
 		t.Binding = Unbound
-		w.step("binding", "HERALD_STDIO_COMMANDS", "it lets the command be run, and does not say whose it is")
+		w.addStep("binding", "HERALD_STDIO_COMMANDS", "it lets the command be run, and does not say whose it is")
 		if r.cfg.Binding == BindingRequire {
-			return &UnboundError{Endpoint: shown(t.Transport + ":" + t.Command)}
+			return &UnboundError{Endpoint: excerpt(t.Transport + ":" + t.Command)}
 		}
 		return nil
 	}
 	v := r.askDomain(ctx, a, t.URL)
 	if errors.Is(ctx.Err(), context.Canceled) { // the resolver was closed: this says nothing about the domain
-		return fmt.Errorf("binding of agent %s: %w", a.key(), context.Cause(ctx))
+		return fmt.Errorf("binding of agent %s: %w", a.cacheKey(), context.Cause(ctx))
 	}
 	t.Binding = v.binding
-	w.step("binding", v.asked, v.why)
+	w.addStep("binding", v.asked, v.why)
 	switch {
 	case r.cfg.Binding != BindingRequire || t.Bound():
 		return nil
 	case v.binding == BindingUnknown:
 		return fmt.Errorf("it is not known whether the endpoint is the agent's, which HERALD_BINDING=require asks for: %w", v.err)
 	}
-	return &UnboundError{Endpoint: shown(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: entryOf(a)}
+	return &UnboundError{Endpoint: excerpt(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
 
 // askDomain asks the domain of an http endpoint whether it knows the agent. It
@@ -116,15 +116,15 @@ func (r *Resolver) bind(ctx context.Context, a Agent, t *Target, w *way) error {
 //
 // An address that the guard refuses is no binding, and nothing more: the
 // endpoint itself is judged where it is dialled.
-func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verdict {
+func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) domainVerdict {
 	uri := originOf(endpoint) + wellKnownPath
-	v := verdict{asked: shown(uri)}
-	list := r.domainList(ctx, uri)
+	v := domainVerdict{asked: excerpt(uri)}
+	list := r.readDomain(ctx, uri)
 	switch {
 	case list.err != nil:
-		v.binding, v.why = refusedBy(list.err), shown(list.err.Error())
+		v.binding, v.why = classifyDomainError(list.err), excerpt(list.err.Error())
 		if v.binding == BindingUnknown {
-			v.err = unavailable(v.asked, list.err)
+			v.err = newUnavailable(v.asked, list.err)
 		}
 	case list.source != ipfs.SourceHTTPS && list.source != ipfs.SourceHTTP:
 		v.binding, v.why = Unbound, "its address is one of content, which has no domain that could answer for it"
@@ -134,14 +134,14 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) verd
 		v.binding, v.why = BoundByDomain, "it names the agent"
 	default:
 		v.binding = Unbound
-		v.why = fmt.Sprintf("it names %s, not this agent", count(len(list.names.Registrations), "other agent", "other agents"))
+		v.why = fmt.Sprintf("it names %s, not this agent", countNoun(len(list.names.Registrations), "other agent", "other agents"))
 	}
 	return v
 }
 
-// domainList brings the list of a domain, from memory when it was had less than
+// readDomain brings the list of a domain, from memory when it was had less than
 // domainTTL ago.
-func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
+func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	if list, ok := r.domains.Get(uri); ok && r.cfg.Now().Before(list.until) {
 		return list
 	}
@@ -151,12 +151,12 @@ func (r *Resolver) domainList(ctx context.Context, uri string) domainList {
 	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, bindingLimit)
 	if err == nil {
 		var reg erc8004.Registration
-		reg, err = r.parse(ctx, doc)
+		reg, err = r.parseDocument(ctx, doc)
 		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations // nothing else of it counts
 	}
 	list.err = err
 	list.until = r.cfg.Now().Add(domainTTL)
-	if err != nil && refusedBy(err) == BindingUnknown {
+	if err != nil && classifyDomainError(err) == BindingUnknown {
 		list.until = r.cfg.Now().Add(domainRest)
 	}
 	if r.ctx.Err() == nil {
@@ -185,9 +185,9 @@ const (
 	maxDomains = 256
 )
 
-// refusedBy tells a domain that says nothing of the agent from one that could
+// classifyDomainError tells a domain that says nothing of the agent from one that could
 // not be asked.
-func refusedBy(err error) string {
+func classifyDomainError(err error) string {
 	var (
 		none    *ipfs.NoDocumentError
 		invalid *ipfs.InvalidError
@@ -198,16 +198,16 @@ func refusedBy(err error) string {
 		problem *erc8004.DocumentError
 		away    *ipfs.UnavailableError
 	)
-	if errors.As(err, &problem) || errors.As(err, &away) && refusedStatus(away.Status) || errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) ||
+	if errors.As(err, &problem) || errors.As(err, &away) && isRefusal(away.Status) || errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) ||
 		errors.As(err, &blocked) || errors.As(err, &badURL) {
 		return Unbound
 	}
 	return BindingUnknown
 }
 
-// refusedStatus tells a server that does not serve such a file from one that
+// isRefusal tells a server that does not serve such a file from one that
 // cannot now: MCP servers answer 401 or 405 to a GET of whatever path.
-func refusedStatus(status int) bool {
+func isRefusal(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return false
@@ -215,9 +215,9 @@ func refusedStatus(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// unavailable makes an error of the content's kind, which is retried, of
+// newUnavailable makes an error of the content's kind, which is retried, of
 // whatever kept a domain from being asked.
-func unavailable(uri string, err error) error {
+func newUnavailable(uri string, err error) error {
 	var away *ipfs.UnavailableError
 	if errors.As(err, &away) {
 		return away
@@ -234,7 +234,7 @@ func originOf(endpoint string) string {
 	return netguard.Origin(u)
 }
 
-// entryOf is the entry of registrations[] that names an agent, as JSON.
-func entryOf(a Agent) string {
+// formatEntry is the entry of registrations[] that names an agent, as JSON.
+func formatEntry(a Agent) string {
 	return fmt.Sprintf(`{"agentId":%s,"agentRegistry":"eip155:%d:%s"}`, a.ID, a.ChainID, a.Registry.Hex())
 }

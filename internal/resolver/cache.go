@@ -14,10 +14,10 @@ type outcome struct {
 	page   *page // the document, where its server can be asked whether it has changed; else nil
 }
 
-// summary is what a cached outcome's step tells.
-func (o outcome) summary() string {
+// summarize is what a cached outcome's step tells.
+func (o outcome) summarize() string {
 	if o.err != nil {
-		return shown(o.err.Error())
+		return excerpt(o.err.Error())
 	}
 	out := o.target.From + " of a document by " + o.target.DocumentSource
 	if o.target.Binding != "" {

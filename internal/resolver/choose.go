@@ -11,17 +11,17 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// choose picks the first entry that may be called, and says in words what was
+// chooseEntry picks the first entry that may be called, and says in words what was
 // picked and what was passed over. entries are ranked, best first. When there
 // are entries and none may be called, the first says why.
-func choose(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
+func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
 	var first error
 	var passed []string
 	for i, e := range entries {
 		e = e.Substitute(agentID)
-		why := refusal(e, allowed)
+		why := explainRefusal(e, allowed)
 		if why == "" {
-			return e, choice(e, passed, len(entries)-i-1), nil
+			return e, describeChoice(e, passed, len(entries)-i-1), nil
 		}
 		if first == nil {
 			first = Judge(e, allowed)
@@ -31,27 +31,27 @@ func choose(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (e
 	if first == nil {
 		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: NoMCPEndpoint}
 	}
-	return erc8004.MCPEntry{}, "refused: " + some(passed), first
+	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }
 
-// choice tells which entry was taken, why not a better ranked one, and how many
+// describeChoice tells which entry was taken, why not a better ranked one, and how many
 // were not looked at.
-func choice(e erc8004.MCPEntry, passed []string, left int) string {
-	out := shown(withoutQuery(e.URL))
+func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
+	out := excerpt(withoutQuery(e.URL))
 	if e.Transport == erc8004.TransportStdio {
-		out = "the command " + shown(e.Command)
+		out = "the command " + excerpt(e.Command)
 	}
 	if len(passed) > 0 {
-		out += "; refused before it: " + some(passed)
+		out += "; refused before it: " + joinFirst(passed)
 	}
 	if left > 0 {
-		out += fmt.Sprintf("; %s ranked below it", count(left, "other MCP entry is", "other MCP entries are"))
+		out += fmt.Sprintf("; %s ranked below it", countNoun(left, "other MCP entry is", "other MCP entries are"))
 	}
 	return out
 }
 
-// some lists the first three.
-func some(of []string) string {
+// joinFirst lists the first three.
+func joinFirst(of []string) string {
 	const most = 3
 	out := strings.Join(of[:min(len(of), most)], "; ")
 	if n := len(of) - most; n > 0 {
@@ -63,15 +63,15 @@ func some(of []string) string {
 // Judge tells whether an entry may be called: nil, or *TransportRefusedError.
 // allowed is as Config.StdioCommands.
 func Judge(e erc8004.MCPEntry, allowed [][]string) error {
-	if why := refusal(e, allowed); why != "" {
+	if why := explainRefusal(e, allowed); why != "" {
 		return &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
 	}
 	return nil
 }
 
-// refusal says why an entry cannot be called, or nothing. Addresses are not
+// explainRefusal says why an entry cannot be called, or nothing. Addresses are not
 // judged here: the guard does that where they are dialled.
-func refusal(e erc8004.MCPEntry, allowed [][]string) string {
+func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	switch e.Transport {
 	case erc8004.TransportHTTP, erc8004.TransportSSE:
 		u, err := url.Parse(e.URL)
@@ -92,9 +92,9 @@ func refusal(e erc8004.MCPEntry, allowed [][]string) string {
 	return "only http, https and listed commands are called"
 }
 
-// protocolHint keeps a version only when it is a protocol revision, which is a
+// parseProtocol keeps a version only when it is a protocol revision, which is a
 // date: authors write their own product's version there too.
-func protocolHint(version string) string {
+func parseProtocol(version string) string {
 	if _, err := time.Parse(time.DateOnly, version); err != nil {
 		return ""
 	}

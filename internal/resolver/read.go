@@ -28,62 +28,62 @@ type page struct {
 // maxKeptURI bounds the tokenURI of a page that is kept, in bytes.
 const maxKeptURI = 2 << 10
 
-// keep tells whether a document can be asked for again in a cheaper way.
-func (p *page) keep() bool {
+// isKept tells whether a document can be asked for again in a cheaper way.
+func (p *page) isKept() bool {
 	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
 	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI
 }
 
-// resolve goes the whole way. On an error the target holds the steps so far.
+// resolveAgent goes the whole way. On an error the target holds the steps so far.
 // old is what the document said when it was read last, or nil.
-func (r *Resolver) resolve(ctx context.Context, a Agent, old *page) (o outcome) {
-	w := &way{now: r.cfg.Now, began: r.cfg.Now()}
+func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outcome) {
+	w := &trace{now: r.cfg.Now, began: r.cfg.Now()}
 	defer func() { o.target.Steps = w.steps }()
-	uri, err := r.tokenURI(ctx, a, w)
+	uri, err := r.readTokenURI(ctx, a, w)
 	if err != nil {
 		return outcome{err: err}
 	}
-	p, err := r.document(ctx, a, uri, old, w)
+	p, err := r.readDocument(ctx, a, uri, old, w)
 	if err != nil {
 		return outcome{err: err}
 	}
 	o = outcome{target: p.target.clone(), err: p.err}
-	if p.keep() {
+	if p.isKept() {
 		o.page = p
 	}
-	w.step("registration", "document", p.shape)
+	w.addStep("registration", "document", p.shape)
 	if o.err == nil {
-		o.err = r.bind(ctx, a, &o.target, w)
+		o.err = r.checkBinding(ctx, a, &o.target, w)
 	}
 	if p.choice != "" {
-		w.step("endpoint", o.target.From, p.choice)
+		w.addStep("endpoint", o.target.From, p.choice)
 	}
 	return o
 }
 
-// tokenURI reads it from the chain. Blank is a result: *SkipError.
-func (r *Resolver) tokenURI(ctx context.Context, a Agent, w *way) (string, error) {
+// readTokenURI reads it from the chain. Blank is a result: *SkipError.
+func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string, error) {
 	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
 	source := "chain " + strconv.FormatUint(a.ChainID, 10)
 	if err != nil {
-		w.step("tokenURI", source, shown(err.Error()))
+		w.addStep("tokenURI", source, excerpt(err.Error()))
 		var missing interface{ NoSuchAgent() bool }
 		if errors.As(err, &missing) && missing.NoSuchAgent() {
 			return "", &SkipError{Reason: AgentNotFound, Err: err}
 		}
-		return "", fmt.Errorf("reading tokenURI of agent %s: %w", a.key(), err)
+		return "", fmt.Errorf("reading tokenURI of agent %s: %w", a.cacheKey(), err)
 	}
-	w.step("tokenURI", source, describeURI(uri))
+	w.addStep("tokenURI", source, describeURI(uri))
 	if isBlank(uri) {
 		return "", &SkipError{Reason: NoURI}
 	}
 	return uri, nil
 }
 
-// document fetches and reads the registration document; it is old when the URI
+// readDocument fetches and reads the registration document; it is old when the URI
 // is and the server says that the document is. An error is one of fetching:
 // what the document says, even if it is nonsense, is a page.
-func (r *Resolver) document(ctx context.Context, a Agent, uri string, old *page, w *way) (*page, error) {
+func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *page, w *trace) (*page, error) {
 	var (
 		doc ipfs.Document
 		err error
@@ -95,47 +95,47 @@ func (r *Resolver) document(ctx context.Context, a Agent, uri string, old *page,
 		doc, err = r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit)
 	}
 	if old != nil && errors.Is(err, ipfs.ErrUnchanged) {
-		w.step("document", old.target.DocumentSource, "not changed since it was read, its server says")
+		w.addStep("document", old.target.DocumentSource, "not changed since it was read, its server says")
 		return old, nil
 	}
 	if err != nil {
-		w.step("document", "not fetched", shown(err.Error()))
-		return nil, documentError(err)
+		w.addStep("document", "not fetched", excerpt(err.Error()))
+		return nil, classifyFetchError(err)
 	}
 	source := doc.Source
 	if doc.From != "" {
 		source += " from " + doc.From
 	}
-	w.step("document", source, describeDocument(doc))
-	reg, err := r.parse(ctx, doc)
+	w.addStep("document", source, describeDocument(doc))
+	reg, err := r.parseDocument(ctx, doc)
 	var problem *erc8004.DocumentError
 	if err != nil && !errors.As(err, &problem) {
-		return nil, documentError(err)
+		return nil, classifyFetchError(err)
 	}
-	p := r.read(a, doc, reg, err)
+	p := r.findEntry(a, doc, reg, err)
 	p.uri, p.validators = uri, doc.Validators
 	return p, nil
 }
 
-// parse reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that it could not be read now.
-func (r *Resolver) parse(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
+// parseDocument reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that it could not be read now.
+func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
 	release, err := r.cfg.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
-		return erc8004.Registration{}, unavailable(withoutQuery(doc.URI), err)
+		return erc8004.Registration{}, newUnavailable(withoutQuery(doc.URI), err)
 	}
 	defer release()
 	return erc8004.ParseRegistration(doc.Bytes)
 }
 
-// read finds the entry to call in a registration document, which could be parsed if err is nil.
-func (r *Resolver) read(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
+// findEntry finds the entry to call in a registration document, which could be parsed if err is nil.
+func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
 	if err != nil {
-		p.shape, p.err = shown(err.Error()), &SkipError{Reason: NoDocument, Err: err}
+		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: NoDocument, Err: err}
 		return p
 	}
 	t, entries := &p.target, reg.MCP()
-	p.shape = shape(reg, len(entries))
+	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
 		p.err = &SkipError{Reason: AgentInactive}
 		return p
@@ -143,22 +143,22 @@ func (r *Resolver) read(a Agent, doc ipfs.Document, reg erc8004.Registration, er
 	commands := slices.DeleteFunc(slices.Clone(r.cfg.StdioCommands), func(argv []string) bool {
 		return r.cfg.MayRun != nil && !r.cfg.MayRun(a.ChainID, a.Registry, a.ID.String(), argv)
 	})
-	e, choice, err := choose(entries, a.ID, commands)
+	e, choice, err := chooseEntry(entries, a.ID, commands)
 	p.choice = choice
 	if err != nil {
 		p.err = err
 		return p
 	}
 	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
-	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = protocolHint(e.Version), e.TokenHeader, e.AuthType, e.From
-	if servedByEndpoint(a, doc, reg, t.URL) {
+	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = parseProtocol(e.Version), e.TokenHeader, e.AuthType, e.From
+	if isServedByEndpoint(a, doc, reg, t.URL) {
 		t.Binding = BoundByOrigin
 	}
 	return p
 }
 
-// documentError tells "there is no document" from "it could not be had".
-func documentError(err error) error {
+// classifyFetchError tells "there is no document" from "it could not be had".
+func classifyFetchError(err error) error {
 	var (
 		none    *ipfs.NoDocumentError
 		invalid *ipfs.InvalidError

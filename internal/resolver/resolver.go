@@ -85,8 +85,8 @@ type Agent struct {
 	Epoch int64
 }
 
-// key is the agent's place in the cache.
-func (a Agent) key() string {
+// cacheKey is the agent's place in the cache.
+func (a Agent) cacheKey() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
 
@@ -201,22 +201,22 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
 	}
 	start := r.cfg.Now()
-	key := a.key()
+	key := a.cacheKey()
 	if o, made, ok := r.cache.get(key, a.Epoch, start); ok {
 		t := o.target.clone()
-		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)), Detail: o.summary()}}
+		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)), Detail: o.summarize()}}
 		t.Took = 0
 		return t, o.err
 	}
 	result := r.flights.DoChan(key+"@"+strconv.FormatInt(a.Epoch, 10), func() (any, error) {
-		if !r.enter() {
+		if !r.startFlight() {
 			return outcome{err: ErrClosed}, nil
 		}
 		defer r.running.Done()
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
-		o := r.resolve(ctx, a, r.cache.stale(key, a.Epoch))
-		if ttl := r.ttl(o); ttl > 0 {
+		o := r.resolveAgent(ctx, a, r.cache.stale(key, a.Epoch))
+		if ttl := r.ttlOf(o); ttl > 0 {
 			now := r.cfg.Now()
 			r.cache.put(&entry{key: key, epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
 		}
@@ -233,7 +233,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	}
 }
 
-func (r *Resolver) enter() bool {
+func (r *Resolver) startFlight() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -249,8 +249,8 @@ func (t Target) clone() Target {
 	return t
 }
 
-// ttl is how long an outcome may be believed; 0 for what may be over at once.
-func (r *Resolver) ttl(o outcome) time.Duration {
+// ttlOf is how long an outcome may be believed; 0 for what may be over at once.
+func (r *Resolver) ttlOf(o outcome) time.Duration {
 	var (
 		skip    *SkipError
 		refused *TransportRefusedError

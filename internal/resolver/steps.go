@@ -22,14 +22,14 @@ type Step struct {
 	Took   time.Duration
 }
 
-// way notes the steps.
-type way struct {
+// trace notes the steps.
+type trace struct {
 	now   func() time.Time
 	began time.Time // of the step that is going on
 	steps []Step
 }
 
-func (w *way) step(what, source, detail string) {
+func (w *trace) addStep(what, source, detail string) {
 	now := w.now()
 	w.steps = append(w.steps, Step{What: what, Source: source, Detail: detail, Took: now.Sub(w.began)})
 	w.began = now
@@ -46,14 +46,14 @@ func describeURI(uri string) string {
 	case len(s) >= 5 && strings.EqualFold(s[:5], "data:"):
 		return fmt.Sprintf("a data URI of %d bytes", len(s))
 	}
-	return shown(withoutQuery(s))
+	return excerpt(withoutQuery(s))
 }
 
 // describeDocument says how much there is and what it is anchored by.
 func describeDocument(d ipfs.Document) string {
 	out := strconv.Itoa(len(d.Bytes)) + " bytes"
 	if d.MediaType != "" {
-		out += " labelled " + shown(d.MediaType)
+		out += " labelled " + excerpt(d.MediaType)
 	}
 	switch d.Source {
 	case ipfs.SourceCID:
@@ -69,8 +69,8 @@ func describeDocument(d ipfs.Document) string {
 	return out + ", as its server has it now: not verified"
 }
 
-// shape says what a registration holds: "services, 3 entries, 1 MCP".
-func shape(reg erc8004.Registration, mcp int) string {
+// describeRegistration says what a registration holds: "services, 3 entries, 1 MCP".
+func describeRegistration(reg erc8004.Registration, mcp int) string {
 	var lists []string
 	for _, s := range reg.Services {
 		list, _, _ := strings.Cut(s.From, "[")
@@ -80,7 +80,7 @@ func shape(reg erc8004.Registration, mcp int) string {
 	}
 	out := "no services"
 	if len(lists) > 0 {
-		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "), count(len(reg.Services), "entry", "entries"), mcp)
+		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "), countNoun(len(reg.Services), "entry", "entries"), mcp)
 	}
 	if reg.Inactive() {
 		out += ", inactive"
@@ -91,7 +91,7 @@ func shape(reg erc8004.Registration, mcp int) string {
 	return out
 }
 
-func count(n int, one, many string) string {
+func countNoun(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -108,8 +108,8 @@ func withoutQuery(s string) string {
 	return u.String()
 }
 
-// shown keeps a stranger's text to one line that drives no terminal.
-func shown(s string) string {
+// excerpt keeps a stranger's text to one line that drives no terminal.
+func excerpt(s string) string {
 	const most = 240
 	r := []rune(s[:min(len(s), 4*most)])
 	if len(r) > most {

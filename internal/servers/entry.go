@@ -32,12 +32,12 @@ const (
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
 	if !ok {
-		p.fault(v, "must be an object")
+		p.addFault(v, "must be an object")
 		return nil
 	}
 	for _, m := range o.Members {
 		if len(known) > 0 && !slices.Contains(known, m.Name) {
-			p.fault(m, "is unknown: there is %s", strings.Join(known, ", "))
+			p.addFault(m, "is unknown: there is %s", strings.Join(known, ", "))
 		}
 	}
 	return o
@@ -47,12 +47,12 @@ func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Ob
 func (p *parser) readString(v *strictjson.Value) (value string, ok bool) {
 	raw, ok := v.Data.(string)
 	if !ok {
-		p.fault(v, "must be a string")
+		p.addFault(v, "must be a string")
 		return "", false
 	}
-	value, problem := expand(raw, p.lookUp)
+	value, problem := expandVariables(raw, p.lookUp)
 	if problem != "" {
-		p.fault(v, "%s", problem)
+		p.addFault(v, "%s", problem)
 	}
 	return value, problem == ""
 }
@@ -63,7 +63,7 @@ func (p *parser) readText(v *strictjson.Value) (value, raw string, ok bool) {
 		return "", "", false
 	}
 	if value, ok = p.readString(v); ok && value == "" {
-		p.fault(v, "is empty: leave it out")
+		p.addFault(v, "is empty: leave it out")
 	}
 	if !ok || value == "" {
 		return "", "", false
@@ -78,7 +78,7 @@ func (p *parser) readTexts(v *strictjson.Value) []string {
 	}
 	list, ok := v.Data.([]*strictjson.Value)
 	if !ok || len(list) > maxList {
-		p.fault(v, "must be a list of at most %d strings", maxList)
+		p.addFault(v, "must be a list of at most %d strings", maxList)
 		return nil
 	}
 	out := make([]string, len(list))
@@ -95,7 +95,7 @@ func (p *parser) readPairs(v *strictjson.Value, each func(at *strictjson.Value, 
 	}
 	o := p.readObject(v)
 	if o != nil && len(o.Members) > maxList {
-		p.fault(v, "has more than %d entries", maxList)
+		p.addFault(v, "has more than %d entries", maxList)
 	} else if o != nil {
 		for _, m := range o.Members {
 			if value, ok := p.readString(m); ok {
@@ -117,7 +117,7 @@ func (p *parser) readServer(v *strictjson.Value) (Server, bool) {
 	if at := o.Get("onUnknown"); at != nil {
 		v, _, ok := p.readText(at)
 		if s.OnUnknown = v; ok && v != store.OnUnknownResend && v != store.OnUnknownHold {
-			p.fault(at, "must be %s or %s", store.OnUnknownResend, store.OnUnknownHold)
+			p.addFault(at, "must be %s or %s", store.OnUnknownResend, store.OnUnknownHold)
 		}
 	}
 	p.readEndpoint(v, o, &s)
@@ -130,7 +130,7 @@ func (p *parser) readBool(v *strictjson.Value, fallback bool) bool {
 	}
 	b, ok := v.Data.(bool)
 	if !ok {
-		p.fault(v, "must be true or false")
+		p.addFault(v, "must be true or false")
 	}
 	return b
 }
@@ -143,7 +143,7 @@ func (p *parser) readTimeout(v *strictjson.Value) time.Duration {
 	ms, err := strconv.ParseInt(string(number), 10, 32)
 	d := time.Duration(ms) * time.Millisecond
 	if !ok || err != nil || d < minTimeout || d > maxTimeout {
-		p.fault(v, "must be a whole number of milliseconds, %d to %d", minTimeout.Milliseconds(), maxTimeout.Milliseconds())
+		p.addFault(v, "must be a whole number of milliseconds, %d to %d", minTimeout.Milliseconds(), maxTimeout.Milliseconds())
 	}
 	return d
 }
@@ -151,11 +151,11 @@ func (p *parser) readTimeout(v *strictjson.Value) time.Duration {
 func (p *parser) readTools(v *strictjson.Value) []string {
 	names := p.readTexts(v)
 	if v != nil && names != nil && len(names) == 0 {
-		p.fault(v, "names no tool: leave it out to allow all, or set enabled to false")
+		p.addFault(v, "names no tool: leave it out to allow all, or set enabled to false")
 	}
 	for i, name := range names {
 		if name == "" || len(name) > maxTool || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			p.fault(v, "holds at [%d] no name of a tool (1 to %d characters)", i, maxTool)
+			p.addFault(v, "holds at [%d] no name of a tool (1 to %d characters)", i, maxTool)
 		}
 	}
 	return names
@@ -186,7 +186,7 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 		p.refuseFields(o, "is for transports http and sse; a command takes its secrets from env", "url", "headers", "auth")
 		p.readCommand(v, o, ep, s)
 	default:
-		p.fault(o.Get("transport"), "must be http, sse or stdio")
+		p.addFault(o.Get("transport"), "must be http, sse or stdio")
 		return
 	}
 	ep.Secrets = p.used
@@ -197,7 +197,7 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 func (p *parser) refuseFields(o *strictjson.Object, why string, names ...string) {
 	for _, name := range names {
 		if at := o.Get(name); at != nil {
-			p.fault(at, "%s", why)
+			p.addFault(at, "%s", why)
 		}
 	}
 }
@@ -205,20 +205,20 @@ func (p *parser) refuseFields(o *strictjson.Object, why string, names ...string)
 func (p *parser) readRemote(v *strictjson.Value, o *strictjson.Object, ep *mcpcall.Endpoint, s *Server) {
 	at := o.Get("url")
 	if at == nil {
-		p.fault(v, "has no url, which transport %s needs", ep.Transport)
+		p.addFault(v, "has no url, which transport %s needs", ep.Transport)
 		return
 	}
 	value, raw, ok := p.readText(at)
 	if u, err := url.Parse(value); ok {
 		switch {
 		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
-			p.fault(at, "is not an http or https URL")
+			p.addFault(at, "is not an http or https URL")
 		case len(value) > maxURL:
-			p.fault(at, "is longer than %d bytes", maxURL)
+			p.addFault(at, "is longer than %d bytes", maxURL)
 		case u.User != nil:
-			p.fault(at, "must have no user and password: say them in auth or headers")
+			p.addFault(at, "must have no user and password: say them in auth or headers")
 		case u.Fragment != "":
-			p.fault(at, "must have no fragment (#)")
+			p.addFault(at, "must have no fragment (#)")
 		}
 	}
 	ep.URL, s.Display = value, withoutQuery(raw)
@@ -238,15 +238,15 @@ func (p *parser) addHeader(at *strictjson.Value, name, value string, ep *mcpcall
 	canonical := http.CanonicalHeaderKey(name)
 	switch _, twice := ep.Headers[canonical]; {
 	case !httpguts.ValidHeaderFieldName(name) || len(name) > maxName:
-		p.fault(at, "is no name of an HTTP header")
+		p.addFault(at, "is no name of an HTTP header")
 	case mcpcall.CheckHeader(name) != nil:
-		p.fault(at, "sets the header %s, which belongs to HTTP or to the protocol", canonical)
+		p.addFault(at, "sets the header %s, which belongs to HTTP or to the protocol", canonical)
 	case !httpguts.ValidHeaderFieldValue(value):
-		p.fault(at, "holds what no HTTP header can, perhaps a line feed at its end")
+		p.addFault(at, "holds what no HTTP header can, perhaps a line feed at its end")
 	case value == "":
-		p.fault(at, "is empty: leave it out")
+		p.addFault(at, "is empty: leave it out")
 	case twice:
-		p.fault(at, "sets the header %s a second time", canonical)
+		p.addFault(at, "sets the header %s a second time", canonical)
 	default:
 		if ep.Headers == nil {
 			ep.Headers = map[string]secret.Secret{}
@@ -267,13 +267,13 @@ func (p *parser) readAuth(v *strictjson.Value, ep *mcpcall.Endpoint) {
 	kind, _, ok := p.readText(o.Get("type"))
 	if !ok {
 		if o.Get("type") == nil {
-			p.fault(v, "has no type: bearer or header")
+			p.addFault(v, "has no type: bearer or header")
 		}
 		return
 	}
 	token, _, ok := p.readText(o.Get("token"))
 	if o.Get("token") == nil {
-		p.fault(v, "has no token")
+		p.addFault(v, "has no token")
 	}
 	name := "Authorization"
 	switch kind {
@@ -284,12 +284,12 @@ func (p *parser) readAuth(v *strictjson.Value, ep *mcpcall.Endpoint) {
 		var named bool
 		if name, _, named = p.readText(o.Get("header")); !named {
 			if o.Get("header") == nil {
-				p.fault(v, "has no header: the name of the one that carries the token")
+				p.addFault(v, "has no header: the name of the one that carries the token")
 			}
 			return
 		}
 	default:
-		p.fault(o.Get("type"), "must be bearer or header; this version knows no other way to authenticate")
+		p.addFault(o.Get("type"), "must be bearer or header; this version knows no other way to authenticate")
 		return
 	}
 	if ok {
@@ -299,7 +299,7 @@ func (p *parser) readAuth(v *strictjson.Value, ep *mcpcall.Endpoint) {
 
 func (p *parser) readCommand(v *strictjson.Value, o *strictjson.Object, ep *mcpcall.Endpoint, s *Server) {
 	if o.Get("command") == nil {
-		p.fault(v, "has no command, which transport stdio needs")
+		p.addFault(v, "has no command, which transport stdio needs")
 		return
 	}
 	value, raw, _ := p.readText(o.Get("command"))
@@ -307,7 +307,7 @@ func (p *parser) readCommand(v *strictjson.Value, o *strictjson.Object, ep *mcpc
 	ep.Args = p.readTexts(o.Get("args"))
 	p.readPairs(o.Get("env"), func(at *strictjson.Value, value string) {
 		if !isVariable(at.Name) {
-			p.fault(at, "is no name of an environment variable")
+			p.addFault(at, "is no name of an environment variable")
 			return
 		}
 		ep.Env = append(ep.Env, at.Name+"="+value)
@@ -316,7 +316,7 @@ func (p *parser) readCommand(v *strictjson.Value, o *strictjson.Object, ep *mcpc
 	if at := o.Get("workingDir"); at != nil {
 		dir, _, ok := p.readText(at)
 		if ep.Dir = dir; ok && !filepath.IsAbs(dir) {
-			p.fault(at, "must be an absolute path")
+			p.addFault(at, "must be an absolute path")
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (f *File) Lookup(chainID uint64, agentID string) (Server, bool) {
 }
 
 // Keys are the agents that the file names, in order.
-func (f *File) Keys() []Key { return sorted(f.servers) }
+func (f *File) Keys() []Key { return sortKeys(f.servers) }
 
 // Load reads the file. env gives the values for ${NAME} (nil: os.LookupEnv); an empty one counts as not set. What is wrong with the file
 // is told as *Error, several joined by errors.Join; one is enough for the file not to be used.
@@ -42,7 +42,7 @@ func Load(path string, env func(string) (string, bool)) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(path, raw, env)
+	return parseAll(path, raw, env)
 }
 
 // Find reads what the file says about one agent (decimal id); false: nothing. It fails like Load, but not for what is wrong within other
@@ -138,7 +138,7 @@ func (p *parser) lookUp(name string) (string, bool) {
 	return v, ok
 }
 
-func parse(file string, raw []byte, env func(string) (string, bool)) (*File, error) {
+func parseAll(file string, raw []byte, env func(string) (string, bool)) (*File, error) {
 	return parseOnly(file, raw, env, func(Key) bool { return true })
 }
 
@@ -160,7 +160,7 @@ func parseOnly(file string, raw []byte, env func(string) (string, bool), wanted 
 		if list := top.Get("servers"); list != nil {
 			p.readServers(f, list, wanted)
 		} else {
-			p.fault(root, `has no "servers": {"CHAIN:AGENT": {…}}`)
+			p.addFault(root, `has no "servers": {"CHAIN:AGENT": {…}}`)
 		}
 	}
 	if len(p.faults) > 0 {
@@ -175,7 +175,7 @@ func (p *parser) readServers(f *File, at *strictjson.Value, wanted func(Key) boo
 		return
 	}
 	if len(list.Members) > maxServers {
-		p.fault(at, "names more than %d servers", maxServers)
+		p.addFault(at, "names more than %d servers", maxServers)
 		return
 	}
 	for _, entry := range list.Members {
@@ -184,7 +184,7 @@ func (p *parser) readServers(f *File, at *strictjson.Value, wanted func(Key) boo
 			continue
 		}
 		if problem != "" {
-			p.fault(entry, "%s", problem)
+			p.addFault(entry, "%s", problem)
 		}
 		if s, ok := p.readServer(entry); ok {
 			f.servers[key] = s
@@ -214,7 +214,7 @@ func (p *parser) lineOf(offset int) int {
 	return 1 + bytes.Count(p.raw[:min(offset, len(p.raw))], []byte("\n"))
 }
 
-func (p *parser) fault(at *strictjson.Value, format string, args ...any) {
+func (p *parser) addFault(at *strictjson.Value, format string, args ...any) {
 	switch {
 	case len(p.faults) < maxFaults:
 		p.faults = append(p.faults, &Error{File: p.file, Line: p.lineOf(at.End), Path: at.Path(), Problem: fmt.Sprintf(format, args...)})

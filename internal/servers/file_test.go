@@ -29,7 +29,7 @@ func environment(name string) (string, bool) {
 
 func read1(t testing.TB, entry string) Server {
 	t.Helper()
-	f, err := parse("servers.json", []byte(`{"servers": {"8453:42": `+entry+`}}`), environment)
+	f, err := parseAll("servers.json", []byte(`{"servers": {"8453:42": `+entry+`}}`), environment)
 	if err != nil {
 		t.Fatalf("%s: %v", entry, err)
 	}
@@ -183,7 +183,7 @@ func TestBroken(t *testing.T) {
 		{entry(`{"args": [[[[[[[[[]]]]]]]]]}`), at(".args[0][0][0][0][0]", "is nested deeper than 8 levels")},
 		{`{"servers": {` + many(maxServers+1, func(i int) string { return fmt.Sprintf(`"1:%d":{}`, i) }) + `}}`, "servers.json:1: servers: names more than 10000 servers"},
 	} {
-		f, err := parse("servers.json", []byte(tt.file), environment)
+		f, err := parseAll("servers.json", []byte(tt.file), environment)
 		if err == nil || f != nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%.200s\n got %v\nwant %s…", tt.file, err, tt.want)
 		}
@@ -197,7 +197,7 @@ func TestBroken(t *testing.T) {
 // TestManyFaults: all of them at once, but not endlessly many.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
-	_, err := parse("f", []byte("{\"servers\": {\"1:1\": {\"url\": 1,\n\"enabled\": 1},\n\"1:2\": {\"x\": 1}}}"), nil)
+	_, err := parseAll("f", []byte("{\"servers\": {\"1:1\": {\"url\": 1,\n\"enabled\": 1},\n\"1:2\": {\"x\": 1}}}"), nil)
 	if got := fmt.Sprint(err); strings.Count(got, "\n") != 2 || !strings.Contains(got, "f:3: ") {
 		t.Errorf("%s", got)
 	}
@@ -205,7 +205,7 @@ func TestManyFaults(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintf(&b, `,"1:%d": {"x": 1}`, i)
 	}
-	_, err = parse("f", []byte(`{"servers": {`+b.String()[1:]+`}}`), nil)
+	_, err = parseAll("f", []byte(`{"servers": {`+b.String()[1:]+`}}`), nil)
 	if got := fmt.Sprint(err); strings.Count(got, "\n") != maxFaults || !strings.HasSuffix(got, "f: has more faults, which are not shown") {
 		t.Errorf("%s", got)
 	}
@@ -305,7 +305,7 @@ func TestHeadersAreMcpcalls(t *testing.T) {
 	cancel() // nothing is dialled
 	for _, name := range []string{"Accept", "content-type", "Host", "Idempotency-Key", "Last-Event-Id", "MCP-SESSION-ID", "Proxy-Authorization", "Te", "Authorization", "X-Api-Key", "Cookie", "User-Agent", "Proxy-Authenticate", "Content-Language",
 		"Mcp-Param-X", "Origin", "Date", "Range", "Traceparent"} {
-		_, bad := parse("f", []byte(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"`+name+`": "x"}}}}`), nil)
+		_, bad := parseAll("f", []byte(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"`+name+`": "x"}}}}`), nil)
 		_, err := pool.Tools(over, mcpcall.Endpoint{Transport: "http", URL: "https://a.example", Headers: map[string]secret.Secret{name: secret.New("x")}, Listed: true}, true)
 		var refused *mcpcall.TransportRefusedError
 		if errors.As(err, &refused) != (bad != nil) {
@@ -353,7 +353,7 @@ func FuzzParse(f *testing.F) {
 		if strings.Contains(text, "hunter2") {
 			return
 		}
-		file, err := parse("f", []byte(text), environment)
+		file, err := parseAll("f", []byte(text), environment)
 		if err == nil {
 			for _, k := range file.Keys() {
 				s, ok := file.Lookup(k.ChainID, k.AgentID)

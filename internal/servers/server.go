@@ -60,8 +60,8 @@ func (s Server) Allows(names []string) []string {
 	return allowed
 }
 
-// differs lists the fields, as the file calls them, in which two servers differ.
-func (s Server) differs(o Server) (fields []string) {
+// listDifferences lists the fields, as the file calls them, in which two servers differ.
+func (s Server) listDifferences(o Server) (fields []string) {
 	a, b := mcpcall.Endpoint{}, mcpcall.Endpoint{}
 	if s.endpoint != nil {
 		a = *s.endpoint
@@ -85,15 +85,15 @@ func (s Server) differs(o Server) (fields []string) {
 		{"timeoutMs", s.Timeout == o.Timeout},
 		{"onUnknown", s.OnUnknown == o.OnUnknown},
 	} {
-		if !f.same || f.name == s.respelt(o) {
+		if !f.same || f.name == s.findRespelt(o) {
 			fields = append(fields, f.name)
 		}
 	}
 	return fields
 }
 
-// respelt is the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when there is none.
-func (s Server) respelt(o Server) string {
+// findRespelt is the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when there is none.
+func (s Server) findRespelt(o Server) string {
 	switch {
 	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL || s.endpoint.Command != o.endpoint.Command:
 		return ""
@@ -103,10 +103,10 @@ func (s Server) respelt(o Server) string {
 	return "command"
 }
 
-// moved tells whether a client that was made for s serves o no more.
-func (s Server) moved(o Server) bool {
-	respelt := s.respelt(o)
-	return slices.ContainsFunc(s.differs(o), func(field string) bool {
+// hasMoved tells whether a client that was made for s serves o no more.
+func (s Server) hasMoved(o Server) bool {
+	respelt := s.findRespelt(o)
+	return slices.ContainsFunc(s.listDifferences(o), func(field string) bool {
 		return field != respelt && slices.Contains([]string{"transport", "url", "headers", "command", "args", "env", "workingDir"}, field)
 	})
 }
@@ -139,7 +139,7 @@ func (d Diff) Dropped() (out []mcpcall.Endpoint) {
 		}
 	}
 	for _, c := range d.Changed {
-		if ep, ok := c.Old.Endpoint(); ok && c.Old.moved(c.New) {
+		if ep, ok := c.Old.Endpoint(); ok && c.Old.hasMoved(c.New) {
 			out = append(out, ep)
 		}
 	}
@@ -155,24 +155,24 @@ func (d Diff) Called() (keys []Key) {
 		}
 	}
 	for _, c := range d.Changed {
-		if c.New.endpoint != nil && c.Old.moved(c.New) {
+		if c.New.endpoint != nil && c.Old.hasMoved(c.New) {
 			keys = append(keys, c.Key)
 		}
 	}
 	return keys
 }
 
-// compare finds what changed between two files.
-func compare(before, after map[Key]Server) (d Diff) {
-	for _, k := range sorted(before) {
+// compareFiles finds what changed between two files.
+func compareFiles(before, after map[Key]Server) (d Diff) {
+	for _, k := range sortKeys(before) {
 		now, still := after[k]
 		if !still {
 			d.Removed = append(d.Removed, Change{Key: k, Old: before[k]})
-		} else if fields := before[k].differs(now); len(fields) > 0 {
+		} else if fields := before[k].listDifferences(now); len(fields) > 0 {
 			d.Changed = append(d.Changed, Change{Key: k, Old: before[k], New: now, Fields: fields})
 		}
 	}
-	for _, k := range sorted(after) {
+	for _, k := range sortKeys(after) {
 		if _, was := before[k]; !was {
 			d.Added = append(d.Added, Change{Key: k, New: after[k]})
 		}
@@ -180,8 +180,8 @@ func compare(before, after map[Key]Server) (d Diff) {
 	return d
 }
 
-// sorted are the keys in the order of their numbers.
-func sorted(m map[Key]Server) []Key {
+// sortKeys are the keys in the order of their numbers.
+func sortKeys(m map[Key]Server) []Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int {
 		if a.ChainID != b.ChainID {
 			if a.ChainID < b.ChainID {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// every is how often the file is looked at.
-const every = 2 * time.Second
+// lookInterval is how often the file is looked at.
+const lookInterval = 2 * time.Second
 
 // Config makes a Set.
 type Config struct {
@@ -50,7 +50,7 @@ func Open(cfg Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := parse(cfg.Path, raw, cfg.Env)
+	f, err := parseAll(cfg.Path, raw, cfg.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *Set) File() *File {
 func (s *Set) Run(ctx context.Context) {
 	ticks := s.cfg.Ticks
 	if ticks == nil {
-		ticker := time.NewTicker(every)
+		ticker := time.NewTicker(lookInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
@@ -107,7 +107,7 @@ func (s *Set) Look() {
 	raw, err := readFile(s.cfg.Path)
 	if err != nil {
 		s.seen, s.settled = nil, false
-		s.complain(err)
+		s.logFault(err)
 		return
 	}
 	s.seen, s.settled = info, same
@@ -115,24 +115,24 @@ func (s *Set) Look() {
 	if sum == s.sum && s.fault == "" {
 		return
 	}
-	f, err := parse(s.cfg.Path, raw, s.cfg.Env)
+	f, err := parseAll(s.cfg.Path, raw, s.cfg.Env)
 	s.sum = sum
 	if err != nil {
-		s.complain(err)
+		s.logFault(err)
 		return
 	}
-	s.apply(f)
+	s.applyFile(f)
 }
 
-func (s *Set) complain(err error) {
+func (s *Set) logFault(err error) {
 	if s.fault != err.Error() {
 		s.fault = err.Error()
 		s.cfg.Logger.Error("the servers file cannot be used; what it said before stays in force", "file", s.cfg.Path, "error", err)
 	}
 }
 
-func (s *Set) apply(f *File) {
-	d := compare(s.force.Load().servers, f.servers)
+func (s *Set) applyFile(f *File) {
+	d := compareFiles(s.force.Load().servers, f.servers)
 	was := s.fault
 	s.fault = ""
 	s.force.Store(f) // also when nothing seems to differ: what is masked as a secret may
@@ -143,7 +143,7 @@ func (s *Set) apply(f *File) {
 		return
 	}
 	s.cfg.Logger.Info("the servers file changed", "file", s.cfg.Path, "servers", len(f.servers),
-		"added", shown(d.Added), "removed", shown(d.Removed), "changed", shown(d.Changed))
+		"added", formatChanges(d.Added), "removed", formatChanges(d.Removed), "changed", formatChanges(d.Changed))
 	if s.cfg.Changed != nil {
 		s.cfg.Changed(d)
 	}
@@ -152,7 +152,7 @@ func (s *Set) apply(f *File) {
 // maxShown is how many servers a log line names of each sort.
 const maxShown = 20
 
-func shown(list []Change) []string {
+func formatChanges(list []Change) []string {
 	out := make([]string, 0, min(len(list), maxShown+1))
 	for i, c := range list {
 		if i == maxShown {

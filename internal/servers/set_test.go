@@ -299,7 +299,7 @@ func TestRun(t *testing.T) {
 func TestShown(t *testing.T) {
 	t.Parallel()
 	list := make([]Change, maxShown+5)
-	if got := shown(list); len(got) != maxShown+1 || got[maxShown] != "…" {
+	if got := formatChanges(list); len(got) != maxShown+1 || got[maxShown] != "…" {
 		t.Errorf("%q", got)
 	}
 }
