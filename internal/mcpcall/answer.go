@@ -78,11 +78,11 @@ func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 
 // result is a tools/call result as the specification has it.
 type result struct {
-	Content           []block         `json:"content"`
-	StructuredContent json.RawMessage `json:"structuredContent"`
-	IsError           bool            `json:"isError"`
-	ResultType        string          `json:"resultType"`
-	InputRequests     json.RawMessage `json:"inputRequests"`
+	Content           []block
+	StructuredContent json.RawMessage
+	IsError           bool
+	ResultType        string
+	InputRequests     json.RawMessage
 }
 
 // block is one block of content, as far as it is looked at.
@@ -91,13 +91,10 @@ type block struct {
 	Text *string `json:"text"`
 }
 
-// readResult reads what it can; false when there is no content, or something is of another type than it should be. Of a name that is there
-// twice encoding/json makes what it likes.
+// readResult reads what it can, each part for itself; false when there is no content, or something is of another type than it should
+// be. Of a name that is there twice encoding/json makes what it likes.
 func readResult(raw json.RawMessage) (r result, ok bool) {
-	if json.Unmarshal(raw, &r) == nil {
-		return r, r.Content != nil
-	}
-	var parts struct { // each for itself
+	var parts struct {
 		Content           json.RawMessage `json:"content"`
 		StructuredContent json.RawMessage `json:"structuredContent"`
 		IsError           json.RawMessage `json:"isError"`

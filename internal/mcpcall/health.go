@@ -47,14 +47,13 @@ func (p *Pool) startChecks() {
 		p.held -= c.heldIdle()
 		c.inflight++
 		p.checks++
-		p.wg.Add(1)
-		go p.check(s, c, suspect, c.uses)
+		uses := c.uses
+		p.wg.Go(func() { p.check(s, c, suspect, uses) })
 	}
 }
 
 // check retires c if it shows no sign of life. Unless it was suspect, whoever used it since uses was counted will find out by himself.
 func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
-	defer p.wg.Done()
 	ctx, cancel := p.openContext()
 	defer cancel()
 	found := c.checkHealth(ctx)

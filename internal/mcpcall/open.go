@@ -48,22 +48,13 @@ func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	s.failures++
 }
 
-// openContext is a context for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
+// openContext is for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
 func (p *Pool) openContext() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.OpenTimeout)
-	go func() {
-		select {
-		case <-p.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+	return context.WithTimeout(p.closing, p.cfg.OpenTimeout)
 }
 
 // open makes the slot's client, for all who wait on o.
 func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
-	defer p.wg.Done()
 	ctx, cancel := p.openContext()
 	defer cancel()
 	ctx = withPatience(ctx)

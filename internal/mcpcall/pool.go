@@ -27,16 +27,17 @@ type Pool struct {
 	listedGuard *netguard.Guard
 	listedBase  *http.Transport
 
-	ctx    context.Context // ends when clients must be given up at once
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // every goroutine of the pool
+	ctx     context.Context // ends when clients must be given up at once
+	cancel  context.CancelFunc
+	closing context.Context // ends with ctx, and as soon as the pool closes
+	close   context.CancelFunc
+	wg      sync.WaitGroup // every goroutine of the pool
 
-	mu      sync.Mutex
-	closed  bool
-	closing chan struct{} // closed with closed
-	slots   map[[sha256.Size]byte]*slot
-	held    int64 // bytes of all clients in slots that nobody uses, see hold
-	checks  int   // health checks that run
+	mu     sync.Mutex
+	closed bool
+	slots  map[[sha256.Size]byte]*slot
+	held   int64 // bytes of all clients in slots that nobody uses, see hold
+	checks int   // health checks that run
 }
 
 // slot is the place of one endpoint's client. Its fields are guarded by Pool.mu.
@@ -74,11 +75,10 @@ func NewPool(cfg Config) (*Pool, error) {
 		listedBase:  configured.Transport(limits),
 		ctx:         ctx,
 		cancel:      cancel,
-		closing:     make(chan struct{}),
 		slots:       map[[sha256.Size]byte]*slot{},
 	}
-	p.wg.Add(1)
-	go p.sweeper()
+	p.closing, p.close = context.WithCancel(ctx)
+	p.wg.Go(p.sweepLoop)
 	return p, nil
 }
 
@@ -88,7 +88,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
 		p.closed = true
-		close(p.closing)
+		p.close()
 		for _, s := range p.slots {
 			p.retire(s)
 		}
@@ -133,11 +133,7 @@ func (p *Pool) background(f func(ctx context.Context)) {
 	if p.closed {
 		return
 	}
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
-		f(p.ctx)
-	}()
+	p.wg.Go(func() { f(p.ctx) })
 }
 
 // Tools returns what the agent offers, from memory when it is recent enough. fresh asks the agent anew unless its last word is
@@ -239,9 +235,9 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 			}
 		}
 		if s.opening == nil {
-			s.opening = &opening{done: make(chan struct{})}
-			p.wg.Add(1)
-			go p.open(ep, key, s, s.opening)
+			o := &opening{done: make(chan struct{})}
+			s.opening = o
+			p.wg.Go(func() { p.open(ep, key, s, o) })
 		}
 		o := s.opening
 		p.mu.Unlock()
@@ -348,9 +344,7 @@ func (p *Pool) retire(s *slot) {
 	if c.inflight == 0 {
 		close(c.drained)
 	}
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		var exited <-chan struct{}
 		if c.process != nil {
 			exited = c.process.Exited()
@@ -361,7 +355,7 @@ func (p *Pool) retire(s *slot) {
 		case <-p.ctx.Done():
 		}
 		c.close(p.ctx)
-	}()
+	})
 }
 
 // tidy retires the slot's client if it is broken, or a process that is too old. p.mu is held.
@@ -372,9 +366,8 @@ func (p *Pool) tidy(s *slot, now time.Time) {
 	}
 }
 
-// sweeper closes clients that were idle for long, and has a look at the others.
-func (p *Pool) sweeper() {
-	defer p.wg.Done()
+// sweepLoop closes clients that were idle for long, and has a look at the others.
+func (p *Pool) sweepLoop() {
 	often := min(p.cfg.IdleTimeout/4, p.cfg.PingAfter/2)
 	ticker := time.NewTicker(min(max(often, 10*time.Millisecond), 30*time.Second))
 	defer ticker.Stop()
@@ -383,7 +376,7 @@ func (p *Pool) sweeper() {
 		case <-ticker.C:
 			p.sweep()
 			p.checkIdle()
-		case <-p.closing:
+		case <-p.closing.Done():
 			return
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,11 +34,10 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 	if s.compiled == nil {
 		return fitted, nil
 	}
-	decoded, err := decodeValue(fitted, "")
+	instance, err := decodeArguments(fitted)
 	if err != nil {
 		return nil, err
 	}
-	instance := decoded.(map[string]any)
 	err = s.validate(instance)
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &invalid) && f.dropEmptyStrings(s.compiled, invalid, fitted, instance) {
@@ -198,57 +196,32 @@ func firstByte(raw json.RawMessage) byte {
 	return 0
 }
 
-// decodeValue returns v as the validator knows it: nothing but the types of encoding/json, raw JSON decoded, and numbers that exact
-// arithmetic would choke on replaced by ones of the same sign that it bears. What is sent stays as it was.
-func decodeValue(v any, path string) (any, error) {
-	switch v := v.(type) {
-	case nil, bool, string:
-		return v, nil
-	case json.Number:
-		return tameNumbers(v), nil
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for name, value := range v {
-			at := name
-			if path != "" {
-				at = path + "." + name
-			}
-			d, err := decodeValue(value, at)
-			if err != nil {
-				return nil, err
-			}
-			out[name] = d
+// decodeArguments returns args as the validator knows them: nothing but the types of encoding/json, raw JSON decoded, and numbers that
+// exact arithmetic would choke on replaced by ones of the same sign that it bears. What is sent stays as it was.
+func decodeArguments(args map[string]any) (map[string]any, error) {
+	out := make(map[string]any, len(args))
+	for name, value := range args {
+		switch value.(type) {
+		case nil, bool, string:
+			out[name] = value
+			continue
 		}
-		return out, nil
-	case []any:
-		out := make([]any, len(v))
-		for i, value := range v {
-			d, err := decodeValue(value, fmt.Sprintf("%s[%d]", path, i))
-			if err != nil {
-				return nil, err
+		raw, isRaw := value.(json.RawMessage)
+		if !isRaw {
+			var err error
+			if raw, err = json.Marshal(value); err != nil {
+				return nil, &SchemaError{Path: name, Problem: "it cannot be written as JSON"}
 			}
-			out[i] = d
 		}
-		return out, nil
-	case json.RawMessage:
-		return decodeRaw(v, path)
-	default:
-		raw, err := json.Marshal(v)
-		if err != nil {
-			return nil, &SchemaError{Path: path, Problem: "it cannot be written as JSON"}
+		dec := json.NewDecoder(bytes.NewReader(raw))
+		dec.UseNumber()
+		var decoded any
+		if err := dec.Decode(&decoded); err != nil {
+			return nil, &SchemaError{Path: name, Problem: "it is not valid JSON"}
 		}
-		return decodeRaw(raw, path)
+		out[name] = tameNumbers(decoded)
 	}
-}
-
-func decodeRaw(raw []byte, path string) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var out any
-	if err := dec.Decode(&out); err != nil {
-		return nil, &SchemaError{Path: path, Problem: "it is not valid JSON"}
-	}
-	return tameNumbers(out), nil
+	return out, nil
 }
 
 // tameNumbers replaces huge numbers in a decoded document, in place.

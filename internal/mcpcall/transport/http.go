@@ -91,6 +91,9 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	x := exchangeOf(ctx)
+	if x == nil { // of a request that nobody waits for
+		x = &exchange{}
+	}
 	first := x.beginHTTP(req)
 	if first {
 		ctx = httptrace.WithClientTrace(ctx, x.trace())
@@ -204,8 +207,7 @@ func readChallenges(res *http.Response) []string {
 type limitedBody struct {
 	body   io.ReadCloser
 	limit  int64
-	x      *exchange // nil for requests nobody waits for
-	alone  int64     // bytes read when x is nil
+	x      *exchange
 	tokens decode.Counter
 	err    error
 }
@@ -215,8 +217,10 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.body.Read(p)
+	var read int64 // of the answer in all
+	b.x.record(func(*Response) { b.x.read += int64(n); read = b.x.read })
 	switch {
-	case b.count(int64(n)) > b.limit:
+	case read > b.limit:
 		return 0, b.fail(&TooLargeError{Limit: b.limit, Unit: "bytes"})
 	case !b.tokens.Add(p[:n]):
 		return 0, b.fail(tooManyTokens())
@@ -228,18 +232,6 @@ func (b *limitedBody) fail(err *TooLargeError) error {
 	b.x.recordTooLarge(err)
 	b.err = err
 	return err
-}
-
-// count is how much of the answer was read in all.
-func (b *limitedBody) count(n int64) int64 {
-	if b.x == nil {
-		b.alone += n
-		return b.alone
-	}
-	b.x.mu.Lock()
-	defer b.x.mu.Unlock()
-	b.x.read += n
-	return b.x.read
 }
 
 func (b *limitedBody) Close() error { return b.body.Close() }
