@@ -173,7 +173,7 @@ func TestReplayByFilter(t *testing.T) {
 		t.Errorf("%s, %s", d.status(other), d.status(good))
 	}
 	// The agent's share is handed out, behind what comes for the first time; the rest waits in its line.
-	if n := d.pending(queue.Bulk); n != store.HandOut || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
+	if n := d.pending(queue.Bulk); n != store.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
 		t.Errorf("%d tasks in lane bulk", n)
 	}
 	a := d.audits()

@@ -369,7 +369,7 @@ func (p *prober) keep() {
 		return
 	}
 	defer st.close()
-	if err := st.LearnAgent(p.ctx, p.agent, learned); err != nil {
+	if err := st.ObserveAgent(p.ctx, p.agent, learned); err != nil {
 		p.note(err.Error())
 		return
 	}
@@ -419,8 +419,8 @@ func (p *prober) disabledRow() bool {
 }
 
 // learned is what was found out about the agent; false when it was not the agent that failed.
-func (p *prober) learned() (store.Learned, bool) {
-	l := store.Learned{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
+func (p *prober) learned() (store.AgentObservation, bool) {
+	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
 	if p.reached == nil {
 		l.Protocol, l.ServerInfo, l.Tools = p.found.Protocol, asJSON(p.found.Server), store.ToolList(p.found.Tools)
 		return l, true

@@ -31,7 +31,7 @@ type Ledger interface {
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	Adopt(ctx context.Context, c *store.Claim, past store.Past) (store.Recorded, error)
+	Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 }
 

@@ -15,7 +15,7 @@ import (
 // Lanes is Redis as the dispatcher needs it.
 type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
-	Find(t queue.Task) (queue.Place, error)
+	Find(t queue.Task) (queue.Location, error)
 	Marker(ctx context.Context, now time.Time) (time.Time, error)
 	DropArchived(ctx context.Context, id uuid.UUID, n int) error
 }
@@ -76,7 +76,9 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 }
 
 // FindTask tells where Redis has the task of a dispatched delivery.
-func (d *Dispatcher) FindTask(t store.Task) (queue.Place, error) { return d.lanes.Find(queueTask(t)) }
+func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
+	return d.lanes.Find(queueTask(t))
+}
 
 // RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {

@@ -53,7 +53,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 	}
 
 	if failure == nil {
-		var spooled *store.Past
+		var spooled *store.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
 			if !errors.Is(err, store.ErrStale) { // that attempt ended otherwise, so this one is made

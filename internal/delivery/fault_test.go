@@ -27,10 +27,10 @@ type faulty struct {
 	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	extend func(ctx context.Context, c *store.Claim, d time.Duration) error
 	record func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	adopt  func(ctx context.Context, c *store.Claim, past store.Past) (store.Recorded, error)
+	adopt  func(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
 }
 
-func (f *faulty) Adopt(ctx context.Context, c *store.Claim, past store.Past) (store.Recorded, error) {
+func (f *faulty) Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error) {
 	if f.adopt != nil {
 		return f.adopt(ctx, c, past)
 	}

@@ -39,13 +39,13 @@ func (w *world) keptText(id uuid.UUID, n int) []byte {
 
 // deliveredInJSON is the outcome as a worker of the version before kept it.
 func deliveredInJSON(attempt int, started time.Time) []byte {
-	return must(json.Marshal(store.Past{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
+	return must(json.Marshal(store.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
 		Outcome: store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
 }
 
 // sealedBy is a genuine-looking outcome under the forger's choice of keys and head.
 func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
-	var p store.Past
+	var p store.SpooledOutcome
 	if err := json.Unmarshal(past, &p); err != nil {
 		panic(err)
 	}
@@ -221,7 +221,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 func TestResultsTellNothing(t *testing.T) {
 	t.Parallel()
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
-	past := store.Past{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}
+	past := store.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}
 	text := must(sealOutcome(keys, c, past))
 	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
 		t.Errorf("%q", text)
@@ -248,7 +248,7 @@ func FuzzOpenResult(f *testing.F) {
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	f.Add([]byte(nil))
 	f.Add(deliveredInJSON(1, time.Now()))
-	f.Add(must(sealOutcome(must(secret.Create()), c, store.Past{Attempt: 2})))
+	f.Add(must(sealOutcome(must(secret.Create()), c, store.SpooledOutcome{Attempt: 2})))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if past, err := openOutcome(keys, &store.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
 			t.Errorf("%+v", past)

@@ -20,7 +20,7 @@ type ground interface {
 	// Held tells which claim a delivery runs under, and until when; false: it does not run.
 	Held(id uuid.UUID) (no int64, until time.Time, running bool)
 	// HandedOut is the most that one agent has pending or running.
-	HandedOut() int
+	MostDispatched() int
 	// Open is how many deliveries have not ended, and which of them are held.
 	Open() (n int, held []uuid.UUID)
 	// Restart makes Clock say that Postgres began just now.
@@ -183,7 +183,7 @@ func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d store.Delivery, e
 	return d, err
 }
 
-func (b *books) Adopt(ctx context.Context, c *store.Claim, past store.Past) (rec store.Recorded, err error) {
+func (b *books) Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (rec store.Recorded, err error) {
 	err = b.do(ctx, "adopt", c.ID.String(), false, func(ctx context.Context) error {
 		got, err := b.base.Adopt(ctx, c, past)
 		b.p.h.recorded(b.p, c, past.Attempt, past.StartedAt, past.Outcome, false, err)

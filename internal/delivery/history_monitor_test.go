@@ -359,7 +359,7 @@ func (h *history) invariants() {
 	if h.looks.Add(1)%h.tempo.look != 0 {
 		return
 	}
-	if most := h.ground.HandedOut(); most > store.HandOut {
+	if most := h.ground.MostDispatched(); most > store.MaxDispatchedPerAgent {
 		h.violated(uuid.Nil, "%d deliveries of one agent are handed out", most)
 	}
 }

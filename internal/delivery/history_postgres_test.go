@@ -78,7 +78,7 @@ func (g *postgresGround) Held(id uuid.UUID) (no int64, until time.Time, running 
 	return no, until, running
 }
 
-func (g *postgresGround) HandedOut() (most int) {
+func (g *postgresGround) MostDispatched() (most int) {
 	g.ask(`SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM herald.deliveries WHERE status IN ('queued', 'running')
 		AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`, nil, &most)
 	return most

@@ -203,7 +203,7 @@ func (r *redisDouble) recover() {
 	}
 }
 
-func (r *redisDouble) find(t queue.Task) queue.Place {
+func (r *redisDouble) find(t queue.Task) queue.Location {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	x := r.tasks[t.ID()]
@@ -277,7 +277,7 @@ func (c *connection) Enqueue(ctx context.Context, t queue.Task) error {
 	})
 }
 
-func (c *connection) Find(t queue.Task) (place queue.Place, err error) {
+func (c *connection) Find(t queue.Task) (place queue.Location, err error) {
 	ctx, cancel := context.WithTimeout(c.p.ctx, c.p.h.tempo.net)
 	defer cancel()
 	err = c.do(ctx, "find", t.ID(), func() { place = c.r.find(t) })

@@ -161,7 +161,7 @@ func (r *away) Enqueue(context.Context, queue.Task) error {
 func (r *away) DropArchived(context.Context, uuid.UUID, int) error {
 	return errors.New("Redis is away")
 }
-func (r *away) Find(queue.Task) (queue.Place, error) { return queue.Nowhere, nil }
+func (r *away) Find(queue.Task) (queue.Location, error) { return queue.Nowhere, nil }
 func (r *away) Marker(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("Redis is away")
 }

@@ -40,7 +40,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	}
 	d.Reason, d.Error, d.Free = string(v.Reason), v.Text, v.Free
 	d.Moved = v.Moved && a.claim.Job.Action.ResolveEndpoint && !a.endpoint.Listed
-	d.KeepLine = v.Limited()
+	d.SkipDispatch = v.Limited()
 	if v.AgentFault {
 		e.Newcomers.noteOutcome(a.claim.Agent(), false)
 		if a.stage.name != "fetch" { // the feedback's file is its client's affair
@@ -72,7 +72,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, Endpoint: a.endpoint.display,
-		Elsewhere: a.event.disabledByFile, Unplaced: a.event.unplaced,
+		Elsewhere: a.event.disabledByFile, NotAtPosition: a.event.unplaced,
 		FileSource: a.file.Source, FileVerification: a.file.Verification, FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called,

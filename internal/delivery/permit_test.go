@@ -167,7 +167,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 		agent := w.register(at(a.URL))
 		var last store.Delivery
-		for range store.HandOut + 2 {
+		for range store.MaxDispatchedPerAgent + 2 {
 			j, _ := w.rate(devnet.Feedback{AgentID: agent})
 			last = w.row(w.accept(j))
 		}

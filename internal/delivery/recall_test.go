@@ -366,7 +366,7 @@ func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 	for id, want := range map[uuid.UUID]struct {
 		n     int
 		lane  queue.Lane
-		place queue.Place
+		place queue.Location
 	}{id: {2, queue.First, queue.Pending}, waits: {3, queue.Retry, queue.Postponed}} {
 		task := queue.Task{DeliveryID: id, N: want.n, Lane: want.lane}
 		if p, err := w.queue.Find(task); err != nil || p != want.place {

@@ -107,11 +107,11 @@ func TestLongQueue(t *testing.T) {
 	for _, id := range ids {
 		handed += w.row(id).Dispatch
 	}
-	if handed != store.HandOut {
-		t.Errorf("%d hand-outs, want %d", handed, store.HandOut)
+	if handed != store.MaxDispatchedPerAgent {
+		t.Errorf("%d hand-outs, want %d", handed, store.MaxDispatchedPerAgent)
 	}
 	lanes := must(w.queue.Lanes())
-	if lanes[queue.First]["pending"] != store.HandOut {
+	if lanes[queue.First]["pending"] != store.MaxDispatchedPerAgent {
 		t.Errorf("%v", lanes)
 	}
 	w.serve(w.newWorker())
@@ -128,12 +128,12 @@ func TestLongQueue(t *testing.T) {
 // lost is a Redis that calls every task running.
 type lost struct {
 	Lanes
-	place queue.Place
+	place queue.Location
 	err   error
 	put   []queue.Task
 }
 
-func (l *lost) Find(queue.Task) (queue.Place, error) { return l.place, l.err }
+func (l *lost) Find(queue.Task) (queue.Location, error) { return l.place, l.err }
 
 func (l *lost) Marker(context.Context, time.Time) (time.Time, error) { return time.Time{}, nil }
 

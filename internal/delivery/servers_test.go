@@ -360,7 +360,7 @@ func TestRememberedProtocol(t *testing.T) {
 		})
 		doc["endpoint"] = a.URL
 		id := w.register(map[string]any{"name": "agent", "services": []any{doc}})
-		if err := w.store.LearnAgent(t.Context(), w.agentOf(id), store.Learned{Protocol: "2026-07-28"}); err != nil {
+		if err := w.store.ObserveAgent(t.Context(), w.agentOf(id), store.AgentObservation{Protocol: "2026-07-28"}); err != nil {
 			t.Fatal(err)
 		}
 		w.until(w.accept(w.feedback(id)), store.Delivered)

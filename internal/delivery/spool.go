@@ -35,7 +35,7 @@ func (e *spoolError) Unwrap() error { return e.error }
 
 // spoolOutcome puts the outcome into Redis and tells whether Redis has it now.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
-	b, err := sealOutcome(e.Sealer, c, store.Past{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(), Outcome: o})
+	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(), Outcome: o})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()
@@ -50,7 +50,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 
 // loadSpooledOutcome asks Redis what an earlier attempt led to that has no outcome in Postgres; nil without an error: nobody knows, or there
 // is no such attempt. Without an answer nothing is called.
-func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.Past, error) {
+func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
 	}
@@ -95,7 +95,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 
 // recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt ended otherwise, which
 // was recorded, though Redis still has this; it is dropped.
-func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.Past) (Result, error) {
+func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: retry.Reason(past.Outcome.Reason), Text: past.Outcome.Error}}
 	res, err := e.recordOutcome(ctx, a, d, func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
@@ -150,7 +150,7 @@ func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 }
 
 // sealOutcome makes of an outcome what Redis keeps.
-func sealOutcome(keys Sealer, c *store.Claim, past store.Past) ([]byte, error) {
+func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.Past) ([]byte, error) {
 
 // openOutcome reads what sealOutcome made under an earlier claim of the delivery that c claims. Whether that one's attempt is still without an
 // outcome the store tells (Ledger.Adopt).
-func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.Past, error) {
+func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")
 	}
@@ -174,7 +174,7 @@ func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.Past, error
 	if err != nil {
 		return nil, err
 	}
-	past := &store.Past{}
+	past := &store.SpooledOutcome{}
 	if err := json.Unmarshal(plain, past); err != nil {
 		return nil, err
 	}

@@ -37,8 +37,8 @@ func (a account) String() string {
 // drops says whether the account is another one than this process's.
 func (a account) drops() bool { return int(a.uid) != os.Geteuid() }
 
-// own gives one file or folder to the account. Links are not followed.
-func (a account) own(path string) error {
+// giveTo gives one file or folder to the account. Links are not followed.
+func (a account) giveTo(path string) error {
 	if !a.drops() {
 		return nil
 	}
@@ -64,9 +64,9 @@ func (a account) inPrivateGroup() account {
 	return a
 }
 
-// closeTo lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close,
+// restrictFolder lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close,
 // and a link is not followed: where it leads may not be ours.
-func (a account) closeTo(dir string, mode fs.FileMode) error {
+func (a account) restrictFolder(dir string, mode fs.FileMode) error {
 	if !a.drops() {
 		return nil
 	}
@@ -137,19 +137,19 @@ func knownOrMapped(uid, gid int) (account, error) {
 			return a, nil
 		}
 	}
-	return account{}, a.unknown()
+	return account{}, a.noPasswdEntry()
 }
 
-func (a account) unknown() error {
+func (a account) noPasswdEntry() error {
 	return &AccountError{fmt.Sprintf("uid %d has no passwd entry, which Postgres insists on, and a user namespace cannot be used instead: add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
 }
 
-// explain turns what starting a process as the account said into a sentence, where it was the account's fault.
-func (a account) explain(err error) error {
+// explainStart turns what starting a process as the account said into a sentence, where it was the account's fault.
+func (a account) explainStart(err error) error {
 	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) || errors.Is(err, syscall.EINVAL)
 	switch {
 	case refused && a.mapped:
-		return a.unknown()
+		return a.noPasswdEntry()
 	case errors.Is(err, syscall.EPERM) && a.drops():
 		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
 	}

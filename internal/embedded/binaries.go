@@ -64,8 +64,8 @@ func (e *NoBinariesError) Error() string {
 
 func (e *NoBinariesError) Unwrap() error { return e.Fetch }
 
-// place is a folder that may hold binaries.
-type place struct {
+// binaryPath is a folder that may hold binaries.
+type binaryPath struct {
 	dir    string
 	libs   []string
 	bundle bool // below a cache folder: only trusted when its owner is
@@ -82,36 +82,36 @@ func cacheDirs(dir string) []string {
 	return []string{dir, systemCacheDir}
 }
 
-// postgresPlaces lists candidates in the order of preference: PATH, system folders, bundles; newest first within each.
-func postgresPlaces(cache string) []place {
-	var out []place
+// postgresPaths lists candidates in the order of preference: PATH, system folders, bundles; newest first within each.
+func postgresPaths(cache string) []binaryPath {
+	var out []binaryPath
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
-			out = append(out, place{dir: filepath.Dir(real)})
+			out = append(out, binaryPath{dir: filepath.Dir(real)})
 		}
 	}
 	for _, pattern := range postgresDirs {
 		for _, dir := range globNewest(pattern) {
-			out = append(out, place{dir: dir})
+			out = append(out, binaryPath{dir: dir})
 		}
 	}
 	for _, c := range cacheDirs(cache) {
 		for _, dir := range globNewest(filepath.Join(c, bundlesName, "*", "usr/lib/postgresql/*/bin")) {
-			out = append(out, bundlePlace(c, dir))
+			out = append(out, bundlePath(c, dir))
 		}
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(p place) bool {
+	return slices.DeleteFunc(out, func(p binaryPath) bool {
 		was := seen[p.dir]
 		seen[p.dir] = true
 		return was
 	})
 }
 
-// bundlePlace adds the library folders of the bundle that dir is in.
-func bundlePlace(cache, dir string) place {
+// bundlePath adds the library folders of the bundle that dir is in.
+func bundlePath(cache, dir string) binaryPath {
 	rest, err := filepath.Rel(filepath.Join(cache, bundlesName), dir)
-	p := place{dir: dir, bundle: true}
+	p := binaryPath{dir: dir, bundle: true}
 	if err != nil {
 		return p
 	}
@@ -149,8 +149,8 @@ func globNewest(pattern string) []string {
 	return found
 }
 
-// usable says why a program at a place cannot be run by the account, before it is tried.
-func (p place) usable(path string, acct account) error {
+// checkUsable says why a program at a place cannot be run by the account, before it is tried.
+func (p binaryPath) checkUsable(path string, acct account) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (p place) usable(path string, acct account) error {
 	if stat, ok := info.Sys().(*syscall.Stat_t); p.bundle && ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s belongs to uid %d", path, stat.Uid)
 	}
-	return acct.enter(filepath.Dir(path))
+	return acct.checkPassage(filepath.Dir(path))
 }
 
 var postgresVersion = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)\S*.*)$`)
@@ -175,8 +175,8 @@ var postgresVersion = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)\S*.
 // what was passed over. An *AccountError is final: no other place would help.
 func findPostgres(ctx context.Context, cache string, major int, acct account, log *slog.Logger) (postgresBinaries, []string, error) {
 	var passed []string
-	for _, p := range postgresPlaces(cache) {
-		b, err := p.postgres(ctx, acct, log)
+	for _, p := range postgresPaths(cache) {
+		b, err := p.probePostgres(ctx, acct, log)
 		if ctx.Err() != nil {
 			return postgresBinaries{}, nil, context.Cause(ctx)
 		}
@@ -199,15 +199,15 @@ func findPostgres(ctx context.Context, cache string, major int, acct account, lo
 	return postgresBinaries{}, passed, &NoBinariesError{Passed: passed}
 }
 
-// postgres asks the programs at a place for their version, as the account that will run them.
-func (p place) postgres(ctx context.Context, acct account, log *slog.Logger) (postgresBinaries, error) {
+// probePostgres asks the programs at a place for their version, as the account that will run them.
+func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.Logger) (postgresBinaries, error) {
 	server := filepath.Join(p.dir, "postgres")
 	for _, path := range []string{filepath.Join(p.dir, "initdb"), server} {
-		if err := p.usable(path, acct); err != nil {
+		if err := p.checkUsable(path, acct); err != nil {
 			return postgresBinaries{}, err
 		}
 	}
-	out, err := version(ctx, server, p.libs, acct, log)
+	out, err := askVersion(ctx, server, p.libs, acct, log)
 	if err != nil {
 		return postgresBinaries{}, err
 	}
@@ -222,8 +222,8 @@ func (p place) postgres(ctx context.Context, acct account, log *slog.Logger) (po
 	return postgresBinaries{dir: p.dir, version: m[1], major: major, libs: p.libs}, nil
 }
 
-// version returns the first line of what PATH --version prints.
-func version(ctx context.Context, path string, libs []string, acct account, log *slog.Logger) (string, error) {
+// askVersion returns the first line of what PATH --version prints.
+func askVersion(ctx context.Context, path string, libs []string, acct account, log *slog.Logger) (string, error) {
 	ctx, cancel := withTimeout(ctx, 10*time.Second)
 	defer cancel()
 	p := program{name: filepath.Base(path), path: path, args: []string{"--version"}, libs: libs, acct: acct, onDeath: syscall.SIGKILL, logger: log}
@@ -234,7 +234,7 @@ func version(ctx context.Context, path string, libs []string, acct account, log 
 		if errors.As(err, &exit) && line != "" {
 			return "", fmt.Errorf("%s does not run here: %s", path, line)
 		}
-		return "", fmt.Errorf("%s does not run here: %w", path, acct.explain(err))
+		return "", fmt.Errorf("%s does not run here: %w", path, acct.explainStart(err))
 	}
 	return line, nil
 }
@@ -254,7 +254,7 @@ var ErrNoRedis = errors.New("no usable redis-server or valkey-server on this mac
 
 // findRedis returns the first usable server on PATH or in a bundle. It needs 6.2 (asynq's archive does).
 func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger) (redisBinary, []string, error) {
-	var places []place
+	var places []binaryPath
 	names := []string{"redis-server", "valkey-server"}
 	for _, name := range names {
 		var paths []string
@@ -265,25 +265,25 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 			paths = append([]string{path}, paths...)
 		}
 		for _, path := range paths {
-			places = append(places, place{dir: path})
+			places = append(places, binaryPath{dir: path})
 		}
 	}
 	for _, c := range cacheDirs(cache) {
 		for _, name := range names {
 			for _, path := range globNewest(filepath.Join(c, bundlesName, "*", "usr/bin", name)) {
-				places = append(places, bundlePlace(c, path))
+				places = append(places, bundlePath(c, path))
 			}
 		}
 	}
 	var passed []string
 	for _, p := range places {
-		if err := p.usable(p.dir, acct); err != nil {
+		if err := p.checkUsable(p.dir, acct); err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				passed = append(passed, err.Error())
 			}
 			continue
 		}
-		out, err := version(ctx, p.dir, p.libs, acct, log)
+		out, err := askVersion(ctx, p.dir, p.libs, acct, log)
 		if ctx.Err() != nil {
 			return redisBinary{}, nil, context.Cause(ctx)
 		}

@@ -41,7 +41,7 @@ func (p program) command(ctx context.Context) *exec.Cmd {
 	if len(p.libs) > 0 {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(p.libs, ":"))
 	}
-	cmd.SysProcAttr = p.acct.attr(p.onDeath)
+	cmd.SysProcAttr = p.acct.processAttr(p.onDeath)
 	// A grandchild that keeps the pipe open must not hold Wait up.
 	cmd.WaitDelay = 2 * time.Second
 	return cmd
@@ -104,12 +104,12 @@ func (p program) start() (*child, error) {
 		}
 		c.err = c.cmd.Wait()
 		if c.isServing() {
-			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState), "said", c.tail.last())
+			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState), "said", c.tail.lastLines())
 		}
 		close(c.done)
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.path, p.acct.explain(err))
+		return nil, fmt.Errorf("start %s: %w", p.path, p.acct.explainStart(err))
 	}
 	return c, nil
 }
@@ -128,7 +128,7 @@ func (c *child) setServing(is bool) {
 
 // ended is the error for a server that ended before it was ready.
 func (c *child) ended() error {
-	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.last())
+	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.lastLines())
 }
 
 // stop asks with the first signal, and when ctx ends insists with the second and at last SIGKILL. It returns when the server
@@ -195,8 +195,8 @@ func (t *tail) String() string {
 	return string(t.kept)
 }
 
-// last is the last few lines as one, for an error.
-func (t *tail) last() string {
+// lastLines is the last few lines as one, for an error.
+func (t *tail) lastLines() string {
 	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
 	if len(lines) > 6 {
 		lines = lines[len(lines)-6:]
@@ -210,8 +210,8 @@ func (t *tail) last() string {
 	return strings.Join(lines, " | ")
 }
 
-// poll calls try every interval until it says done or fails, or ctx ends.
-func poll(ctx context.Context, interval time.Duration, try func() (bool, error)) error {
+// pollUntil calls try every interval until it says done or fails, or ctx ends.
+func pollUntil(ctx context.Context, interval time.Duration, try func() (bool, error)) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {

@@ -15,8 +15,8 @@ import (
 // ephemeralPrefix names the temporary data folders. Each holds a lock while its process lives.
 const ephemeralPrefix = "herald-ephemeral-"
 
-// sweepAge is the age from which an unlocked temporary folder counts as abandoned, and not as about to be locked.
-const sweepAge = time.Minute
+// abandonedAfter is the age from which an unlocked temporary folder counts as abandoned, and not as about to be locked.
+const abandonedAfter = time.Minute
 
 // ephemeral is a data folder for one run.
 type ephemeral struct {
@@ -30,7 +30,7 @@ func newEphemeral(ctx context.Context, parent string, log *slog.Logger) (*epheme
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	sweepEphemeral(ctx, parent, log)
+	removeAbandoned(ctx, parent, log)
 	dir, err := os.MkdirTemp(parent, ephemeralPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary data folder: %w", err)
@@ -53,15 +53,15 @@ func (e *ephemeral) remove() error {
 	return errors.Join(err, e.lock.Release())
 }
 
-// sweepEphemeral removes abandoned folders. A failure costs disk space, so that it is logged and no more.
-func sweepEphemeral(ctx context.Context, tmp string, log *slog.Logger) {
+// removeAbandoned removes abandoned folders. A failure costs disk space, so that it is logged and no more.
+func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 	found, err := filepath.Glob(filepath.Join(tmp, ephemeralPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range found {
 		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < sweepAge {
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < abandonedAfter {
 			continue
 		}
 		// Anybody can make folders in /tmp: only our own are ours to remove.

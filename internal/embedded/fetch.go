@@ -77,10 +77,10 @@ func fetch(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger)
 	if postgres, redis, err := missing(); err != nil || !postgres && !redis {
 		return err
 	}
-	if err := f.prepare(); err != nil {
+	if err := f.prepareCache(); err != nil {
 		return err
 	}
-	lock, err := f.wait(ctx)
+	lock, err := f.lockCache(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,12 +90,12 @@ func fetch(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger)
 		return err
 	}
 	if postgres {
-		if err := f.postgres(ctx); err != nil {
+		if err := f.fetchPostgres(ctx); err != nil {
 			return err
 		}
 	}
 	if redis {
-		if err := f.redis(ctx); err != nil {
+		if err := f.fetchRedis(ctx); err != nil {
 			log.Warn("fetch: no Redis could be fetched; miniredis will take its place", "err", err)
 		}
 	}
@@ -108,8 +108,8 @@ type fetcher struct {
 	log   *slog.Logger
 }
 
-// prepare makes the cache folder, which the servers' user must be able to read.
-func (f *fetcher) prepare() error {
+// prepareCache makes the cache folder, which the servers' user must be able to read.
+func (f *fetcher) prepareCache() error {
 	var err error
 	if f.cache, err = filepath.Abs(f.cache); err != nil {
 		return err
@@ -127,11 +127,11 @@ func (f *fetcher) prepare() error {
 			}
 		}
 	}
-	return f.acct.enter(filepath.Join(f.cache, bundlesName))
+	return f.acct.checkPassage(filepath.Join(f.cache, bundlesName))
 }
 
-// wait takes the cache for this process.
-func (f *fetcher) wait(ctx context.Context) (*Lock, error) {
+// lockCache takes the cache for this process.
+func (f *fetcher) lockCache(ctx context.Context) (*Lock, error) {
 	path := filepath.Join(f.cache, "fetch.lock")
 	lock, err := tryLock(path, f.cache)
 	var inUse *InUseError
@@ -142,32 +142,32 @@ func (f *fetcher) wait(ctx context.Context) (*Lock, error) {
 	return waitLock(ctx, path, f.cache)
 }
 
-// postgres fetches Debian's packages.
-func (f *fetcher) postgres(ctx context.Context) error {
+// fetchPostgres fetches Debian's packages.
+func (f *fetcher) fetchPostgres(ctx context.Context) error {
 	apt, err := findApt()
 	if err != nil {
 		return err
 	}
-	return f.packages(ctx, apt, "PostgreSQL", "postgresql")
+	return f.fetchPackages(ctx, apt, "PostgreSQL", "postgresql")
 }
 
-// redis fetches Debian's packages of Redis, else of Valkey.
-func (f *fetcher) redis(ctx context.Context) error {
+// fetchRedis fetches Debian's packages of Redis, else of Valkey.
+func (f *fetcher) fetchRedis(ctx context.Context) error {
 	apt, err := findApt()
 	if err != nil {
 		return err
 	}
-	if err = f.packages(ctx, apt, "Redis", "redis-server"); err != nil {
-		if other := f.packages(ctx, apt, "Valkey", "valkey-server"); other == nil {
+	if err = f.fetchPackages(ctx, apt, "Redis", "redis-server"); err != nil {
+		if other := f.fetchPackages(ctx, apt, "Valkey", "valkey-server"); other == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// staging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed processes
+// makeStaging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed processes
 // are removed first: the caller holds the lock.
-func (f *fetcher) staging() (string, error) {
+func (f *fetcher) makeStaging() (string, error) {
 	old, err := filepath.Glob(filepath.Join(f.cache, "fetching-*"))
 	if err != nil {
 		return "", err
@@ -185,8 +185,8 @@ func (f *fetcher) staging() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 }
 
-// publish moves an unpacked bundle to its place.
-func (f *fetcher) publish(root, name string) error {
+// publishBundle moves an unpacked bundle to its place.
+func (f *fetcher) publishBundle(root, name string) error {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
 	}
@@ -200,12 +200,12 @@ func (f *fetcher) publish(root, name string) error {
 	return syncDir(filepath.Dir(to))
 }
 
-// check runs what was unpacked, while it still lies in the staging folder.
-func (f *fetcher) check(ctx context.Context, stage, name string) error {
+// checkBundle runs what was unpacked, while it still lies in the staging folder.
+func (f *fetcher) checkBundle(ctx context.Context, stage, name string) error {
 	// bundlePlace expects CACHE/bundles/NAME, which the staging folder has too.
 	root := filepath.Join(stage, bundlesName, name)
 	if dirs := globNewest(filepath.Join(root, "usr/lib/postgresql/*/bin")); len(dirs) > 0 {
-		return f.checkPostgres(ctx, bundlePlace(stage, dirs[0]))
+		return f.checkPostgres(ctx, bundlePath(stage, dirs[0]))
 	}
 	servers := globNewest(filepath.Join(root, "usr/bin/*-server"))
 	if len(servers) == 0 {
@@ -213,28 +213,28 @@ func (f *fetcher) check(ctx context.Context, stage, name string) error {
 	}
 	acct := f.acct
 	acct.mapped = false
-	p := bundlePlace(stage, servers[0])
-	if err := p.usable(servers[0], acct); err != nil {
+	p := bundlePath(stage, servers[0])
+	if err := p.checkUsable(servers[0], acct); err != nil {
 		return err
 	}
-	_, err := version(ctx, servers[0], p.libs, acct, f.log)
+	_, err := askVersion(ctx, servers[0], p.libs, acct, f.log)
 	return err
 }
 
-func (f *fetcher) checkPostgres(ctx context.Context, p place) error {
-	b, err := p.postgres(ctx, f.acct, f.log)
+func (f *fetcher) checkPostgres(ctx context.Context, p binaryPath) error {
+	b, err := p.probePostgres(ctx, f.acct, f.log)
 	if err != nil {
 		return err
 	}
 	if b.major < oldestPostgres {
 		return fmt.Errorf("this is Postgres %d, older than %d", b.major, oldestPostgres)
 	}
-	_, err = version(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // has libraries of its own
+	_, err = askVersion(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // has libraries of its own
 	return err
 }
 
-// tool runs a package manager in dir with what it needs of this process's environment, and no more: it holds secrets.
-func tool(ctx context.Context, dir, name string, args ...string) (string, error) {
+// runTool runs a package manager in dir with what it needs of this process's environment, and no more: it holds secrets.
+func runTool(ctx context.Context, dir, name string, args ...string) (string, error) {
 	out := &tail{}
 	stdout := &strings.Builder{}
 	err := onOwnThread(func() error {
@@ -243,7 +243,7 @@ func tool(ctx context.Context, dir, name string, args ...string) (string, error)
 		cmd.Env = toolEnvironment(os.Environ())
 		cmd.Stdout, cmd.Stderr = stdout, out
 		self := account{uid: uint32(os.Geteuid())}
-		cmd.SysProcAttr = self.attr(syscall.SIGKILL)
+		cmd.SysProcAttr = self.processAttr(syscall.SIGKILL)
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		cmd.WaitDelay = 2 * time.Second
 		return cmd.Run()
@@ -252,7 +252,7 @@ func tool(ctx context.Context, dir, name string, args ...string) (string, error)
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, withoutCredentials(out.last()))
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, withoutCredentials(out.lastLines()))
 	}
 	return stdout.String(), nil
 }

@@ -58,8 +58,8 @@ var (
 	coreLibrary = regexp.MustCompile(`^(libc6|libc-bin|libgcc-s1|libstdc\+\+6)(:.*)?$`)
 )
 
-// choose keeps what a server needs to run and finds the server among it.
-func choose(plan []debPackage) (chosen []debPackage, server debPackage, err error) {
+// choosePackages keeps what a server needs to run and finds the server among it.
+func choosePackages(plan []debPackage) (chosen []debPackage, server debPackage, err error) {
 	for _, p := range plan {
 		switch m := serverPackage.FindStringSubmatch(p.name); {
 		case m != nil:
@@ -97,10 +97,10 @@ func bundleName(server debPackage, chosen []debPackage) string {
 	return clean + "_" + hex.EncodeToString(sum[:4])
 }
 
-// packages downloads a package with the libraries that the system lacks and unpacks them as one bundle. First with the
+// fetchPackages downloads a package with the libraries that the system lacks and unpacks them as one bundle. First with the
 // system's package lists; if those are empty, or so old that the packages are gone, with lists of our own.
-func (f *fetcher) packages(ctx context.Context, a apt, what, want string) error {
-	stage, err := f.staging()
+func (f *fetcher) fetchPackages(ctx context.Context, a apt, what, want string) error {
+	stage, err := f.makeStaging()
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (f *fetcher) packages(ctx context.Context, a apt, what, want string) error 
 	if err != nil {
 		return err
 	}
-	err = f.unpack(ctx, a, base, stage, what, want)
+	err = f.unpackPackages(ctx, a, base, stage, what, want)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (f *fetcher) packages(ctx context.Context, a apt, what, want string) error 
 		return err
 	}
 	own = append(slices.Clone(base), own...)
-	if _, err := tool(ctx, stage, a.get, append([]string{"update", "-q"}, own...)...); err != nil {
+	if _, err := runTool(ctx, stage, a.get, append([]string{"update", "-q"}, own...)...); err != nil {
 		return fmt.Errorf("read the package lists: %w", err)
 	}
-	return f.unpack(ctx, a, own, stage, what, want)
+	return f.unpackPackages(ctx, a, own, stage, what, want)
 }
 
 // aptOptions make apt see the wanted packages as not installed: the system's records may say that they are although the
@@ -172,14 +172,14 @@ func ownLists(stage string) ([]string, error) {
 	return []string{"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + filepath.Join(state, "lists"), "-o", "Dir::Cache=" + cache}, nil
 }
 
-// unpack plans, downloads, unpacks, tries and publishes one bundle.
-func (f *fetcher) unpack(ctx context.Context, a apt, opts []string, stage, what, want string) error {
+// unpackPackages plans, downloads, unpacks, tries and publishes one bundle.
+func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stage, what, want string) error {
 	began := time.Now()
-	out, err := tool(ctx, stage, a.get, append([]string{"install", "-s", "-q", "--no-install-recommends", want}, opts...)...)
+	out, err := runTool(ctx, stage, a.get, append([]string{"install", "-s", "-q", "--no-install-recommends", want}, opts...)...)
 	if err != nil {
 		return err
 	}
-	chosen, server, err := choose(readPlan(out))
+	chosen, server, err := choosePackages(readPlan(out))
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (f *fetcher) unpack(ctx context.Context, a apt, opts []string, stage, what,
 	for _, p := range chosen {
 		args = append(args, p.name+"="+p.version)
 	}
-	if _, err := tool(ctx, debs, a.get, args...); err != nil {
+	if _, err := runTool(ctx, debs, a.get, args...); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
@@ -211,17 +211,17 @@ func (f *fetcher) unpack(ctx context.Context, a apt, opts []string, stage, what,
 		return fmt.Errorf("apt-get download brought %d of %d packages", len(files), len(chosen))
 	}
 	for _, file := range files {
-		if _, err := tool(ctx, stage, a.deb, "-x", file, root); err != nil {
+		if _, err := runTool(ctx, stage, a.deb, "-x", file, root); err != nil {
 			return err
 		}
 	}
 	if err := plainModes(root); err != nil {
 		return err
 	}
-	if err := f.check(ctx, stage, name); err != nil {
+	if err := f.checkBundle(ctx, stage, name); err != nil {
 		return err
 	}
-	if err := f.publish(root, name); err != nil {
+	if err := f.publishBundle(root, name); err != nil {
 		return err
 	}
 	f.log.Info("fetch: unpacked "+what, "dir", filepath.Join(f.cache, bundlesName, name), "took", time.Since(began).Round(100*time.Millisecond))

@@ -30,7 +30,7 @@ Conf postgresql-15 (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64
 
 func TestAptPlan(t *testing.T) {
 	t.Parallel()
-	chosen, server, err := choose(readPlan(planDebian12))
+	chosen, server, err := choosePackages(readPlan(planDebian12))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestAptPlan(t *testing.T) {
 		"Inst postgresql-13 (13.1 D:1 [amd64])\n":                                 "older than 15",
 		"Inst libc6 [2.35] (2.36 D:1 [amd64])\nInst postgresql-15 (15 D [amd64])": "newer libc6",
 	} {
-		if _, _, err := choose(readPlan(plan)); err == nil || !strings.Contains(err.Error(), problem) {
+		if _, _, err := choosePackages(readPlan(plan)); err == nil || !strings.Contains(err.Error(), problem) {
 			t.Errorf("%q: %v", plan, err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestFindersOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		self := account{}
-		if err := (place{dir: dir, bundle: true}).usable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
+		if err := (binaryPath{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -171,10 +171,10 @@ func fetchMissing(t *testing.T, cache string) error {
 		return err
 	}
 	f := &fetcher{cache: cache, acct: acct, log: testLogger(t)}
-	if err := f.prepare(); err != nil {
+	if err := f.prepareCache(); err != nil {
 		return err
 	}
-	lock, err := f.wait(t.Context())
+	lock, err := f.lockCache(t.Context())
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func fetchMissing(t *testing.T, cache string) error {
 	if found, err := filepath.Glob(filepath.Join(cache, bundlesName, "*")); err != nil || len(found) > 0 {
 		return err
 	}
-	return errors.Join(f.postgres(t.Context()), f.redis(t.Context()))
+	return errors.Join(f.fetchPostgres(t.Context()), f.fetchRedis(t.Context()))
 }
 
 // runFetched starts what was fetched, from where it lies.
@@ -195,9 +195,9 @@ func runFetched(t *testing.T, cache string) {
 	log := slog.New(slog.DiscardHandler)
 	ctx := context.Background()
 	var binaries postgresBinaries
-	for _, p := range postgresPlaces(cache) {
+	for _, p := range postgresPaths(cache) {
 		if strings.HasPrefix(p.dir, cache) {
-			if binaries, err = p.postgres(ctx, acct, log); err != nil {
+			if binaries, err = p.probePostgres(ctx, acct, log); err != nil {
 				t.Fatal(err)
 			}
 			break
@@ -206,7 +206,7 @@ func runFetched(t *testing.T, cache string) {
 	base := openTemp(t)
 	p := &Postgres{acct: acct, binaries: binaries, base: base, data: filepath.Join(base, "data"), throwaway: true, logger: testLogger(t)}
 	cfg := PostgresConfig{Test: true}
-	if err := p.initialise(ctx, cfg); err != nil {
+	if err := p.initCluster(ctx, cfg); err != nil {
 		t.Fatal(err)
 	}
 	if p.sockets, p.tempSock, err = socketFolder(base, acct); err != nil {
@@ -227,7 +227,7 @@ func runFetched(t *testing.T, cache string) {
 		t.Fatal(err)
 	}
 	for _, path := range servers {
-		out, err := version(ctx, path, bundlePlace(cache, path).libs, acct, log)
+		out, err := askVersion(ctx, path, bundlePath(cache, path).libs, acct, log)
 		if err != nil {
 			t.Error(err)
 		}

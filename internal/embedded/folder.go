@@ -87,7 +87,7 @@ func freshDir(dir string, acct account) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	return acct.own(dir)
+	return acct.giveTo(dir)
 }
 
 // dataDir makes dir, owned by account, unless it is there.
@@ -101,7 +101,7 @@ func dataDir(dir string, acct account) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	return acct.own(dir)
+	return acct.giveTo(dir)
 }
 
 // socketFolder makes an empty folder for a socket: DIR/run, or one below /tmp when that path is too long for a socket or
@@ -112,11 +112,11 @@ func socketFolder(base string, acct account) (dir string, temporary bool, err er
 		return dir, false, freshDir(dir, acct)
 	}
 	for _, parent := range []string{os.TempDir(), "/tmp"} {
-		if len(parent)+len("/"+socketPrefix)+10 > maxSocketDir || strings.ContainsRune(parent, ',') || acct.enter(parent) != nil {
+		if len(parent)+len("/"+socketPrefix)+10 > maxSocketDir || strings.ContainsRune(parent, ',') || acct.checkPassage(parent) != nil {
 			continue
 		}
 		if dir, err = os.MkdirTemp(parent, socketPrefix); err == nil {
-			return dir, true, acct.closeTo(dir, 0o770)
+			return dir, true, acct.restrictFolder(dir, 0o770)
 		}
 	}
 	if err == nil {
@@ -137,8 +137,8 @@ func (e *UnreachableError) Error() string {
 		e.User, e.At, e.Path, e.At)
 }
 
-// enter says whether the account may pass through dir and everything above it, by the permission bits.
-func (a account) enter(dir string) error {
+// checkPassage says whether the account may pass through dir and everything above it, by the permission bits.
+func (a account) checkPassage(dir string) error {
 	if !a.drops() {
 		return nil
 	}

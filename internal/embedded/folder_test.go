@@ -183,7 +183,7 @@ func TestSweep(t *testing.T) {
 	if err := os.Symlink(outside, link); err != nil {
 		t.Fatal(err)
 	}
-	sweepEphemeral(t.Context(), tmp, slog.New(slog.DiscardHandler))
+	removeAbandoned(t.Context(), tmp, slog.New(slog.DiscardHandler))
 	for path, want := range map[string]bool{abandoned: false, fresh: true, held: true, outside: true, link: true} {
 		if _, err := os.Lstat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)

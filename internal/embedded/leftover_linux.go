@@ -18,7 +18,7 @@ func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()
 	said := false
-	err := poll(ctx, 10*time.Millisecond, func() (bool, error) {
+	err := pollUntil(ctx, 10*time.Millisecond, func() (bool, error) {
 		pids, err := workingIn(data, "postgres")
 		if len(pids) > 0 && !said {
 			said = true

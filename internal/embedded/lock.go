@@ -112,8 +112,8 @@ func (l *Lock) Release() error {
 	return f.Close()
 }
 
-// heldBy says whether some process, this one included, holds the lock file, and which.
-func heldBy(path string) (pid int, held bool, err error) {
+// lockHolder says whether some process, this one included, holds the lock file, and which.
+func lockHolder(path string) (pid int, held bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, false, err
@@ -131,7 +131,7 @@ func heldBy(path string) (pid int, held bool, err error) {
 
 // CheckFree is nil when no process holds the data folder, *InUseError when one does. Nothing is made; a folder that is not there is free.
 func CheckFree(dir string) error {
-	pid, held, err := heldBy(filepath.Join(dir, lockName))
+	pid, held, err := lockHolder(filepath.Join(dir, lockName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

@@ -207,7 +207,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := poll(ctx, 5*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
+	if err := pollUntil(ctx, 5*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
 		t.Fatalf("%s: not within ten seconds", what)
 	}
 }

@@ -43,8 +43,8 @@ type PostgresConfig struct {
 	Logger *slog.Logger
 }
 
-// parent is where a temporary data folder is made, "" for the system's place.
-func (cfg PostgresConfig) parent() string {
+// tempParent is where a temporary data folder is made, "" for the system's place.
+func (cfg PostgresConfig) tempParent() string {
 	if cfg.Test {
 		return memoryDir()
 	}
@@ -97,7 +97,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	case cfg.Ephemeral && dir != "":
 		return nil, errors.New("embedded Postgres: Dir and Ephemeral exclude each other")
 	case cfg.Ephemeral:
-		if p.ephemeral, err = newEphemeral(ctx, cfg.parent(), log); err != nil {
+		if p.ephemeral, err = newEphemeral(ctx, cfg.tempParent(), log); err != nil {
 			return nil, fmt.Errorf("embedded Postgres: %w", err)
 		}
 		dir = p.ephemeral.dir
@@ -128,7 +128,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 		return nil, err
 	}
 	p.acct = p.acct.inPrivateGroup()
-	if err := errors.Join(p.acct.closeTo(p.base, 0o710), p.acct.enter(p.base)); err != nil {
+	if err := errors.Join(p.acct.restrictFolder(p.base, 0o710), p.acct.checkPassage(p.base)); err != nil {
 		return nil, err
 	}
 	if p.binaries, err = choosePostgres(ctx, cfg, p.data, major, p.acct, log); err != nil {
@@ -136,7 +136,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	}
 	log.Info("postgres: using", "version", p.binaries.version, "binaries", p.binaries.dir, "user", p.acct.String())
 	if major == 0 {
-		err = p.initialise(ctx, cfg)
+		err = p.initCluster(ctx, cfg)
 	} else {
 		err = clearLeftover(ctx, p.data, log)
 	}
@@ -199,9 +199,9 @@ func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major 
 	return postgresBinaries{}, none
 }
 
-// initialise makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves nothing
+// initCluster makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves nothing
 // that looks like data.
-func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
+func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
@@ -222,7 +222,7 @@ func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
 		onDeath: syscall.SIGKILL, logger: p.logger}
 	if out, err := tool.run(ctx); err != nil {
 		t := &tail{kept: []byte(out)}
-		return fmt.Errorf("initdb: %w: %s", p.acct.explain(err), t.last())
+		return fmt.Errorf("initdb: %w: %s", p.acct.explainStart(err), t.lastLines())
 	}
 	if err := os.Remove(p.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -283,13 +283,13 @@ func (p *Postgres) serve(ctx context.Context, cfg PostgresConfig) error {
 	if p.child, err = server.start(); err != nil {
 		return err
 	}
-	err = poll(ctx, 5*time.Millisecond, func() (bool, error) {
+	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
 		select {
 		case <-p.child.done:
 			return false, p.child.ended()
 		default:
 		}
-		return p.ready(ctx)
+		return p.tryConnect(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the server: %w", err)
@@ -305,8 +305,8 @@ const (
 	invalidCatalogName = "3D000"
 )
 
-// ready connects once. The database is made here and not after initdb, so that a process killed in between does no harm.
-func (p *Postgres) ready(ctx context.Context) (bool, error) {
+// tryConnect connects once. The database is made here and not after initdb, so that a process killed in between does no harm.
+func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())

@@ -153,7 +153,7 @@ func TestPostgresAsOthers(t *testing.T) {
 			// kill -9, and the kernel ends the server.
 			pid := h.said.PID
 			h.kill()
-			eventually(t, "the server is gone", func() bool { return !alive(pid) })
+			eventually(t, "the server is gone", func() bool { return !isAlive(pid) })
 		})
 	}
 	t.Run("SUDO_UID", func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	h.kill()
 	// The next start neither stumbles over the dying server nor over its files.
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
-	if alive(pid) {
+	if isAlive(pid) {
 		t.Errorf("the old server %d still runs", pid)
 	}
 	if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {

@@ -15,9 +15,9 @@ import (
 // namespaces: a server can run under a uid without passwd entry.
 const namespaces = true
 
-// attr describes a child of the account in its own process group, which gets the signal when its parent's thread ends.
+// processAttr describes a child of the account in its own process group, which gets the signal when its parent's thread ends.
 // The kernel forgets the signal when the credentials change, and Go sets it after that.
-func (a account) attr(onDeath syscall.Signal) *syscall.SysProcAttr {
+func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath}
 	switch {
 	case a.mapped:
@@ -59,7 +59,7 @@ func workingIn(dir, program string) ([]int, error) {
 			continue
 		}
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != program || zombie(pid) {
+		if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != program || isZombie(pid) {
 			continue
 		}
 		pids = append(pids, pid)
@@ -67,8 +67,8 @@ func workingIn(dir, program string) ([]int, error) {
 	return pids, nil
 }
 
-// zombie says whether the process has ended and only waits for its parent.
-func zombie(pid int) bool {
+// isZombie says whether the process has ended and only waits for its parent.
+func isZombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false

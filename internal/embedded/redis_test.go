@@ -90,7 +90,7 @@ func TestRedisKeepsData(t *testing.T) {
 	}
 	set(t, h.said.URL, "late", "yes")
 	h.kill()
-	eventually(t, "the server is gone", func() bool { return !alive(h.said.PID) })
+	eventually(t, "the server is gone", func() bool { return !isAlive(h.said.PID) })
 
 	r = startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 	for _, key := range []string{"kept", "late"} {

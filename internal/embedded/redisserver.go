@@ -70,7 +70,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 		return nil, err
 	}
 	s.acct = s.acct.inPrivateGroup()
-	if err := errors.Join(s.acct.closeTo(base, 0o710), s.acct.enter(base)); err != nil {
+	if err := errors.Join(s.acct.restrictFolder(base, 0o710), s.acct.checkPassage(base)); err != nil {
 		return nil, err
 	}
 	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path, "user", s.acct.String())
@@ -93,7 +93,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	if s.child, err = server.start(); err != nil {
 		return nil, err
 	}
-	err = poll(ctx, 5*time.Millisecond, func() (bool, error) {
+	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.child.done:
 			return false, s.child.ended()
@@ -172,7 +172,7 @@ func stopLeftoverRedis(ctx context.Context, where string, log *slog.Logger) erro
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()
 	asked := false
-	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+	err = pollUntil(ctx, 10*time.Millisecond, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
 		if err != nil {
 			return true, nil

@@ -61,10 +61,10 @@ func ReadRunFile(dir string) (RunFile, error) {
 	if err := json.Unmarshal(b, &r); err != nil || r.PID <= 0 {
 		return RunFile{}, fmt.Errorf("%s is not what a worker writes: remove it", path)
 	}
-	if !alive(r.PID) {
+	if !isAlive(r.PID) {
 		return RunFile{}, &StaleRunFileError{Path: path, PID: r.PID}
 	}
-	holder, held, err := heldBy(filepath.Join(dir, lockName))
+	holder, held, err := lockHolder(filepath.Join(dir, lockName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return RunFile{}, fmt.Errorf("test the lock of %s: %w", dir, err)
 	}
@@ -94,10 +94,10 @@ func RemoveRunFile(dir string) error {
 	return nil
 }
 
-// alive says whether a process of that number exists, whoever owns it. A zombie counts as gone where that can be told.
-func alive(pid int) bool {
+// isAlive says whether a process of that number exists, whoever owns it. A zombie counts as gone where that can be told.
+func isAlive(pid int) bool {
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false
 	}
-	return !zombie(pid)
+	return !isZombie(pid)
 }

@@ -49,19 +49,19 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64
 	if len(ref.segments) > 0 {
 		// One request that usually brings every block on the way. What it does
 		// not bring is asked for block by block, so its failure means nothing.
-		_ = s.ask(s.ctx, func(ctx context.Context, g *gateway) error {
-			return g.car(ctx, ref.cid, ref.path(), limit, s.allowance[g], func(b blocks.Block) { s.keep(g, b) })
+		_ = s.askGateways(s.ctx, func(ctx context.Context, g *gateway) error {
+			return g.fetchCAR(ctx, ref.cid, ref.path(), limit, s.allowance[g], func(b blocks.Block) { s.storeBlock(g, b) })
 		})
 	}
-	content, err = s.walk(ref)
+	content, err = s.walkPath(ref)
 	if err != nil {
-		return nil, "", s.explain(ref, err)
+		return nil, "", s.explainError(ref, err)
 	}
 	return content, s.from, nil
 }
 
-// walk goes from the root through the segments and reads the file there.
-func (s *session) walk(ref *reference) ([]byte, error) {
+// walkPath goes from the root through the segments and reads the file there.
+func (s *session) walkPath(ref *reference) ([]byte, error) {
 	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true), blockservice.WithAllowlist(bindingHashes()))
 	dag := merkledag.NewDAGService(service)
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
@@ -82,7 +82,7 @@ func (s *session) walk(ref *reference) ([]byte, error) {
 		return nil, err
 	}
 	for _, seg := range ref.segments {
-		if node, err = s.child(dag, node, seg); err != nil {
+		if node, err = s.resolveChild(dag, node, seg); err != nil {
 			return nil, err
 		}
 	}
@@ -180,8 +180,8 @@ func getNodes(ctx context.Context, service blockservice.BlockService, links []*f
 	return nodes, nil
 }
 
-// child finds one name in a directory, decoded first and then as it was spelt.
-func (s *session) child(dag format.DAGService, node format.Node, seg segment) (format.Node, error) {
+// resolveChild finds one name in a directory, decoded first and then as it was spelt.
+func (s *session) resolveChild(dag format.DAGService, node format.Node, seg segment) (format.Node, error) {
 	dir, err := uio.NewDirectoryFromNode(dag, node)
 	if errors.Is(err, uio.ErrNotADir) {
 		return nil, &NotFoundError{URI: s.shown, Proven: true}
@@ -199,9 +199,9 @@ func (s *session) child(dag format.DAGService, node format.Node, seg segment) (f
 	return next, err
 }
 
-// explain turns what boxo says into this package's errors. The session's own
+// explainError turns what boxo says into this package's errors. The session's own
 // failure, when there is one, is the reason for whatever boxo made of it.
-func (s *session) explain(ref *reference, err error) error {
+func (s *session) explainError(ref *reference, err error) error {
 	cause := s.failure()
 	var (
 		noDocument  *NoDocumentError

@@ -119,7 +119,7 @@ func shorten(s string) string {
 		r = append(r[:most-1], '…')
 	}
 	for i, c := range r {
-		if unprintable(c) {
+		if isUnprintable(c) {
 			r[i] = '\uFFFD'
 		}
 	}

@@ -106,9 +106,9 @@ func (s *session) failure() error {
 	return context.Cause(s.ctx)
 }
 
-// refuse fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is linked into the program, and
+// refuseBlock fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is linked into the program, and
 // two MiB of dag-cbor become a hundred times as much. A root that is a document by itself is not decoded.
-func (s *session) refuse(c cid.Cid) error {
+func (s *session) refuseBlock(c cid.Cid) error {
 	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
 		err := &InvalidError{URI: s.shown, Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
 		s.fail(err)
@@ -117,8 +117,8 @@ func (s *session) refuse(c cid.Cid) error {
 	return nil
 }
 
-// visit counts one look at a block, its links, and its bytes when it is the first.
-func (s *session) visit(b blocks.Block) error {
+// visitBlock counts one look at a block, its links, and its bytes when it is the first.
+func (s *session) visitBlock(b blocks.Block) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(b.Cid().Hash())
@@ -150,7 +150,7 @@ func (s *session) tooManyLinks() error {
 	return &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d links", maxLinks)}
 }
 
-func (s *session) keep(from *gateway, b blocks.Block) {
+func (s *session) storeBlock(from *gateway, b blocks.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(b.Cid().Hash())
@@ -159,8 +159,8 @@ func (s *session) keep(from *gateway, b blocks.Block) {
 	}
 }
 
-// stored returns a block that is here, under the codec that c asks for.
-func (s *session) stored(c cid.Cid) (blocks.Block, bool) {
+// storedBlock returns a block that is here, under the codec that c asks for.
+func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
 	if c.Prefix().MhType == multihash.IDENTITY {
 		if d, err := multihash.Decode(c.Hash()); err == nil {
 			b, err := blocks.NewBlockWithCid(d.Digest, c)
@@ -187,16 +187,16 @@ func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error)
 	if err := s.failure(); err != nil {
 		return nil, err
 	}
-	if err := s.refuse(c); err != nil {
+	if err := s.refuseBlock(c); err != nil {
 		return nil, err
 	}
 	var once sync.Once
 	var got blocks.Block
-	err := s.ask(ctx, func(ctx context.Context, g *gateway) error {
-		b, err := g.block(ctx, c, s.allowance[g])
+	err := s.askGateways(ctx, func(ctx context.Context, g *gateway) error {
+		b, err := g.fetchBlock(ctx, c, s.allowance[g])
 		if err == nil {
 			once.Do(func() { got = b })
-			s.keep(g, b)
+			s.storeBlock(g, b)
 		}
 		return err
 	})
@@ -207,7 +207,7 @@ func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error)
 		}
 		return nil, err
 	}
-	if err := s.visit(got); err != nil {
+	if err := s.visitBlock(got); err != nil {
 		return nil, err
 	}
 	return got, nil
@@ -224,11 +224,11 @@ func (s *session) NotifyNewBlocks(context.Context, ...blocks.Block) error { retu
 // Close is part of exchange.Interface; the session's owner calls end.
 func (s *session) Close() error { return nil }
 
-// ask puts one question to the gateways: to the first at once, to the next when
+// askGateways puts one question to the gateways: to the first at once, to the next when
 // one fails or after the hedge delay. The first answer wins and the others are
 // cancelled and waited for. Errors: *NotFoundError when every gateway said so,
 // else *UnavailableError, or the end of a context.
-func (s *session) ask(ctx context.Context, question func(context.Context, *gateway) error) error {
+func (s *session) askGateways(ctx context.Context, question func(context.Context, *gateway) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -238,11 +238,11 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 		verdicts = &verdicts{shown: s.shown}
 		todo     []*gateway
 	)
-	for _, g := range ordered(s.gateways) {
-		switch wait := g.rest(); {
+	for _, g := range orderGateways(s.gateways) {
+		switch wait := g.restTime(); {
 		case wait > 0:
 			verdicts.add(g, &restingError{wait: wait})
-		case s.allowance[g].spent():
+		case s.allowance[g].isSpent():
 			verdicts.add(g, errSpent)
 		default:
 			todo = append(todo, g)
@@ -263,12 +263,12 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 		todo = todo[1:]
 		running = append(running, g)
 		asked.Go(func() {
-			err := g.enter(ctx) // the wait for a place is not the gateway's
+			err := g.acquire(ctx) // the wait for a place is not the gateway's
 			if err == nil {
 				ctx, cancel := context.WithTimeout(ctx, s.try)
 				err = question(ctx, g)
-				g.leave()
-				g.judge(ctx, err)
+				g.release()
+				g.recordResult(ctx, err)
 				cancel()
 			}
 			answers <- answer{g, err}
@@ -285,7 +285,7 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 			i := slices.Index(running, a.g)
 			if a.err == nil {
 				for _, slower := range running[:i] {
-					slower.outrun()
+					slower.recordOutrun()
 				}
 				return nil
 			}
@@ -310,9 +310,9 @@ func (s *session) ask(ctx context.Context, question func(context.Context, *gatew
 	return verdicts.err()
 }
 
-// ordered puts gateways that lied lately behind the others, else keeps the
+// orderGateways puts gateways that lied lately behind the others, else keeps the
 // operator's order.
-func ordered(in []*gateway) []*gateway {
+func orderGateways(in []*gateway) []*gateway {
 	out := make([]*gateway, 0, len(in))
 	var last []*gateway
 	for _, g := range in {
@@ -352,7 +352,7 @@ func (v *verdicts) add(g *gateway, err error) {
 	if len(v.other) == 0 || wait < v.retry {
 		v.retry = wait
 	}
-	v.other = append(v.other, told(g, err))
+	v.other = append(v.other, explainVerdict(g, err))
 }
 
 func (v *verdicts) err() error {
@@ -369,28 +369,28 @@ func (v *verdicts) err() error {
 	return &UnavailableError{URI: v.shown, Err: errors.New("no IPFS gateway is configured; set IPFS_GATEWAYS")}
 }
 
-// told is a gateway's failure as it is kept: its words are a stranger's, and may be many.
-func told(g *gateway, err error) error {
+// explainVerdict is a gateway's failure as it is kept: its words are a stranger's, and may be many.
+func explainVerdict(g *gateway, err error) error {
 	text := shorten("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
 	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, kind) {
-			return &toldError{text, kind}
+			return &verdictError{text, kind}
 		}
 	}
 	return errors.New(text)
 }
 
-type toldError struct {
+type verdictError struct {
 	text string
 	kind error
 }
 
-func (e *toldError) Error() string { return e.text }
-func (e *toldError) Unwrap() error { return e.kind }
+func (e *verdictError) Error() string { return e.text }
+func (e *verdictError) Unwrap() error { return e.kind }
 
-// decodable tells whether a block may be named by a link of ours: a hash
+// isDecodable tells whether a block may be named by a link of ours: a hash
 // function that binds, and not an identity, whose bytes are in the link.
-func decodable(c cid.Cid) bool {
+func isDecodable(c cid.Cid) bool {
 	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(bindingHashes(), c) == nil
 }
 
@@ -402,26 +402,26 @@ func (s *sessionStore) Get(_ context.Context, c cid.Cid) (blocks.Block, error) {
 	if err := s.failure(); err != nil {
 		return nil, err
 	}
-	if err := s.refuse(c); err != nil {
+	if err := s.refuseBlock(c); err != nil {
 		return nil, err
 	}
-	b, ok := s.stored(c)
+	b, ok := s.storedBlock(c)
 	if !ok {
 		return nil, format.ErrNotFound{Cid: c}
 	}
-	if err := s.visit(b); err != nil {
+	if err := s.visitBlock(b); err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
 func (s *sessionStore) Has(_ context.Context, c cid.Cid) (bool, error) {
-	_, ok := s.stored(c)
+	_, ok := s.storedBlock(c)
 	return ok, nil
 }
 
 func (s *sessionStore) GetSize(_ context.Context, c cid.Cid) (int, error) {
-	b, ok := s.stored(c)
+	b, ok := s.storedBlock(c)
 	if !ok {
 		return -1, format.ErrNotFound{Cid: c}
 	}

@@ -49,9 +49,9 @@ func (f *failures) get(key string, now time.Time) error {
 	return nil
 }
 
-// note remembers how a fetch ended; nil forgets what was. What a name stands for is mutable: nothing about it is final. That there was no
+// record remembers how a fetch ended; nil forgets what was. What a name stands for is mutable: nothing about it is final. That there was no
 // place at a gateway says nothing of the content.
-func (f *failures) note(key string, err error, mutable bool, now time.Time) {
+func (f *failures) record(key string, err error, mutable bool, now time.Time) {
 	if errors.Is(err, errBusy) {
 		return
 	}

@@ -93,7 +93,7 @@ type Fetcher struct {
 	guarded  *http.Client // to strangers
 	cache    *cache
 	failures *failures
-	names    *names
+	names    *nameCache
 	log      *slog.Logger
 	now      func() time.Time
 
@@ -206,7 +206,7 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
 	}
 	start := f.now()
-	ref, err := normalize(uri, limit)
+	ref, err := parseReference(uri, limit)
 	if err != nil {
 		return Document{}, err
 	}
@@ -236,18 +236,18 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		return Document{}, err
 	}
 	result := f.flights.DoChan(flight, func() (any, error) {
-		if !f.enter() {
+		if !f.beginFetch() {
 			return Document{}, &UnavailableError{URI: ref.shown, Err: errors.New("the fetcher is closed")}
 		}
 		defer f.running.Done()
 		ctx, cancel := context.WithTimeout(f.ctx, f.cfg.Timeout)
 		defer cancel()
-		doc, err := f.fetch(ctx, ref, limit, v)
+		doc, err := f.fetchReference(ctx, ref, limit, v)
 		if err == nil && doc.Source == SourceCID {
 			f.cache.put(key, doc)
 		}
 		if anchored && f.ctx.Err() == nil {
-			f.failures.note(flight, err, ref.source == SourceIPNS, f.now())
+			f.failures.record(flight, err, ref.source == SourceIPNS, f.now())
 		}
 		return doc, err
 	})
@@ -264,7 +264,7 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 	}
 }
 
-func (f *Fetcher) enter() bool {
+func (f *Fetcher) beginFetch() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -274,10 +274,10 @@ func (f *Fetcher) enter() bool {
 	return true
 }
 
-func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Validators) (Document, error) {
+func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int64, v Validators) (Document, error) {
 	switch ref.source {
 	case SourceHTTP, SourceHTTPS:
-		return f.web(ctx, ref.web, limit, v)
+		return f.fetchWeb(ctx, ref.web, limit, v)
 	case SourceAr:
 		if f.arweave == nil {
 			return Document{}, &NoGatewayError{URI: ref.shown}
@@ -287,7 +287,7 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Vali
 		for s := range strings.SplitSeq(path, "/") {
 			u = u.JoinPath(url.PathEscape(percentDecode(s)))
 		}
-		doc, err := f.web(ctx, u, limit, Validators{})
+		doc, err := f.fetchWeb(ctx, u, limit, Validators{})
 		if err == nil {
 			doc.Source, doc.URI, doc.Origin = SourceAr, ref.uri(), ""
 		}
@@ -299,20 +299,20 @@ func (f *Fetcher) fetch(ctx context.Context, ref *reference, limit int64, v Vali
 		try, cancel = context.WithTimeout(ctx, f.cfg.Timeout*2/3)
 	}
 	defer cancel()
-	doc, err := f.verified(try, ref, limit)
+	doc, err := f.fetchVerified(try, ref, limit)
 	if err != nil {
 		return f.lastResort(ctx, ref, limit, err)
 	}
 	return doc, nil
 }
 
-// verified brings what a CID or a name stands for.
-func (f *Fetcher) verified(ctx context.Context, ref *reference, limit int64) (Document, error) {
+// fetchVerified brings what a CID or a name stands for.
+func (f *Fetcher) fetchVerified(ctx context.Context, ref *reference, limit int64) (Document, error) {
 	if ref.source == SourceCID {
 		content, from, err := f.immutableFile(ctx, ref, limit)
 		return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, err
 	}
-	target, dnsLink, err := f.follow(ctx, ref)
+	target, dnsLink, err := f.followName(ctx, ref)
 	if err != nil {
 		return Document{}, err
 	}
@@ -327,7 +327,7 @@ func (f *Fetcher) verified(ctx context.Context, ref *reference, limit int64) (Do
 		}
 		content, from, err := f.immutableFile(ctx, target, limit)
 		if ctx.Err() == nil {
-			f.failures.note(flight, err, false, f.now())
+			f.failures.record(flight, err, false, f.now())
 		}
 		if err != nil {
 			return Document{}, err
@@ -349,7 +349,7 @@ func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, e
 	if ref.web == nil || !again || ctx.Err() != nil {
 		return Document{}, err
 	}
-	doc, webErr := f.web(ctx, ref.web, limit, Validators{})
+	doc, webErr := f.fetchWeb(ctx, ref.web, limit, Validators{})
 	if webErr == nil {
 		doc.Origin = "" // anybody may have put it there
 		return doc, nil

@@ -71,7 +71,7 @@ func FuzzRecord(f *testing.F) {
 				t.Errorf("believed for %s", ttl)
 			}
 			// What a key's owner signs is a stranger's too.
-			if ref, err := immutable("", value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
+			if ref, err := parseImmutable("", value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
 				t.Errorf("%q leads to %s", value, ref.source)
 			}
 		}

@@ -48,7 +48,7 @@ type gateway struct {
 	try    time.Duration // that one question may take
 	now    func() time.Time
 
-	places chan struct{} // one for each request under way
+	permits chan struct{} // one for each request under way
 
 	mu      sync.Mutex
 	resting time.Time // asked not to be asked before
@@ -57,24 +57,24 @@ type gateway struct {
 }
 
 func newGateway(base *url.URL, client *http.Client, try time.Duration, now func() time.Time) *gateway {
-	return &gateway{base: base, client: client, try: try, now: now, places: make(chan struct{}, gatewayInflight)}
+	return &gateway{base: base, client: client, try: try, now: now, permits: make(chan struct{}, gatewayInflight)}
 }
 
-// enter waits for a place: one gateway gets only so many requests at a time. leave gives it back.
-func (g *gateway) enter(ctx context.Context) error {
+// acquire waits for a place: one gateway gets only so many requests at a time. leave gives it back.
+func (g *gateway) acquire(ctx context.Context) error {
 	select {
-	case g.places <- struct{}{}:
+	case g.permits <- struct{}{}:
 	case <-ctx.Done():
 		return errBusy
 	}
-	if wait := g.rest(); wait > 0 { // asked for while we waited
-		g.leave()
+	if wait := g.restTime(); wait > 0 { // asked for while we waited
+		g.release()
 		return &restingError{wait: wait}
 	}
 	return nil
 }
 
-func (g *gateway) leave() { <-g.places }
+func (g *gateway) release() { <-g.permits }
 
 // parseGateway reads one configured gateway URL.
 func parseGateway(s string) (*url.URL, error) {
@@ -142,8 +142,8 @@ func (e *restingError) Error() string {
 	return fmt.Sprintf("it asked for a rest of another %s", e.wait.Round(time.Second))
 }
 
-// rest returns how long the gateway still wants to be left alone.
-func (g *gateway) rest() time.Duration {
+// restTime returns how long the gateway still wants to be left alone.
+func (g *gateway) restTime() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return max(0, g.resting.Sub(g.now()))
@@ -161,9 +161,9 @@ func (g *gateway) demote() {
 	g.demoted = g.now().Add(demotion)
 }
 
-// judge counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says nothing, and "not here" is an
+// recordResult counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says nothing, and "not here" is an
 // answer.
-func (g *gateway) judge(ctx context.Context, err error) {
+func (g *gateway) recordResult(ctx context.Context, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
@@ -173,7 +173,7 @@ func (g *gateway) judge(ctx context.Context, err error) {
 	case errors.Is(err, errSpent), errors.Is(err, errLarge), errors.As(err, &status) && status.status == http.StatusGatewayTimeout:
 		return // the content's fault, or may be
 	default:
-		g.outrun()
+		g.recordOutrun()
 		return
 	}
 	g.mu.Lock()
@@ -181,8 +181,8 @@ func (g *gateway) judge(ctx context.Context, err error) {
 	g.streak = 0
 }
 
-// outrun counts a failure: also to be asked first and to let one that was asked later win.
-func (g *gateway) outrun() {
+// recordOutrun counts a failure: also to be asked first and to let one that was asked later win.
+func (g *gateway) recordOutrun() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.streak++; g.streak >= unwell {
@@ -225,8 +225,8 @@ func (g *gateway) request(ctx context.Context, namespace, path, format, query, a
 	return nil, err
 }
 
-// block fetches one raw block and checks it.
-func (g *gateway) block(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
+// fetchBlock fetches one raw block and checks it.
+func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
 	resp, err := g.request(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
 		return nil, err
@@ -267,11 +267,11 @@ func lie(h http.Header, data []byte) error {
 	return errLied
 }
 
-// car asks for the blocks that prove path and the first size bytes of the file
+// fetchCAR asks for the blocks that prove path and the first size bytes of the file
 // there, and hands every block that verifies to keep. How the stream ends does
 // not matter, the walk tells what is missing; only when root itself did not
 // come is that an error.
-func (g *gateway) car(ctx context.Context, root cid.Cid, path string, size int64, b *allowance, keep func(blocks.Block)) (err error) {
+func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance, keep func(blocks.Block)) (err error) {
 	resp, err := g.request(ctx, "ipfs", root.String()+path, "car",
 		"&dag-scope=entity&entity-bytes=0:"+strconv.FormatInt(size, 10),
 		"application/vnd.ipld.car; version=1; order=dfs; dups=n")
@@ -306,7 +306,7 @@ func (g *gateway) car(ctx context.Context, root cid.Cid, path string, size int64
 		}
 		// A CAR's section names its own hash function. Only what a verified
 		// link could name is worth keeping.
-		if c := blk.Cid(); decodable(c) {
+		if c := blk.Cid(); isDecodable(c) {
 			hasRoot = hasRoot || c.Equals(root)
 			keep(blk)
 		}
@@ -324,7 +324,7 @@ type allowance struct {
 	left int64
 }
 
-func (a *allowance) spent() bool {
+func (a *allowance) isSpent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left <= 0
@@ -338,7 +338,7 @@ type meteredReader struct {
 }
 
 func (m *meteredReader) Read(p []byte) (int, error) {
-	if m.a.spent() {
+	if m.a.isSpent() {
 		return 0, errSpent
 	}
 	n, err := m.r.Read(p)

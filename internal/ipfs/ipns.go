@@ -28,24 +28,24 @@ const (
 	dnsLinkTTL   = time.Minute
 )
 
-// named is what a name leads to.
-type named struct {
+// nameRecord is what a name leads to.
+type nameRecord struct {
 	value    string // /ipfs/CID[/path] or /ipns/NAME[/path]
 	sequence uint64 // of a record
 	ttl      time.Duration
 }
 
-// follow goes from an ipns name to the content that it stands for now. The content is verified against its CID, and the name of
+// followName goes from an ipns name to the content that it stands for now. The content is verified against its CID, and the name of
 // a key against the key's signature; what a domain stands for is DNS's word (dnsLink).
 //
 // Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *InvalidError.
-func (f *Fetcher) follow(ctx context.Context, ref *reference) (target *reference, dnsLink bool, err error) {
+func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *reference, dnsLink bool, err error) {
 	target = ref
 	for range maxHops {
 		if target.source == SourceCID {
 			break
 		}
-		name := canonical(target.name)
+		name := canonicalName(target.name)
 		found, ok := f.names.get(name, f.now())
 		if !ok {
 			if found, err = f.lookUp(ctx, name, ref.shown); err != nil {
@@ -53,7 +53,7 @@ func (f *Fetcher) follow(ctx context.Context, ref *reference) (target *reference
 			}
 		}
 		dnsLink = dnsLink || !isKey(name)
-		next, err := immutable("", found.value, ref.shown)
+		next, err := parseImmutable("", found.value, ref.shown)
 		if err != nil {
 			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content", Err: err}
 		}
@@ -76,27 +76,27 @@ func isKey(name string) bool {
 	return err == nil
 }
 
-// canonical is one spelling of a name that has several.
-func canonical(name string) string {
+// canonicalName is one spelling of a name that has several.
+func canonicalName(name string) string {
 	if n, err := ipns.NameFromString(name); err == nil {
 		return n.String()
 	}
 	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
-func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (named, error) {
+func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (nameRecord, error) {
 	if isKey(name) {
-		return f.record(ctx, name, shown)
+		return f.fetchRecord(ctx, name, shown)
 	}
 	return f.dnsLink(ctx, name, shown)
 }
 
-// record asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
+// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
 // sequence, which is never lower than one that was seen before: a gateway may hold back the newest, not forge one.
-func (f *Fetcher) record(ctx context.Context, name, shown string) (named, error) {
+func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameRecord, error) {
 	type answer struct {
 		g     *gateway
-		found named
+		found nameRecord
 		err   error
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
@@ -105,7 +105,7 @@ func (f *Fetcher) record(ctx context.Context, name, shown string) (named, error)
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	defer cancel() // before the wait above
-	todo := ordered(f.gateways)
+	todo := orderGateways(f.gateways)
 	answers := make(chan answer, len(todo))
 	running := 0
 	start := func() {
@@ -113,14 +113,14 @@ func (f *Fetcher) record(ctx context.Context, name, shown string) (named, error)
 		todo = todo[1:]
 		running++
 		asked.Go(func() {
-			found, err := g.record(ctx, name, f.now())
+			found, err := g.fetchRecord(ctx, name, f.now())
 			answers <- answer{g, found, err}
 		})
 	}
 	for len(todo) > 0 && running < recordGateways {
 		start()
 	}
-	var best *named
+	var best *nameRecord
 	// The others get a few times the hedge delay when one has answered, and once that when two have.
 	var enough <-chan time.Time
 	timer := time.NewTimer(f.cfg.TryTimeout)
@@ -152,33 +152,33 @@ func (f *Fetcher) record(ctx context.Context, name, shown string) (named, error)
 	}
 	switch {
 	case best == nil:
-		return named{}, verdicts.err()
-	case !f.names.newest(name, best.sequence):
-		return named{}, &UnavailableError{URI: shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
+		return nameRecord{}, verdicts.err()
+	case !f.names.isNewest(name, best.sequence):
+		return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
 	}
 	return *best, nil
 }
 
-// record fetches the record of a key's name and checks it.
-func (g *gateway) record(ctx context.Context, name string, now time.Time) (named, error) {
+// fetchRecord fetches the record of a key's name and checks it.
+func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (nameRecord, error) {
 	n, err := ipns.NameFromString(name)
 	if err != nil {
-		return named{}, err
+		return nameRecord{}, err
 	}
-	if err := g.enter(ctx); err != nil {
-		return named{}, err
+	if err := g.acquire(ctx); err != nil {
+		return nameRecord{}, err
 	}
-	defer g.leave()
+	defer g.release()
 	resp, err := g.request(ctx, "ipns", n.String(), "ipns-record", "", "application/vnd.ipfs.ipns-record")
 	if err != nil {
-		return named{}, err
+		return nameRecord{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := readCapped(resp.Body, int64(ipns.MaxRecordSize))
 	if err != nil {
-		return named{}, fmt.Errorf("reading its record: %w", err)
+		return nameRecord{}, fmt.Errorf("reading its record: %w", err)
 	}
-	var found named
+	var found nameRecord
 	found.value, found.sequence, found.ttl, err = parseRecord(name, b, now)
 	if errors.Is(err, ipns.ErrSignature) || errors.Is(err, ipns.ErrPublicKeyMismatch) {
 		g.demote() // whatever else is wrong with it may be its owner's doing
@@ -227,19 +227,19 @@ func parseRecord(name string, record []byte, now time.Time) (value string, seque
 }
 
 // dnsLink asks DNS what a domain stands for (https://dnslink.dev).
-func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (named, error) {
+func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, error) {
 	if !isDomain(name) {
-		return named{}, &NoDocumentError{URI: shown, Why: "its name is neither a key nor a domain"}
+		return nameRecord{}, &NoDocumentError{URI: shown, Why: "its name is neither a key nor a domain"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
 	defer cancel()
 	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+name)
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return named{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
+		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	}
 	if err != nil {
-		return named{}, &UnavailableError{URI: shown, Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
+		return nameRecord{}, &UnavailableError{URI: shown, Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
 	}
 	var links []string
 	for _, text := range texts {
@@ -249,11 +249,11 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (named, error
 	}
 	switch len(links) {
 	case 0:
-		return named{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
+		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	case 1:
-		return named{value: links[0], ttl: dnsLinkTTL}, nil
+		return nameRecord{value: links[0], ttl: dnsLinkTTL}, nil
 	}
-	return named{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
+	return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }
 
 // isDomain tells a DNS name of at least two labels.
@@ -269,44 +269,44 @@ func isDomain(s string) bool {
 	return true
 }
 
-// names remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago goes first.
-type names struct {
+// nameCache remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago goes first.
+type nameCache struct {
 	mu   sync.Mutex
 	byID *lru.Cache[string, *nameEntry]
 }
 
 type nameEntry struct {
-	named
+	nameRecord
 	expires time.Time
 	highest uint64
 }
 
 const maxNames = 4096
 
-func newNames() (*names, error) {
+func newNames() (*nameCache, error) {
 	byID, err := lru.New[string, *nameEntry](maxNames)
-	return &names{byID: byID}, err
+	return &nameCache{byID: byID}, err
 }
 
-func (n *names) get(name string, now time.Time) (named, bool) {
+func (n *nameCache) get(name string, now time.Time) (nameRecord, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e, ok := n.byID.Get(name)
 	if !ok || !now.Before(e.expires) {
-		return named{}, false
+		return nameRecord{}, false
 	}
-	return e.named, true
+	return e.nameRecord, true
 }
 
-func (n *names) put(name string, found named, now time.Time) {
+func (n *nameCache) put(name string, found nameRecord, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.entry(name)
-	e.named, e.expires = found, now.Add(found.ttl)
+	e.nameRecord, e.expires = found, now.Add(found.ttl)
 }
 
-// newest notes a sequence and tells whether none that is higher was seen.
-func (n *names) newest(name string, sequence uint64) bool {
+// isNewest notes a sequence and tells whether none that is higher was seen.
+func (n *nameCache) isNewest(name string, sequence uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.entry(name)
@@ -317,7 +317,7 @@ func (n *names) newest(name string, sequence uint64) bool {
 	return true
 }
 
-func (n *names) entry(name string) *nameEntry {
+func (n *nameCache) entry(name string) *nameEntry {
 	e, ok := n.byID.Get(name)
 	if !ok {
 		e = &nameEntry{}

@@ -95,11 +95,11 @@ func (r *reference) path() string {
 	return b.String()
 }
 
-// normalize classifies a URI as found on chain (reference/ipfs.md §4.3). limit
+// parseReference classifies a URI as found on chain (reference/ipfs.md §4.3). limit
 // is the most bytes a document in the URI itself may decode to. Errors:
 // *NoDocumentError, *InvalidError, *TooLargeError.
-func normalize(uri string, limit int64) (*reference, error) {
-	s := strings.TrimFunc(uri, blank)
+func parseReference(uri string, limit int64) (*reference, error) {
+	s := strings.TrimFunc(uri, isBlank)
 	if s == "" {
 		return nil, &NoDocumentError{Why: "the URI is empty"}
 	}
@@ -121,12 +121,12 @@ func normalize(uri string, limit int64) (*reference, error) {
 	if len(s) > maxURI {
 		return nil, &NoDocumentError{URI: shown, Why: "it is longer than any URI that is followed (8 KiB)"}
 	}
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, isUnprintable) {
 		return nil, &NoDocumentError{URI: shown, Why: "it contains control characters or is not UTF-8"}
 	}
 	switch scheme {
 	case "ipfs", "ipns":
-		return immutable(scheme, rest, shown)
+		return parseImmutable(scheme, rest, shown)
 	case "http", "https":
 		return webReference(scheme, rest, shown)
 	case "ar":
@@ -140,12 +140,12 @@ func normalize(uri string, limit int64) (*reference, error) {
 		return &reference{source: SourceAr, shown: shown, arweave: cutQuery(id)}, nil
 	case "":
 		if looksLikePath(s) {
-			return immutable("ipfs", s, shown)
+			return parseImmutable("ipfs", s, shown)
 		}
 		first, _, _ := strings.Cut(cutQuery(s), "/")
 		if looksLikeCID(first) {
 			if _, err := decodeCID(first); err == nil {
-				return immutable("ipfs", s, shown)
+				return parseImmutable("ipfs", s, shown)
 			}
 		}
 		return nil, &NoDocumentError{URI: shown, Why: "it is text, not a URI"}
@@ -170,8 +170,8 @@ func splitScheme(s string) (scheme, rest string) {
 	return "", s
 }
 
-// immutable reads what follows ipfs: or ipns:, or a path without scheme.
-func immutable(namespace, rest, shown string) (*reference, error) {
+// parseImmutable reads what follows ipfs: or ipns:, or a path without scheme.
+func parseImmutable(namespace, rest, shown string) (*reference, error) {
 	rest = strings.TrimLeft(cutQuery(rest), "/")
 	// ipfs://ipfs/CID, /ipfs/ipfs/CID and so on, also ipfs://ipns/NAME.
 	for {
@@ -183,13 +183,13 @@ func immutable(namespace, rest, shown string) (*reference, error) {
 			namespace = "ipns"
 		default:
 			root, path, _ := strings.Cut(rest, "/")
-			return rooted(namespace, root, path, shown)
+			return parseRooted(namespace, root, path, shown)
 		}
 		rest = strings.TrimLeft(rest[5:], "/")
 	}
 }
 
-func rooted(namespace, root, path, shown string) (*reference, error) {
+func parseRooted(namespace, root, path, shown string) (*reference, error) {
 	if root == "" {
 		return nil, &NoDocumentError{URI: shown, Why: "it names no content"}
 	}
@@ -264,13 +264,13 @@ func throughGateway(u *url.URL, shown string) *reference {
 	first, below, _ := strings.Cut(path, "/")
 	switch strings.ToLower(first) {
 	case "ipfs", "ipns":
-		if r, err := immutable(strings.ToLower(first), below, shown); err == nil {
+		if r, err := parseImmutable(strings.ToLower(first), below, shown); err == nil {
 			return r
 		}
 		return nil
 	case "api":
 		if arg := u.Query().Get("arg"); arg != "" && strings.EqualFold(strings.TrimRight(path, "/"), "api/v0/cat") {
-			if r, err := immutable("ipfs", arg, shown); err == nil {
+			if r, err := parseImmutable("ipfs", arg, shown); err == nil {
 				return r
 			}
 		}
@@ -299,7 +299,7 @@ func throughGateway(u *url.URL, shown string) *reference {
 	default:
 		return nil
 	}
-	if r, err := rooted(strings.ToLower(labels[1]), root, path, shown); err == nil {
+	if r, err := parseRooted(strings.ToLower(labels[1]), root, path, shown); err == nil {
 		return r
 	}
 	return nil
@@ -388,11 +388,11 @@ func unhex(c byte) (byte, bool) {
 	return 0, false
 }
 
-// blank is what may surround a URI without meaning.
-func blank(r rune) bool {
-	return unicode.IsSpace(r) || unprintable(r) || r == utf8.RuneError
+// isBlank is what may surround a URI without meaning.
+func isBlank(r rune) bool {
+	return unicode.IsSpace(r) || isUnprintable(r) || r == utf8.RuneError
 }
 
-// unprintable tells control and invisible formatting characters, bidi
+// isUnprintable tells control and invisible formatting characters, bidi
 // overrides and the byte order mark among them.
-func unprintable(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+func isUnprintable(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }

@@ -203,7 +203,7 @@ func TestNormalize(t *testing.T) {
 		{"data:nothing", invalid},
 		{"DATA:application/json,{}", "data:"},
 	} {
-		ref, err := normalize(c.in, 1024)
+		ref, err := parseReference(c.in, 1024)
 		var n *NoDocumentError
 		var i *InvalidError
 		var l *TooLargeError
@@ -232,7 +232,7 @@ func TestNormalize(t *testing.T) {
 func TestShownHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"https://u:secret@host.test/x?token=secret", "https://host.test/ipfs/" + v1 + "?t=secret"} {
-		ref, err := normalize(in, 1024)
+		ref, err := parseReference(in, 1024)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,7 +380,7 @@ func TestGzipBomb(t *testing.T) {
 		"data:application/json;base64," + base64.RawURLEncoding.EncodeToString(bomb),
 	} {
 		var large *TooLargeError
-		if _, err := normalize(uri, limit); !errors.As(err, &large) || large.Limit != limit {
+		if _, err := parseReference(uri, limit); !errors.As(err, &large) || large.Limit != limit {
 			t.Errorf("%v", err)
 		}
 	}
@@ -396,7 +396,7 @@ func FuzzNormalize(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		const limit = 4096
-		ref, err := normalize(s, limit)
+		ref, err := parseReference(s, limit)
 		if err != nil {
 			if len(err.Error()) > 2000 {
 				t.Errorf("a message of %d bytes", len(err.Error()))
@@ -415,7 +415,7 @@ func FuzzNormalize(f *testing.F) {
 			return
 		}
 		// The normalised spelling means the same.
-		again, err := normalize(ref.uri(), limit)
+		again, err := parseReference(ref.uri(), limit)
 		if err != nil || !again.cid.Equals(ref.cid) || len(again.segments) != len(ref.segments) {
 			t.Errorf("%q became %q, which reads differently: %v", s, ref.uri(), err)
 		}

@@ -42,8 +42,8 @@ func (v Validators) set(h http.Header) {
 	}
 }
 
-// web gets a document over https or http through the guard, unless it is still the one that v names (ErrUnchanged).
-func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators) (Document, error) {
+// fetchWeb gets a document over https or http through the guard, unless it is still the one that v names (ErrUnchanged).
+func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Validators) (Document, error) {
 	shown := shownURL(u)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -60,7 +60,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 		if errors.As(err, &blocked) || errors.As(err, &refused) {
 			return Document{}, fmt.Errorf("fetching %s: %w", shown, netguard.Explain("the server", 0, err))
 		}
-		return Document{}, explainUnavailable(shown, "the server", f.patience(ctx, err), err)
+		return Document{}, explainUnavailable(shown, "the server", f.waitTime(ctx, err), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
@@ -81,7 +81,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 	}
 	content, err := readCapped(resp.Body, limit)
 	if err == nil {
-		content, err = decoded(content, resp.Header.Values("Content-Encoding"), limit)
+		content, err = decodeContent(content, resp.Header.Values("Content-Encoding"), limit)
 	}
 	if errors.Is(err, errOverCap) {
 		return Document{}, &TooLargeError{URI: shown, Limit: limit}
@@ -94,7 +94,7 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 		mediaType = ""
 	}
 	return Document{
-		Bytes: content, MediaType: shorten(mediaType), Source: weakest(resp),
+		Bytes: content, MediaType: shorten(mediaType), Source: weakestScheme(resp),
 		URI: u.String(), From: resp.Request.URL.Host, Origin: commonOrigin(resp), Validators: validatorsOf(resp.Header),
 	}, nil
 }
@@ -102,16 +102,16 @@ func (f *Fetcher) web(ctx context.Context, u *url.URL, limit int64, v Validators
 // headerTimeout is how long a web server may take to begin its answer.
 func headerTimeout(whole time.Duration) time.Duration { return min(5*time.Second, whole) }
 
-// patience is how long a server had that did not answer: less than a whole fetch when not even its headers came.
-func (f *Fetcher) patience(ctx context.Context, err error) time.Duration {
+// waitTime is how long a server had that did not answer: less than a whole fetch when not even its headers came.
+func (f *Fetcher) waitTime(ctx context.Context, err error) time.Duration {
 	if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
 		return headerTimeout(f.cfg.Timeout)
 	}
 	return f.cfg.Timeout
 }
 
-// decoded undoes a content coding that was not asked for. Only gzip is known.
-func decoded(b []byte, codings []string, limit int64) ([]byte, error) {
+// decodeContent undoes a content coding that was not asked for. Only gzip is known.
+func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 	switch coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ","))); coding {
 	case "", "identity":
 		return b, nil
@@ -136,8 +136,8 @@ func commonOrigin(resp *http.Response) string {
 	return origin
 }
 
-// weakest is the source of an answer: http as soon as one hop was plain.
-func weakest(resp *http.Response) string {
+// weakestScheme is the source of an answer: http as soon as one hop was plain.
+func weakestScheme(resp *http.Response) string {
 	for r := resp; r != nil; r = r.Request.Response {
 		if r.Request.URL.Scheme == "http" {
 			return SourceHTTP

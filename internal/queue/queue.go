@@ -139,22 +139,22 @@ func ceilSecond(t time.Time) time.Time {
 	return t
 }
 
-// Place is where Redis has a task.
-type Place int
+// Location is where Redis has a task.
+type Location int
 
 // The places.
 const (
-	Nowhere   Place = iota // unknown, completed or archived: it will not run
-	Pending                // it will run soon: pending, scheduled, or to be retried
-	Active                 // a worker has it, or had it and died
-	Postponed              // it will run, but not for a while
+	Nowhere   Location = iota // unknown, completed or archived: it will not run
+	Pending                   // it will run soon: pending, scheduled, or to be retried
+	Active                    // a worker has it, or had it and died
+	Postponed                 // it will run, but not for a while
 )
 
 // soon is how far ahead a task may lie that is still Pending: more than asynq's own retry, and its rounding, take.
 const soon = 15 * time.Second
 
 // Find tells where Redis has a task.
-func (q *Queue) Find(t Task) (Place, error) {
+func (q *Queue) Find(t Task) (Location, error) {
 	// The lane follows from the attempts, which a free wait takes back: it may lie in another.
 	for _, lane := range append([]Lane{t.Lane}, slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())

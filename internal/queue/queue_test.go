@@ -29,7 +29,7 @@ func info(t testing.TB, q *Queue, task Task) *asynq.TaskInfo {
 	return i
 }
 
-func place(t testing.TB, q *Queue, task Task) Place {
+func place(t testing.TB, q *Queue, task Task) Location {
 	t.Helper()
 	p, err := q.Find(task)
 	if err != nil {
@@ -98,7 +98,7 @@ func TestFind(t *testing.T) {
 	elsewhere.Lane = First
 	for name, c := range map[string]struct {
 		task Task
-		want Place
+		want Location
 	}{
 		"unknown delivery": {Task{DeliveryID: uuid.New(), N: 1, Lane: First}, Nowhere},
 		"another n":        {Task{DeliveryID: pending.DeliveryID, N: 2, Lane: Bulk}, Nowhere},

@@ -103,7 +103,7 @@ func (s *Server) Shutdown() { s.srv.Shutdown() }
 
 func (s *Server) handler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		note, err := s.run(ctx, h, t)
+		note, err := s.runTask(ctx, h, t)
 		if note != "" {
 			// The note is for the eye only; a Redis that cannot take it must not make the task run again.
 			_, _ = t.ResultWriter().Write([]byte(note))
@@ -116,7 +116,7 @@ func (s *Server) handler(h Handler) asynq.Handler {
 	})
 }
 
-func (s *Server) run(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
+func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", &ArchivedError{fmt.Sprintf("task type %q is none of Herald's", t.Type())}
 	}
@@ -137,8 +137,8 @@ func newAsynqLogger(log *slog.Logger) asynqLogger {
 
 func (l asynqLogger) Debug(args ...any) { l.log.Debug(joinArgs(args)) }
 func (l asynqLogger) Info(args ...any)  { l.log.Info(joinArgs(args)) }
-func (l asynqLogger) Warn(args ...any)  { l.tell(slog.LevelWarn, joinArgs(args)) }
-func (l asynqLogger) Error(args ...any) { l.tell(slog.LevelError, joinArgs(args)) }
+func (l asynqLogger) Warn(args ...any)  { l.logLine(slog.LevelWarn, joinArgs(args)) }
+func (l asynqLogger) Error(args ...any) { l.logLine(slog.LevelError, joinArgs(args)) }
 
 // Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
 func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
@@ -153,7 +153,7 @@ var (
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
 )
 
-func (l asynqLogger) tell(level slog.Level, line string) {
+func (l asynqLogger) logLine(level slog.Level, line string) {
 	begins := func(with string) bool { return strings.HasPrefix(line, with) }
 	switch {
 	case slices.ContainsFunc(aboutOneTask, begins):

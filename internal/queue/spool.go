@@ -75,12 +75,12 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxKept is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
-const maxKept = 2 << 20
+// maxSpooledBytes is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
+const maxSpooledBytes = 2 << 20
 
-// readKey is nil without error when there is no such key. What is longer than maxKept is cut; what is no text is empty.
+// readKey is nil without error when there is no such key. What is longer than maxSpooledBytes is cut; what is no text is empty.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
-	b, err := q.rdb.GetRange(ctx, key, 0, maxKept-1).Bytes()
+	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return []byte{}, nil

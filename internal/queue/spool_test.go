@@ -116,7 +116,7 @@ func TestClientDoesNotWait(t *testing.T) {
 func TestPostponedTask(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	for ahead, want := range map[time.Duration]Place{5 * time.Second: Pending, time.Minute: Postponed} {
+	for ahead, want := range map[time.Duration]Location{5 * time.Second: Pending, time.Minute: Postponed} {
 		task := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
 		enqueue(t, q, task)
 		if p := place(t, q, task); p != want {

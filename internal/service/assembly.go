@@ -26,20 +26,20 @@ import (
 
 // assembly is everything between the connections and the tasks.
 type assembly struct {
-	store   *store.Store
-	upkeep  *store.Store // connections of maintenance, which deliveries cannot use up
-	queue   *queue.Queue
-	fast    redis.UniversalClient // for limits
-	limits  *ratelimit.Limiter
-	unbound *ratelimit.Limiter // nil with HERALD_BINDING=off: it is not known who would belong there
-	content *Content
-	pool    *mcpcall.Pool
-	listed  *listed
-	tokens  *agentauth.Authorizer
-	runner  *delivery.Runner
-	intake  *delivery.Intake
-	backend *Backend
-	keys    *secret.Keyset
+	store       *store.Store
+	upkeep      *store.Store // connections of maintenance, which deliveries cannot use up
+	queue       *queue.Queue
+	fast        redis.UniversalClient // for limits
+	limits      *ratelimit.Limiter
+	unbound     *ratelimit.Limiter // nil with HERALD_BINDING=off: it is not known who would belong there
+	content     *Content
+	pool        *mcpcall.Pool
+	serversFile *serversFile
+	tokens      *agentauth.Authorizer
+	runner      *delivery.Runner
+	intake      *delivery.Intake
+	backend     *Backend
+	keys        *secret.Keyset
 
 	newcomers  *delivery.Newcomers
 	reconciler *maintenance.Reconciler
@@ -67,13 +67,13 @@ func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, r
 		Supervised: o.Supervised, Decoding: a.content.Decoding}); err != nil {
 		return nil, err
 	}
-	if a.listed, err = openListed(cfg, a.pool, o.Logger); err != nil {
+	if a.serversFile, err = openServersFile(cfg, a.pool, o.Logger); err != nil {
 		return nil, err
 	}
-	return a, a.wire(cfg, keys, reg, o)
+	return a, a.wireDelivery(cfg, keys, reg, o)
 }
 
-func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
+func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
 	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if err != nil {
 		return err
 	}
-	if err := a.limit(cfg, o); err != nil {
+	if err := a.openLimiters(cfg, o); err != nil {
 		return err
 	}
 	parts := delivery.Config{
@@ -95,7 +95,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Servers: a.listed.server, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+		Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
 		parts.UnboundLimiter = a.unbound
 	}
@@ -125,7 +125,7 @@ func (a *assembly) wire(cfg *config.Config, keys *secret.Keyset, reg *prometheus
 	if a.runner, err = delivery.NewRunner(executor, a.intake, cfg.Concurrency); err != nil {
 		return err
 	}
-	if err := a.maintain(cfg, dispatcher, schedule, o); err != nil {
+	if err := a.openMaintenance(cfg, dispatcher, schedule, o); err != nil {
 		return err
 	}
 	if err := registerTokenGauge(reg, a.store, o.Logger); err != nil {
@@ -147,7 +147,7 @@ const (
 	unboundPart = 10
 )
 
-func (a *assembly) limit(cfg *config.Config, o Options) (err error) {
+func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ const (
 	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) maintain(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
+func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
 	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
@@ -187,13 +187,13 @@ func (a *assembly) maintain(cfg *config.Config, d *delivery.Dispatcher, s retry.
 	if err != nil {
 		return err
 	}
-	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d, Disabled: a.listed.disabled,
+	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d, Disabled: a.serversFile.isDisabled,
 		Logger: o.Logger})
 	if err != nil {
 		return err
 	}
-	a.listed.changed, a.listed.called = a.releaser.Wake, a.releaser.MarkCallable
-	a.releaser.MarkCallable(a.listed.agents()) // an older file, or none, may have been in force before
+	a.serversFile.reportChange, a.serversFile.reportCallable = a.releaser.Wake, a.releaser.MarkCallable
+	a.releaser.MarkCallable(a.serversFile.callableAgents()) // an older file, or none, may have been in force before
 	return nil
 }
 
@@ -202,10 +202,10 @@ func JobLimits(cfg *config.Config) job.Limits {
 	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.ListedRegistries}
 }
 
-func (a *assembly) chainParts() []part {
-	var parts []part
+func (a *assembly) chainParts() []dependency {
+	var parts []dependency
 	for id, c := range a.content.chains {
-		parts = append(parts, part{fmt.Sprintf("chain %d", id), c.Ping})
+		parts = append(parts, dependency{fmt.Sprintf("chain %d", id), c.Ping})
 	}
 	return parts
 }

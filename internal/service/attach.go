@@ -183,14 +183,14 @@ func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logge
 		return err
 	}
 	defer st.Close()
-	return b.reach(ctx, st, wait, log)
+	return b.awaitPostgres(ctx, st, wait, log)
 }
 
-func (b *Backend) reach(ctx context.Context, st *store.Store, wait time.Duration, log *slog.Logger) error {
+func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.Duration, log *slog.Logger) error {
 	patience, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var last error
-	asked := part{"postgres", func(ctx context.Context) error {
+	asked := dependency{"postgres", func(ctx context.Context) error {
 		err := st.Ping(ctx)
 		if err != nil && (last == nil || !errors.Is(err, context.DeadlineExceeded)) {
 			last = err // that the time is over says less than why it went by
@@ -200,20 +200,20 @@ func (b *Backend) reach(ctx context.Context, st *store.Store, wait time.Duration
 		}
 		return err
 	}}
-	err := await(patience, asked, newReadiness(), log)
+	err := awaitDependency(patience, asked, newReadiness(), log)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
 	case isRefusal(last):
-		return &AwayError{DataDir: b.owner(), Err: last}
+		return &AwayError{DataDir: b.ownerDataDir(), Err: last}
 	}
-	return &AwayError{Within: wait, DataDir: b.owner(), Err: explainSilence(last)}
+	return &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(last)}
 }
 
-// owner is the data folder of the worker whose database it is; empty: it is somebody's own.
-func (b *Backend) owner() string {
+// ownerDataDir is the data folder of the worker whose database it is; empty: it is somebody's own.
+func (b *Backend) ownerDataDir() string {
 	if b.EmbeddedDatabase {
 		return b.DataDir
 	}
@@ -246,11 +246,11 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 	if err != nil {
 		return nil, err
 	}
-	if err = b.reach(ctx, st, wait, log); err == nil {
+	if err = b.awaitPostgres(ctx, st, wait, log); err == nil {
 		look, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		if err = migrateOwn(ctx, look, b, log); err != nil && look.Err() != nil && ctx.Err() == nil {
-			err = &AwayError{Within: wait, DataDir: b.owner(), Err: explainSilence(err)}
+			err = &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(err)}
 		}
 	}
 	if err != nil {

@@ -50,7 +50,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 			}
 			defer func() { _ = lock.Release() }()
 			tt.backend.DataDir = dir
-			forget, err := (&assembly{backend: &tt.backend}).announce("127.0.0.1:8080")
+			forget, err := (&assembly{backend: &tt.backend}).publishRunFile("127.0.0.1:8080")
 			if err != nil {
 				t.Fatal(err)
 			}

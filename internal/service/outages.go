@@ -12,11 +12,11 @@ import (
 type outages []*logging.Outage
 
 // watchServices makes them, and the logger that everything which talks to these services gets.
-func watchServices(b *Backend, postgres, redis part, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
-	watch := func(s logging.Service, p part, look string) *logging.Outage {
+func watchServices(b *Backend, postgres, redis dependency, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
+	watch := func(s logging.Service, p dependency, look string) *logging.Outage {
 		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,
 			Begins: fmt.Sprintf("%s is away: deliveries wait, nothing is lost. %s", s, look),
-			Probe:  func(ctx context.Context) error { return probe(ctx, p) },
+			Probe:  func(ctx context.Context) error { return probeDependency(ctx, p) },
 			Probed: func(err error) {
 				why := ""
 				if err != nil {

@@ -20,7 +20,7 @@ func newReadiness() *readiness {
 func (r *readiness) set(name, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	note(r.waiting, name, why)
+	setOrDelete(r.waiting, name, why)
 }
 
 // degrade notes why the service works without name; an empty why means that it is there. It tells whether that is news.
@@ -28,11 +28,11 @@ func (r *readiness) degrade(name, why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed = (r.degraded[name] == "") != (why == "")
-	note(r.degraded, name, why)
+	setOrDelete(r.degraded, name, why)
 	return changed
 }
 
-func note(m map[string]string, name, why string) {
+func setOrDelete(m map[string]string, name, why string) {
 	if why == "" {
 		delete(m, name)
 		return

@@ -289,13 +289,13 @@ func TestAwait(t *testing.T) {
 	ready := newReadiness()
 	quiet := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	if err := await(ctx, part{"postgres", func(context.Context) error { return nil }}, ready, quiet); err != nil {
+	if err := awaitDependency(ctx, dependency{"postgres", func(context.Context) error { return nil }}, ready, quiet); err != nil {
 		t.Error(err)
 	}
 	asked := make(chan bool, 10)
 	done := make(chan error)
 	go func() {
-		done <- await(ctx, part{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
+		done <- awaitDependency(ctx, dependency{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
 	}()
 	receive(t, "the first question", asked)
 	waiting := func() map[string]string { waiting, _ := ready.get(); return waiting }

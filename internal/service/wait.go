@@ -14,17 +14,17 @@ const (
 	watchInterval = 5 * time.Second // how often chains are looked at while running
 )
 
-// part is something the service needs and can ask whether it is there.
-type part struct {
+// dependency is something the service needs and can ask whether it is there.
+type dependency struct {
 	name string // as /readyz and the log call it: postgres, redis, chain 8453
 	ping func(context.Context) error
 }
 
-// await asks until the part answers, telling the log (once) and /readyz what it waits for.
-func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) error {
+// awaitDependency asks until the part answers, telling the log (once) and /readyz what it waits for.
+func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *slog.Logger) error {
 	began, said := time.Now(), false
 	for {
-		err := probe(ctx, p)
+		err := probeDependency(ctx, p)
 		if err == nil {
 			ready.set(p.name, "")
 			if said {
@@ -47,8 +47,8 @@ func await(ctx context.Context, p part, ready *readiness, log *slog.Logger) erro
 	}
 }
 
-// probe asks once, for at most probeTimeout.
-func probe(ctx context.Context, p part) error {
+// probeDependency asks once, for at most probeTimeout.
+func probeDependency(ctx context.Context, p dependency) error {
 	asked, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := p.ping(asked)
@@ -64,16 +64,16 @@ type silentError struct{ err error }
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watch keeps readiness true while the service runs: it looks at once and then every watchInterval. tell gets each part's name and why
+// watchDependencies keeps readiness true while the service runs: it looks at once and then every watchInterval. tell gets each part's name and why
 // it is away, empty when it is there.
-func watch(ctx context.Context, parts []part, tell func(name, why string)) {
+func watchDependencies(ctx context.Context, parts []dependency, tell func(name, why string)) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for {
 		var wg sync.WaitGroup
 		for _, p := range parts {
 			wg.Go(func() {
-				err := probe(ctx, p)
+				err := probeDependency(ctx, p)
 				switch {
 				case ctx.Err() != nil: // that it did not answer says nothing then
 				case err != nil:
@@ -92,8 +92,8 @@ func watch(ctx context.Context, parts []part, tell func(name, why string)) {
 	}
 }
 
-// tellChain is watch's for chains: one that is away degrades the service and stops nothing else.
-func tellChain(ready *readiness, log *slog.Logger) func(name, why string) {
+// reportChain is watch's for chains: one that is away degrades the service and stops nothing else.
+func reportChain(ready *readiness, log *slog.Logger) func(name, why string) {
 	return func(name, why string) {
 		switch changed := ready.degrade(name, why); {
 		case changed && why != "":

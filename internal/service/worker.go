@@ -96,8 +96,8 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 	}
 	defer st.Close()
 	var q *queue.Queue
-	redis := part{"redis", func(ctx context.Context) error { return q.Ping(ctx) }}
-	watched, log := watchServices(b, part{"postgres", st.Ping}, redis, ready, o.Logger)
+	redis := dependency{"redis", func(ctx context.Context) error { return q.Ping(ctx) }}
+	watched, log := watchServices(b, dependency{"postgres", st.Ping}, redis, ready, o.Logger)
 	o.Logger = log
 	if q, err = queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger}); err != nil {
 		return err
@@ -138,12 +138,12 @@ func (a *assembly) services(cfg *config.Config, web *server.Server, monitor queu
 	log *slog.Logger) []Service {
 	all := []Service{
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
-		newLoop("chain health", func(ctx context.Context) { watch(ctx, a.chainParts(), tellChain(ready, log)) }),
+		newLoop("chain health", func(ctx context.Context) { watchDependencies(ctx, a.chainParts(), reportChain(ready, log)) }),
 		a.connections(web, monitor, ready, log),
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),
-		newLoop("servers file", a.listed.run),
+		newLoop("servers file", a.serversFile.run),
 		newLoop("wait summary", a.runner.Summarize),
 	}
 	for _, o := range watched {
@@ -205,14 +205,14 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	redis := make(chan error, 1)
-	go func() { redis <- await(both, part{"redis", a.queue.Ping}, ready, log) }()
+	go func() { redis <- awaitDependency(both, dependency{"redis", a.queue.Ping}, ready, log) }()
 	forget = func() {}
-	if err = await(ctx, part{"postgres", a.store.Ping}, ready, log); err == nil {
+	if err = awaitDependency(ctx, dependency{"postgres", a.store.Ping}, ready, log); err == nil {
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {
 		a.tellMissingKeys(ctx, log)
-		forget, err = a.announce(addr)
+		forget, err = a.publishRunFile(addr)
 	}
 	if err != nil {
 		cancel()
@@ -252,8 +252,8 @@ func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 	return err
 }
 
-// announce writes run.json, by which other commands on this machine find the embedded services.
-func (a *assembly) announce(addr string) (forget func(), err error) {
+// publishRunFile writes run.json, by which other commands on this machine find the embedded services.
+func (a *assembly) publishRunFile(addr string) (forget func(), err error) {
 	if a.backend.DataDir == "" {
 		return func() {}, nil
 	}

@@ -63,17 +63,17 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 	if len(in) == 0 {
 		return nil, nil, nil
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows := make([]arrival, len(in))
 	for i, it := range in {
 		var err error
-		if rows[i], err = arrive(it); err != nil {
+		if rows[i], err = newArrival(it); err != nil {
 			return nil, nil, fmt.Errorf("accept job %d of %d: %w", i+1, len(in), err)
 		}
 	}
 	for missed := 0; ; {
-		out, tasks, err := s.accept(ctx, rows)
+		out, tasks, err := s.acceptOnce(ctx, rows)
 		if again(err) && ctx.Err() == nil {
 			continue
 		}
@@ -123,10 +123,10 @@ type arrival struct {
 // maxKeyBytes is longer than any key of DESIGN §3 and short enough for Postgres' index.
 const maxKeyBytes = 1 << 10
 
-func arrive(it Intake) (arrival, error) {
-	a := arrival{Intake: it, key: text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes), kind: text(string(it.Job.Kind), maxNameBytes), agent: agentOf(it.Job)}
-	a.Refused = text(it.Refused, maxErrorBytes)
-	if a.refreshes() {
+func newArrival(it Intake) (arrival, error) {
+	a := arrival{Intake: it, key: boundText(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes), kind: boundText(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
+	a.Refused = boundText(it.Refused, maxErrorBytes)
+	if a.isAgentUpdate() {
 		return a, nil
 	}
 	if a.key == "" {
@@ -151,30 +151,30 @@ func arrive(it Intake) (arrival, error) {
 	return a, nil
 }
 
-// refreshes: the job is no delivery, it raises its agent's epoch.
-func (a arrival) refreshes() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
+// isAgentUpdate: the job is no delivery, it raises its agent's epoch.
+func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
-func (s *Store) accept(ctx context.Context, in []arrival) (out []Acceptance, tasks []Task, err error) {
+func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		out = make([]Acceptance, len(in))
 		lines := make(map[Agent][]Task)
-		if err := s.lockAgents(ctx, tx, agentsOf(in)); err != nil {
+		if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 			return err
 		}
-		if err := s.refresh(ctx, tx, in, out); err != nil {
+		if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 			return err
 		}
-		if err := s.insert(ctx, tx, in, out, lines); err != nil {
+		if err := s.insertNew(ctx, tx, in, out, lines); err != nil {
 			return err
 		}
-		if err := s.settleKnown(ctx, tx, in, out, lines); err != nil {
+		if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
 			return err
 		}
 		// An agent all of whose jobs were new and found a place has nothing more to hand out.
 		if err := s.dispatchInto(ctx, tx, behind(in, out, lines), lines); err != nil {
 			return err
 		}
-		tasks = byTurns(lines)
+		tasks = interleaveAgents(lines)
 		return nil
 	})
 	return out, tasks, err
@@ -194,7 +194,7 @@ func behind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
 			agents = append(agents, a.agent)
 		}
 	}
-	return distinct(agents)
+	return distinctAgents(agents)
 }
 
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
@@ -208,11 +208,11 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// refresh raises the epochs of agents that changed.
-func (s *Store) refresh(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
+// raiseEpochs raises the epochs of agents that changed.
+func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
-		if a.refreshes() {
+		if a.isAgentUpdate() {
 			b.Queue(`UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
 			          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.agent.ChainID, a.agent.Registry, a.agent.ID)
 			out[i] = Acceptance{Verdict: Refreshed}
@@ -224,8 +224,8 @@ func (s *Store) refresh(ctx context.Context, tx pgx.Tx, in []arrival, out []Acce
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insert takes what is new, and adds to lines what found a place. What is known stays undecided.
-func (s *Store) insert(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
+// insertNew takes what is new, and adds to lines what found a place. What is known stays undecided.
+func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
 	var rows columns
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -275,7 +275,7 @@ func (c *columns) add(a arrival, id uuid.UUID) {
 	c.chains = append(c.chains, int64(a.agent.ChainID))
 	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
-	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders), append(c.refusals, null(a.Refused))
+	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders), append(c.refusals, nullIfEmpty(a.Refused))
 }
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
@@ -283,7 +283,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 	rows, err := tx.Query(ctx, s.sql.accept.text, s.sql.accept.args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries, "agent_ids": c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers, "errors": c.refusals,
-		"max_dispatched": HandOut})...)
+		"max_dispatched": MaxDispatchedPerAgent})...)
 	if err != nil {
 		return nil, err
 	}
@@ -307,8 +307,8 @@ type holder struct {
 	called bool
 }
 
-// settleKnown decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
-func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
+// answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
+func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -318,7 +318,7 @@ func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.holders(ctx, tx, keys)
+	holders, err := s.readHolders(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []
 		if !ok {
 			return fmt.Errorf("look up %s: %w", a.key, errMoved)
 		}
-		if out[i], err = s.settle(ctx, tx, a, h, lines); err != nil {
+		if out[i], err = s.answerKnownKey(ctx, tx, a, h, lines); err != nil {
 			return err
 		}
 		if out[i].Verdict == Accepted { // the next of this batch with the same key meets what is there now
@@ -340,7 +340,7 @@ func (s *Store) settleKnown(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	return nil
 }
 
-func (s *Store) holders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
+func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
 	rows, err := tx.Query(ctx, s.sql.known, keys)
 	if err != nil {
 		return nil, fmt.Errorf("look up known keys: %w", err)
@@ -359,7 +359,7 @@ func (s *Store) holders(ctx context.Context, tx pgx.Tx, keys []string) (map[stri
 	return found, nil
 }
 
-func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (Acceptance, error) {
+func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	vanished := h.status == Cancelled && h.reason == "reorg"
 	notFound := h.status == Rejected && h.reason == "event_not_found"
@@ -369,10 +369,10 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, line
 	case a.Refused != "":
 		return out, nil
 	case h.raw == nil && invalid:
-		return s.displace(ctx, tx, a, h, lines) // it never was this event
+		return s.displaceHolder(ctx, tx, a, h, lines) // it never was this event
 	case h.raw != nil && json.Unmarshal(h.raw, &known) != nil:
 		if invalid {
-			return s.displace(ctx, tx, a, h, lines)
+			return s.displaceHolder(ctx, tx, a, h, lines)
 		}
 		return out, nil // a newer version may be able to read it
 	case h.raw != nil:
@@ -382,7 +382,7 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, line
 		}
 		_, differs := brought.Conflict(known)
 		if differs && (vanished || notFound || invalid) {
-			return s.displace(ctx, tx, a, h, lines)
+			return s.displaceHolder(ctx, tx, a, h, lines)
 		}
 		if !vanished && !notFound || h.called {
 			return s.compareDelivery(ctx, tx, a, h, brought, known, out)
@@ -402,8 +402,8 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, a arrival, h holder, line
 	return out, nil
 }
 
-// displace gives the key of a row that turned out not to be an event to the one that claims it now.
-func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (out Acceptance, err error) {
+// displaceHolder gives the key of a row that turned out not to be an event to the one that claims it now.
+func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
 	err = tx.QueryRow(ctx, s.sql.displace, h.id, a.key).Scan(&moved)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -429,13 +429,13 @@ func (s *Store) displace(ctx context.Context, tx pgx.Tx, a arrival, h holder, li
 	return out, nil
 }
 
-// dispatchIn hands out for several agents whose rows are locked.
-func (s *Store) dispatchIn(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
+// dispatchAgents hands out for several agents whose rows are locked.
+func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
 	lines := make(map[Agent][]Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
 		return nil, err
 	}
-	return byTurns(lines), nil
+	return interleaveAgents(lines), nil
 }
 
 func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
@@ -444,7 +444,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	}
 	b := &pgx.Batch{}
 	for _, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, nil, nil).Query(func(rows pgx.Rows) error {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil, nil).Query(func(rows pgx.Rows) error {
 			tasks, err := pgx.CollectRows(rows, scanTask)
 			lines[a] = append(lines[a], tasks...)
 			return err
@@ -453,11 +453,11 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// byTurns puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run at once wait for
+// interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run at once wait for
 // each other when they are recorded, and for a place at its origin.
-func byTurns(lines map[Agent][]Task) (tasks []Task) {
-	agents := distinct(slices.Collect(maps.Keys(lines)))
-	for turn := range HandOut {
+func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
+	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
+	for turn := range MaxDispatchedPerAgent {
 		for _, a := range agents {
 			if turn < len(lines[a]) {
 				tasks = append(tasks, lines[a][turn])
@@ -467,26 +467,26 @@ func byTurns(lines map[Agent][]Task) (tasks []Task) {
 	return tasks
 }
 
-// agentsOf lists the agents of a batch.
-func agentsOf(in []arrival) []Agent {
+// arrivalAgents lists the agents of a batch.
+func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {
 		if a.Refused == "" { // bytes that are no job have no agent
 			agents = append(agents, a.agent)
 		}
 	}
-	return distinct(agents)
+	return distinctAgents(agents)
 }
 
-// distinct lists each agent once, in one order.
-func distinct(agents []Agent) []Agent {
+// distinctAgents lists each agent once, in one order.
+func distinctAgents(agents []Agent) []Agent {
 	slices.SortFunc(agents, func(a, b Agent) int {
 		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry), strings.Compare(a.ID, b.ID))
 	})
 	return slices.Compact(agents)
 }
 
-func agentOf(j job.Job) Agent {
+func jobAgent(j job.Job) Agent {
 	id := "0"
 	if j.AgentID != nil {
 		id = j.AgentID.String()

@@ -61,7 +61,7 @@ func TestProducers(t *testing.T) {
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1000 {
 		t.Errorf("%d rows", n)
 	}
-	if len(handouts) != 20*HandOut {
+	if len(handouts) != 20*MaxDispatchedPerAgent {
 		t.Errorf("%d handed out", len(handouts))
 	}
 	for id, n := range handouts {
@@ -89,7 +89,7 @@ func TestHandOut(t *testing.T) {
 	samples := 0
 	watch.Go(func() {
 		for watching.Err() == nil {
-			if n := handed(t, s); n > HandOut {
+			if n := handed(t, s); n > MaxDispatchedPerAgent {
 				t.Errorf("%d handed out", n)
 			}
 			samples++
@@ -292,7 +292,7 @@ func TestWaitersTakeNoNinthPlace(t *testing.T) {
 		waits = append(waits, *r.Task)
 		tasks = append(tasks, r.Next...)
 	}
-	if n := handed(t, s); n != HandOut {
+	if n := handed(t, s); n != MaxDispatchedPerAgent {
 		t.Fatalf("%d handed out", n)
 	}
 	for _, w := range waits {

@@ -35,12 +35,12 @@ func next(t *testing.T, s *Store) *Claim {
 }
 
 // pastOf is what c's worker knew: o, a second after it began.
-func pastOf(c *Claim, o Outcome) Past {
-	return Past{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
+func pastOf(c *Claim, o Outcome) SpooledOutcome {
+	return SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
 }
 
 // through is what comes out of Redis.
-func through(t *testing.T, p Past) (out Past) {
+func through(t *testing.T, p SpooledOutcome) (out SpooledOutcome) {
 	t.Helper()
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -242,11 +242,11 @@ func TestAdoptOutOfTurn(t *testing.T) {
 // TestPastJSON: Redis gives back what it was given, and no agent's answer can make that fail.
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
-	full := Past{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
+	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
 		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18",
-			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, KeepLine: true, Moved: true, Unplaced: true}}
+			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, NotAtPosition: true}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
@@ -256,11 +256,11 @@ func TestPastJSON(t *testing.T) {
 	if got := through(t, full); !reflect.DeepEqual(got, full) {
 		t.Errorf("got %+v\nwant %+v", got, full)
 	}
-	if got := through(t, Past{Outcome: delivered}); !reflect.DeepEqual(got.Outcome, delivered) {
+	if got := through(t, SpooledOutcome{Outcome: delivered}); !reflect.DeepEqual(got.Outcome, delivered) {
 		t.Errorf("got %+v", got)
 	}
 	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
-		got := through(t, Past{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
+		got := through(t, SpooledOutcome{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
 		if want := Storable([]byte(hostile), maxSideBytes); string(Storable(got.Outcome.Response, maxSideBytes)) != string(compactJSON(t, want)) {
 			t.Errorf("%q became %s, not %s", hostile, got.Outcome.Response, want)
 		}

@@ -62,7 +62,7 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var policy []byte
 	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy, &r.Endpoint,
 		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastError, &r.LastErrorAt, &r.Totals, &r.CreatedAt, &r.UpdatedAt, &r.Open)
-	r.Policy = policyOf(policy)
+	r.Policy = parsePolicy(policy)
 	return r, err
 }
 
@@ -83,7 +83,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 		i := len(n.args)
 		n.conditions = append(n.conditions, fmt.Sprintf("(g.chain_id, g.identity_registry, g.agent_id) > ($%d, $%d, $%d)", i-2, i-1, i))
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.where()+
@@ -100,7 +100,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 
 // AgentRow reads one agent. ErrNotFound.
 func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
@@ -125,7 +125,7 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 	if enabled {
 		reasons = []string{agentDisabled}
 	}
-	released, tasks, err = s.release(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
+	released, tasks, err = s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
@@ -143,7 +143,7 @@ func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) error {
 	if !p.valid() {
 		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	_, err := s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),

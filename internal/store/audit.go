@@ -28,10 +28,10 @@ type Audit struct {
 // BeginAudit notes what is about to be done: actor, action, filter, matched and note of a. EndAudit takes the id it returns. One
 // that stays running is of a process that died in the middle.
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
-		text(a.Actor, maxNameBytes), text(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes), a.Matched, null(text(a.Note, maxErrorBytes))).Scan(&id)
+		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes), a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("note %s in the audit: %w", a.Action, Plain(err))
 	}
@@ -40,10 +40,10 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 
 // EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning. ErrNotFound.
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) error {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err := s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
-		id, moved, text(state, maxNameBytes), null(text(note, maxErrorBytes))).Scan(&id)
+		id, moved, boundText(state, maxNameBytes), nullIfEmpty(boundText(note, maxErrorBytes))).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound
 	}
@@ -55,7 +55,7 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 
 // Audits lists them, newest first, from the one before the id before (0: from the newest); default 50, at most maxRows.
 func (s *Store) Audits(ctx context.Context, before int64, limit int) ([]Audit, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
 		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))

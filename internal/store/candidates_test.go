@@ -35,9 +35,9 @@ func inLine(t testing.TB, s *Store) int {
 }
 
 var (
-	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Unplaced: true}
-	unasked = Outcome{Status: Waiting, Reason: "chain_unavailable", Stage: "check", Delay: time.Hour, Free: true, KeepLine: true, Unplaced: true}
-	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Unplaced: true}
+	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", NotAtPosition: true}
+	unasked = Outcome{Status: Waiting, Reason: "chain_unavailable", Stage: "check", Delay: time.Hour, Free: true, SkipDispatch: true, NotAtPosition: true}
+	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, NotAtPosition: true}
 )
 
 // TestSameEventOtherwise: what is answered to the event of a known delivery with another action, or at another position, and what is kept of it.
@@ -350,7 +350,7 @@ func TestSuccessionOfContent(t *testing.T) {
 	if err != nil || !rec.Succeeded || len(rec.Next) != 0 || len(backlog) != 1 {
 		t.Fatal(rec, backlog, err)
 	}
-	if c = claim(t, s, backlog[0]); c.Agent() != agentOf(genuine) {
+	if c = claim(t, s, backlog[0]); c.Agent() != jobAgent(genuine) {
 		t.Errorf("%+v", c.Agent())
 	}
 	row := value[string](t, s, `SELECT concat(agent_id, ' ', order_key, ' ', order_seq) FROM herald.deliveries WHERE id = $1`, c.ID)

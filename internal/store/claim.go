@@ -64,8 +64,8 @@ const (
 	OnUnknownHold   = "hold"   // it is held (held_unknown) until an operator replays or cancels it
 )
 
-// policyOf reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were not there.
-func policyOf(raw []byte) (p Policy) {
+// parsePolicy reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were not there.
+func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.valid() {
 		return p
@@ -80,7 +80,7 @@ func (p Policy) valid() bool {
 // Agent names the claim's agent.
 func (c *Claim) Agent() Agent {
 	if c.agent == (Agent{}) {
-		return agentOf(c.Job)
+		return jobAgent(c.Job)
 	}
 	return c.agent
 }
@@ -95,7 +95,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // no task of ours
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	c := &Claim{ID: id, N: n}
 	var raw, policy []byte
@@ -111,7 +111,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if err != nil {
 		return nil, fmt.Errorf("claim delivery %s: %w", id, Plain(err))
 	}
-	c.Budget, c.Policy, c.week = max(c.Attempt-base, 1), policyOf(policy), weekOf(c.week)
+	c.Budget, c.Policy, c.week = max(c.Attempt-base, 1), parsePolicy(policy), parseWeek(c.week)
 	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > base
 	c.Called = c.Called || c.Unfinished
 	if err := json.Unmarshal(raw, &c.Job); err != nil {
@@ -124,8 +124,8 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 // weeks are the tables that attempts go to (migrations: ensure_attempt_partitions).
 var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
 
-// weekOf is the table that Postgres named, or empty when that is none of ours.
-func weekOf(table string) string {
+// parseWeek is the table that Postgres named, or empty when that is none of ours.
+func parseWeek(table string) string {
 	if m := weeks.FindStringSubmatch(table); m != nil {
 		return "herald." + m[1]
 	}
@@ -140,7 +140,7 @@ func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Du
 	}
 	b := &pgx.Batch{}
 	b.Queue(s.sql.lockAgentOf, id)
-	b.Queue(s.sql.yield, id, n, clockTolerance, HandOut)
+	b.Queue(s.sql.yield, id, n, clockTolerance, MaxDispatchedPerAgent)
 	b.Queue(s.sql.unfinished, id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
 	b.Queue(s.sql.claim, id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
@@ -157,7 +157,7 @@ func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Du
 
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) error {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var until time.Time
 	err := s.pool.QueryRow(ctx,

@@ -135,7 +135,7 @@ func TestPlans(t *testing.T) {
 		"cancel":          {q.cancel, `ARRAY[` + id + `]::uuid[], true`},
 		"release_held":    {q.releaseHeld, agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
 		"held_disabled":   {q.heldDisabled, `8453, 17, 500`},
-		"learn":           {q.learn.text, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
+		"observe":         {q.observe.text, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
 		"set_token":       {q.setToken.text, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
 		"lease_renewal":   {q.leaseRenewal, agent + `, 'https://a.example', '30 s', NULL`},
 		"save_renewal":    {q.saveRenewal.text, agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},

@@ -89,12 +89,12 @@ func (d *Delivery) fields() []any {
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
 func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
-	n := f.where()
+	n := f.narrow()
 	if f.Before > 0 {
 		n.add("seq <", f.Before)
 	}
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.where()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
@@ -108,8 +108,8 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	return list, nil
 }
 
-// where says which rows the filter means; Before and Limit are a page's, not the filter's.
-func (f Filter) where() (n narrowing) {
+// narrow says which rows the filter means; Before and Limit are a page's, not the filter's.
+func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.add("chain_id =", *f.ChainID)
 	}
@@ -159,8 +159,8 @@ func (n *narrowing) where() string {
 
 // Count tells how many deliveries the filter means, by status; Before and Limit do not count.
 func (s *Store) Count(ctx context.Context, f Filter) (map[Status]int64, error) {
-	n := f.where()
-	ctx, cancel := s.bound(ctx)
+	n := f.narrow()
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.where()+` GROUP BY status`, n.args...)
 	if err != nil {
@@ -191,7 +191,7 @@ const overdueAfter = time.Minute
 
 // ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran out.
 func (s *Store) ListStuck(ctx context.Context) ([]Stuck, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
 		 WHERE finished_at IS NULL AND status IN ('queued', 'running', 'waiting', 'held')
@@ -210,7 +210,7 @@ func (s *Store) ListStuck(ctx context.Context) ([]Stuck, error) {
 
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id)

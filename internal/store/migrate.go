@@ -100,7 +100,7 @@ func ensureSchema(ctx context.Context, db *sql.DB) error {
 
 // EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it made.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var made int
 	err := s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)

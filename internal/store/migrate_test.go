@@ -245,7 +245,7 @@ func TestNoPassword(t *testing.T) {
 			look("Accept", err)
 			_, err = s.Lead(ctx, nil)
 			look("Lead", err)
-			_, err = s.Adopt(ctx, &Claim{}, Past{Outcome: delivered})
+			_, err = s.Adopt(ctx, &Claim{}, SpooledOutcome{Outcome: delivered})
 			look("Adopt", err)
 			_, _, _, err = s.Replay(ctx, ids1(task0), false)
 			look("Replay", err)

@@ -133,20 +133,20 @@ func TestFileDisagrees(t *testing.T) {
 	}
 }
 
-// TestKeepLine: the place stays free until the sweep.
-func TestKeepLine(t *testing.T) {
+// TestSkipDispatch: the place stays free until the sweep.
+func TestSkipDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 10)...)
-	o := Outcome{Status: Waiting, Reason: "breaker_open", Stage: "call", Delay: time.Minute, Task: true, Free: true, KeepLine: true}
+	o := Outcome{Status: Waiting, Reason: "breaker_open", Stage: "call", Delay: time.Minute, Task: true, Free: true, SkipDispatch: true}
 	r := record(t, s, claim(t, s, tasks[0]), o)
-	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 2 || handed(t, s) != HandOut-1 {
+	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 2 || handed(t, s) != MaxDispatchedPerAgent-1 {
 		t.Errorf("%+v, %d handed out", r, handed(t, s))
 	}
 	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 {
 		t.Error(again, err)
 	}
-	o.KeepLine = false
+	o.SkipDispatch = false
 	if r := record(t, s, claim(t, s, tasks[1]), o); len(r.Next) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -186,7 +186,7 @@ func TestPolicy(t *testing.T) {
 		`{}`: "", `{"onUnknown": "hold"}`: OnUnknownHold, `{"onUnknown": "resend", "other": [1]}`: OnUnknownResend,
 		`{"onUnknown": "never"}`: "", `{"onUnknown": 3}`: "", `[1]`: "", `null`: "", `"hold"`: "", `{"onUnknown": null}`: "",
 	} {
-		if got := policyOf([]byte(stored)); got.OnUnknown != want {
+		if got := parsePolicy([]byte(stored)); got.OnUnknown != want {
 			t.Errorf("%s reads %q, want %q", stored, got.OnUnknown, want)
 		}
 	}
@@ -246,7 +246,7 @@ func TestWeekOf(t *testing.T) {
 		"herald.attempts_20261116": "herald.attempts_20261116", "attempts_default": "herald.attempts_default",
 		"attempts": "", "": "", "public.attempts_20261116": "", "herald.attempts_20261116; DROP TABLE x": "", `"attempts_20261116"`: "",
 	} {
-		if got := weekOf(table); got != want {
+		if got := parseWeek(table); got != want {
 			t.Errorf("%q: %q, want %q", table, got, want)
 		}
 	}

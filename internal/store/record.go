@@ -41,14 +41,14 @@ type Outcome struct {
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // as the agent introduced itself
 	Tools      json.RawMessage `json:"tools,omitempty"`      // what the agent offers (ToolList), when that is news; nil: as known
 
-	Elsewhere   bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
-	FetchFailed bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
-	KeepLine    bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
-	Moved       bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
+	Elsewhere    bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
+	FetchFailed  bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
+	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
+	Moved        bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
 
 	// Unplaced: the chain does not show the event where the job says, or its node does not answer. Unless it was called, another job of
 	// the event takes over.
-	Unplaced bool `json:"unplaced,omitempty"`
+	NotAtPosition bool `json:"unplaced,omitempty"`
 }
 
 // MarshalJSON never fails: what a stranger sent, and may be no JSON, is cut as it would be in Postgres.
@@ -60,8 +60,8 @@ func (o Outcome) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// Past is what an earlier attempt is known to have led to, though Postgres did not take it then.
-type Past struct {
+// SpooledOutcome is what an earlier attempt is known to have led to, though Postgres did not take it then.
+type SpooledOutcome struct {
 	Attempt   int       `json:"attempt"`
 	StartedAt time.Time `json:"startedAt"` // with Attempt it names the row
 	At        time.Time `json:"at"`        // when it became known
@@ -84,12 +84,12 @@ type Recorded struct {
 // ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late Delivered of
 // a delivery that is not final is no error: it ends it.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rec, err := s.record(ctx, c, o)
-	if err != nil && c.week != "" && noSuchWeek(err) {
+	rec, err := s.recordOnce(ctx, c, o)
+	if err != nil && c.week != "" && isMissingWeek(err) {
 		c.week = "" // through the partitioned table then
-		rec, err = s.record(ctx, c, o)
+		rec, err = s.recordOnce(ctx, c, o)
 	}
 	if err != nil {
 		return Recorded{}, fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
@@ -97,14 +97,14 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, erro
 	return rec, nil
 }
 
-func (s *Store) record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	if err := o.check(); err != nil {
+func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+	if err := o.validate(); err != nil {
 		return Recorded{}, err
 	}
 	a := c.Agent()
 	b := &pgx.Batch{}
 	b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
-	s.queueRecord(b, c, o, Past{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
+	s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
 	res := s.pool.SendBatch(ctx, b)
 	defer res.Close()
 	if _, err := res.Exec(); err != nil {
@@ -113,8 +113,8 @@ func (s *Store) record(ctx context.Context, c *Claim, o Outcome) (Recorded, erro
 	return readRecorded(res, c, o, c.Attempt)
 }
 
-// noSuchWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be written.
-func noSuchWeek(err error) bool {
+// isMissingWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be written.
+func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
@@ -125,18 +125,18 @@ func noSuchWeek(err error) bool {
 // would move it. p.Outcome.Delay is what is left of the wait. Calling it again after an error is harmless.
 //
 // ErrFenced: as Record. ErrStale: p's attempt has an outcome already, or was free and taken back: nothing changed.
-func (s *Store) Adopt(ctx context.Context, c *Claim, p Past) (Recorded, error) {
-	ctx, cancel := s.bound(ctx)
+func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (Recorded, error) {
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rec, err := s.adopt(ctx, c, p)
+	rec, err := s.adoptOnce(ctx, c, p)
 	if err != nil {
 		return Recorded{}, fmt.Errorf("adopt what attempt %d of delivery %s led to: %w", p.Attempt, c.ID, Plain(err))
 	}
 	return rec, nil
 }
 
-func (s *Store) adopt(ctx context.Context, c *Claim, p Past) (rec Recorded, err error) {
-	if err := p.Outcome.check(); err != nil {
+func (s *Store) adoptOnce(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
+	if err := p.Outcome.validate(); err != nil {
 		return rec, err
 	}
 	a, o := c.Agent(), p.Outcome
@@ -172,8 +172,8 @@ func (s *Store) adopt(ctx context.Context, c *Claim, p Past) (rec Recorded, err 
 	return rec, err
 }
 
-// check: an attempt cannot lead back to where it came from.
-func (o Outcome) check() error {
+// validate: an attempt cannot lead back to where it came from.
+func (o Outcome) validate() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
 		return fmt.Errorf("%q is not what an attempt can lead to", o.Status)
 	}
@@ -181,33 +181,33 @@ func (o Outcome) check() error {
 }
 
 // queueRecord queues what follows the agent's lock: the outcome of attempt p, and the hand-out of the agent's next.
-func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p Past, tookMs *int64) {
+func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
 	a := c.Agent()
-	b.Queue(s.sql.recordIn(c, p), s.sql.record.args(pgx.NamedArgs{
+	b.Queue(s.sql.recordStatement(c, p), s.sql.record.args(pgx.NamedArgs{
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
-		"status": o.Status, "reason": name(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free, "called": o.Called,
-		"stage": text(o.Stage, maxNameBytes), "error": null(text(o.Error, maxErrorBytes)),
+		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free, "called": o.Called,
+		"stage": boundText(o.Stage, maxNameBytes), "error": nullIfEmpty(boundText(o.Error, maxErrorBytes)),
 
-		"tool_name": name(o.ToolName), "endpoint": null(text(o.Endpoint, maxURLBytes)), "protocol": name(o.Protocol),
-		"file_verification": name(o.FileVerification), "file_source": name(o.FileSource), "file_disagrees": names(o.FileDisagrees),
+		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(boundText(o.Endpoint, maxURLBytes)), "protocol": nameOrNull(o.Protocol),
+		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource), "file_disagrees": boundNames(o.FileDisagrees),
 		"arguments": Storable(o.Arguments, maxSideBytes), "response": Storable(o.Response, maxSideBytes),
 		"result": Storable(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
 
-		"agent_ok": o.AgentOK, "agent_error": null(text(o.AgentError, maxErrorBytes)), "moved": o.Moved, "epoch": c.Epoch,
+		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(boundText(o.AgentError, maxErrorBytes)), "moved": o.Moved, "epoch": c.Epoch,
 		"server_info": Storable(o.ServerInfo, maxSideBytes), "tools": Storable(o.Tools, maxSideBytes)})...)
-	if reasons, since := o.mended(c.Epoch); reasons != nil {
+	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
-	if o.Unplaced {
+	if o.NotAtPosition {
 		s.queueSucceed(b, c)
 	}
-	if !o.KeepLine {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, HandOut, c.ID, c.No)
+	if !o.SkipDispatch {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No)
 	}
 }
 
-// recordIn is record.sql with the week of attempt p, if that is c's own.
-func (q *statements) recordIn(c *Claim, p Past) string {
+// recordStatement is record.sql with the week of attempt p, if that is c's own.
+func (q *statements) recordStatement(c *Claim, p SpooledOutcome) string {
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
 		return q.record.text
 	}
@@ -225,17 +225,17 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if err != nil && !fenced {
 		return rec, err
 	}
-	if reasons, _ := o.mended(c.Epoch); reasons != nil {
+	if reasons, _ := o.mendedReasons(c.Epoch); reasons != nil {
 		if _, err := res.Exec(); err != nil {
 			return rec, fmt.Errorf("release what was mended meanwhile: %w", err)
 		}
 	}
-	if o.Unplaced {
+	if o.NotAtPosition {
 		if rec.Succeeded, next, err = readSucceeded(res, next); err != nil {
 			return rec, err
 		}
 	}
-	if !o.KeepLine {
+	if !o.SkipDispatch {
 		rows, err := res.Query()
 		if err == nil {
 			rec.Next, err = pgx.CollectRows(rows, scanTask)
@@ -260,19 +260,19 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	return rec, nil
 }
 
-// name is one of our own words, or what an agent calls something.
-func name(s string) *string { return null(text(s, maxNameBytes)) }
+// nameOrNull is one of our own words, or what an agent calls something.
+func nameOrNull(s string) *string { return nullIfEmpty(boundText(s, maxNameBytes)) }
 
-// names are a few of them.
-func names(list []string) []string {
+// boundNames are a few of them.
+func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {
-		out = append(out, text(s, maxNameBytes))
+		out = append(out, boundText(s, maxNameBytes))
 	}
 	return out
 }
 
-func null(s string) *string {
+func nullIfEmpty(s string) *string {
 	if s == "" {
 		return nil
 	}

@@ -20,16 +20,16 @@ const anyEpoch = int64(-1)
 // ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it takes. It returns how
 // many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
-	released, tasks, err = s.release(ctx, a, reasons, nil)
+	released, tasks, err = s.releaseInBatches(ctx, a, reasons, nil)
 	if err != nil {
 		err = fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "), Plain(err))
 	}
 	return released, tasks, err
 }
 
-// release makes a change to the agent (nil: none) in one transaction with the first batch of what that releases, and goes on with the
+// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that releases, and goes on with the
 // other batches.
-func (s *Store) release(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
 		if err != nil {
@@ -44,7 +44,7 @@ func (s *Store) release(ctx context.Context, a Agent, reasons []string, change f
 }
 
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
@@ -63,7 +63,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, cha
 			return err
 		}
 		released = int(tag.RowsAffected())
-		tasks, err = s.dispatchIn(ctx, tx, []Agent{a})
+		tasks, err = s.dispatchAgents(ctx, tx, []Agent{a})
 		return err
 	})
 	if err != nil {
@@ -72,9 +72,9 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, cha
 	return released, tasks, nil
 }
 
-// mended tells which deliveries to release in the transaction that holds o, because what it is held for may have been mended between the
+// mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have been mended between the
 // claim and now, and nobody would release it after that; since is the epoch after which that counts.
-func (o Outcome) mended(claimed int64) (reasons []string, since int64) {
+func (o Outcome) mendedReasons(claimed int64) (reasons []string, since int64) {
 	switch {
 	case o.Status != Held:
 	case o.Reason == agentDisabled && !o.Elsewhere:

@@ -35,7 +35,7 @@ type Renewal struct {
 // renews it, or when it was replaced already: then Renewal.No is 0, and Access tells which. A lease of 0 only looks. ErrNotFound: no
 // credential is stored any more. One round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	b := &pgx.Batch{}
 	if lease > 0 {
@@ -51,10 +51,10 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 		LEFT JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin)
 		WHERE t.chain_id = $1 AND t.identity_registry = $2 AND t.agent_id = $3 AND t.origin = $4`, t.ChainID, t.Registry, t.ID, t.Origin).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(append(r.Token.columns(), &access.Ciphertext, &access.ExpiresAt)...)
+			return row.Scan(append(r.Token.scanColumns(), &access.Ciphertext, &access.ExpiresAt)...)
 		})
 	err = s.pool.SendBatch(ctx, b).Close()
-	if errors.Is(err, pgx.ErrNoRows) || removedMeanwhile(err) {
+	if errors.Is(err, pgx.ErrNoRows) || isForeignKeyViolation(err) {
 		err = ErrNotFound
 	}
 	if err != nil {
@@ -66,8 +66,8 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	return r, nil
 }
 
-// removedMeanwhile: the credential went between being looked for and the row that needs it.
-func removedMeanwhile(err error) bool {
+// isForeignKeyViolation: the credential went between being looked for and the row that needs it.
+func isForeignKeyViolation(err error) bool {
 	var pe *pgconn.PgError
 	const foreignKeyViolation = "23503"
 	return errors.As(err, &pe) && pe.Code == foreignKeyViolation
@@ -86,7 +86,7 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	if !ok && credential != nil {
 		return errors.New("a credential is saved as a ciphertext")
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var done bool
 	err := s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
@@ -105,7 +105,7 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 // YieldRenewal ends a renewal that came to nothing, so that another worker may try at once. It is harmless when the lease has ended, or
 // the credential was replaced, whose renewals count from 1 again.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) error {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	t := r.Token
 	_, err := s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
@@ -140,7 +140,7 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 	if last != nil {
 		after = *last
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_access x
 		JOIN herald.agent_mcp_tokens t USING (chain_id, identity_registry, agent_id, origin)
@@ -150,7 +150,7 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
 			t.Access = &Access{}
-			return t, row.Scan(append(t.columns(), &t.Access.Ciphertext, &t.Access.ExpiresAt)...)
+			return t, row.Scan(append(t.scanColumns(), &t.Access.Ciphertext, &t.Access.ExpiresAt)...)
 		})
 	}
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) 
 	if !ok || old.Access == nil || bytes.Equal(old.Access.Ciphertext, ciphertext) {
 		return false, errors.New("an access token is sealed anew with another ciphertext")
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	tag, err := s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET ciphertext = $5, key_id = $6
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7`,

@@ -15,7 +15,7 @@ const maxMove = 500
 // over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved, why the others
 // were left (a sentence each), and the tasks that the caller puts into Redis.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
-	moved, left, tasks, err = s.moveAsked(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
+	moved, left, tasks, err = s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("replay %d deliveries: %w", len(ids), Plain(err))
 	}
@@ -25,7 +25,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved 
 // Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their workers'
 // writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
-	moved, left, _, err = s.moveAsked(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
+	moved, left, _, err = s.moveByOperator(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cancel %d deliveries: %w", len(ids), Plain(err))
 	}
@@ -35,26 +35,26 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved 
 // NoSuchDelivery is why an id was left that no delivery has.
 const NoSuchDelivery = "there is no such delivery"
 
-// before is what a delivery was before somebody asked to have it moved.
-type before struct {
+// previousState is what a delivery was before somebody asked to have it moved.
+type previousState struct {
 	status Status
 	reason string
 	hasJob bool
 }
 
-// moveAsked moves deliveries that an operator names: the agents are locked first, like everywhere.
-func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool, why func(before) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+// moveByOperator moves deliveries that an operator names: the agents are locked first, like everywhere.
+func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
 	}
 	if len(ids) == 0 {
 		return 0, nil, nil, nil
 	}
-	found, err := s.find(ctx, s.sql.agentsOf, ids)
+	found, err := s.findRows(ctx, s.sql.agentsOf, ids)
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		moved, left, tasks = 0, make(map[uuid.UUID]string), nil
@@ -70,7 +70,7 @@ func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql 
 		}
 		var id uuid.UUID
 		var changed bool
-		var was before
+		var was previousState
 		_, err = pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob}, func() error {
 			left[id] = why(was)
 			if changed {
@@ -80,7 +80,7 @@ func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql 
 			return nil
 		})
 		if err == nil && handOut {
-			tasks, err = s.dispatchIn(ctx, tx, found.agents)
+			tasks, err = s.dispatchAgents(ctx, tx, found.agents)
 		}
 		return err
 	})
@@ -89,7 +89,7 @@ func (s *Store) moveAsked(ctx context.Context, ids []uuid.UUID, force bool, sql 
 
 const movedMeanwhile = "it changed at the same moment: look again"
 
-func whyNotReplayed(d before) string {
+func whyNotReplayed(d previousState) string {
 	switch {
 	case d.status == Queued:
 		return "it is queued: it will be delivered without a replay"
@@ -105,7 +105,7 @@ func whyNotReplayed(d before) string {
 	return movedMeanwhile
 }
 
-func whyNotCancelled(d before) string {
+func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():
 		return "it has ended: it is " + string(d.status)

@@ -139,7 +139,7 @@ func TestReplayHandsOutExactly(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if moved.Load() != 40 || given.Load() != HandOut || handed(t, s) != HandOut {
+	if moved.Load() != 40 || given.Load() != MaxDispatchedPerAgent || handed(t, s) != MaxDispatchedPerAgent {
 		t.Errorf("%d moved, %d tasks, %d handed out", moved.Load(), given.Load(), handed(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE replays = 1 AND budget_base = 11`); n != 40 {

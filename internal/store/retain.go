@@ -13,7 +13,7 @@ import (
 // and reason stay), and old attempts that lie in no week's partition. It returns how many rows it changed; at most limit of
 // each, so the caller comes back.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	for _, sql := range []string{s.sql.retain, s.sql.retainAttempts} {
 		tag, err := s.pool.Exec(ctx, sql, age, limit)
@@ -35,7 +35,7 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (int, err
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.oldWeeks, age)
 	if err != nil {

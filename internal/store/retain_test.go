@@ -194,7 +194,7 @@ func TestLostBefore(t *testing.T) {
 	if w := seen[tasks[0].ID]; !w.At.Equal(r.NextAttemptAt) || w.N != r.Task.N+1 || w.Attempts != 1 {
 		t.Errorf("%+v, it was %+v", w, r.Task)
 	}
-	if handed(t, s) != HandOut {
+	if handed(t, s) != MaxDispatchedPerAgent {
 		t.Errorf("%d handed out", handed(t, s))
 	}
 	if b := seen[replayed.ID]; claim(t, s, b).Budget != 1 {

@@ -25,7 +25,7 @@ const sealedPage = 5000
 // to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come meanwhile may be missed: they are
 // sealed by whoever accepts them.
 func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
 			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2
@@ -64,7 +64,7 @@ func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed
 // Reseal replaces a delivery's ciphertext, if it is still the one that was read. changed false: it was replaced or dropped meanwhile,
 // and there is nothing left to do. A worker that has claimed the delivery holds the old one, which its keyset still opens.
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `WITH own AS (
 			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1

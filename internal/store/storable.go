@@ -20,15 +20,15 @@ const (
 	maxDigits     = 1000 // is kept as text
 )
 
-// cut is how JSON that cannot be stored as it is looks: its beginning as text, and why.
-type cut struct {
+// truncatedJSON is how JSON that cannot be stored as it is looks: its beginning as text, and why.
+type truncatedJSON struct {
 	Truncated bool   `json:"truncated"`
 	Bytes     int    `json:"bytes"`
 	Text      string `json:"text"`
 }
 
-// cutBytes is what a cut takes without its text.
-const cutBytes = 64
+// truncationOverhead is what a cut takes without its text.
+const truncationOverhead = 64
 
 // Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL and
 // invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
@@ -43,9 +43,9 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 		}
 	}
 	// Escapes can make text six times longer; halving ends quickly.
-	for room := limit - cutBytes; ; room /= 2 {
+	for room := limit - truncationOverhead; ; room /= 2 {
 		room = max(room, 0)
-		out, err := json.Marshal(cut{Truncated: true, Bytes: len(raw), Text: text(string(raw[:min(len(raw), room)]), room)})
+		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw), Text: boundText(string(raw[:min(len(raw), room)]), room)})
 		if err == nil && (len(out) <= limit || room == 0) {
 			return out
 		}
@@ -57,7 +57,7 @@ func KeepSide(raw json.RawMessage) json.RawMessage { return Storable(raw, maxSid
 
 // cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not storable JSON.
 func cleanJSON(raw []byte) (json.RawMessage, bool) {
-	suspicious, fits := survey(raw)
+	suspicious, fits := surveyJSON(raw)
 	if !fits {
 		return nil, false
 	}
@@ -77,43 +77,43 @@ func cleanJSON(raw []byte) (json.RawMessage, bool) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if enc.Encode(repair(v)) != nil {
+	if enc.Encode(repairStrings(v)) != nil {
 		return nil, false
 	}
 	return bytes.TrimSpace(out.Bytes()), true
 }
 
-// repair takes the NULs out of all strings; the decoder has replaced lone surrogates.
-func repair(v any) any {
+// repairStrings takes the NULs out of all strings; the decoder has replaced lone surrogates.
+func repairStrings(v any) any {
 	switch v := v.(type) {
 	case string:
-		return noNUL(v)
+		return replaceNUL(v)
 	case []any:
 		for i := range v {
-			v[i] = repair(v[i])
+			v[i] = repairStrings(v[i])
 		}
 	case map[string]any:
 		repaired := make(map[string]any, len(v))
 		for k, e := range v {
-			repaired[noNUL(k)] = repair(e)
+			repaired[replaceNUL(k)] = repairStrings(e)
 		}
 		return repaired
 	}
 	return v
 }
 
-func noNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+func replaceNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// survey walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a NUL in it,
+// surveyJSON walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a NUL in it,
 // or an escape that may stand for one or for a surrogate: jsonb takes neither.
-func survey(raw []byte) (suspicious, fits bool) {
+func surveyJSON(raw []byte) (suspicious, fits bool) {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
 		case c == 0:
 			suspicious = true
 		case inString && c == '\\':
-			suspicious = suspicious || badEscape(raw[i+1:])
+			suspicious = suspicious || isBadEscape(raw[i+1:])
 			i++
 		case c == '"':
 			inString = !inString
@@ -135,8 +135,8 @@ func survey(raw []byte) (suspicious, fits bool) {
 	return suspicious, true
 }
 
-// badEscape: u0000, or ud800 to udfff.
-func badEscape(rest []byte) bool {
+// isBadEscape: u0000, or ud800 to udfff.
+func isBadEscape(rest []byte) bool {
 	if len(rest) < 5 || rest[0] != 'u' {
 		return false
 	}
@@ -167,13 +167,13 @@ func numberFits(n []byte) bool {
 	return err == nil && e <= maxExponent && e >= -maxExponent
 }
 
-// text makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
-func text(s string, limit int) string {
+// boundText makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
+func boundText(s string, limit int) string {
 	long := len(s) > 4*limit // far too long: the rest is not even looked at
 	if long {
 		s = s[:4*limit]
 	}
-	s = strings.ToValidUTF8(noNUL(s), "\uFFFD")
+	s = strings.ToValidUTF8(replaceNUL(s), "\uFFFD")
 	if len(s) <= limit && !long {
 		return s
 	}

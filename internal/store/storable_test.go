@@ -64,7 +64,7 @@ func TestStorable(t *testing.T) {
 				t.Errorf("%s: got %.80q, want %.80q", name, got, tt.want)
 			}
 		default:
-			var c cut
+			var c truncatedJSON
 			if err := json.Unmarshal(got, &c); err != nil || !c.Truncated || c.Bytes != len(tt.in) || c.Text == "" || len(got) > maxSideBytes {
 				t.Errorf("%s: not cut: %.80q (%v)", name, got, err)
 			}
@@ -85,7 +85,7 @@ func TestText(t *testing.T) {
 		{"", 10, ""}, {"abc", 3, "abc"}, {"abcd", 3, "…"}, {"abcdef", 5, "ab…"}, {"aé€😀", 10, "aé€😀"}, {"aé€😀b", 10, "aé€…"},
 		{"\x00", 10, "\uFFFD"}, {"\xff\xfe", 10, "\uFFFD"}, {"\x00\x00", 5, "…"}, {strings.Repeat("\xff", 100), 10, "\uFFFD…"},
 	} {
-		if got := text(tt.in, tt.limit); got != tt.want {
+		if got := boundText(tt.in, tt.limit); got != tt.want {
 			t.Errorf("%q at %d: %q, want %q", tt.in, tt.limit, got, tt.want)
 		}
 	}

@@ -22,9 +22,9 @@ import (
 //go:embed sql/*.sql
 var files embed.FS
 
-// HandOut is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps Redis shallow and
+// MaxDispatchedPerAgent is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps Redis shallow and
 // one agent's flood from delaying the others.
-const HandOut = 8
+const MaxDispatchedPerAgent = 8
 
 // Status is the state of a delivery (DESIGN §4).
 type Status string
@@ -100,7 +100,7 @@ type statements struct {
 	adopt, replay, cancel, releaseHeld, agentsOf                    string
 	heldDisabled, leaseRenewal, retain, retainAttempts, oldWeeks    string
 
-	accept, candidate, record, learn, setToken, saveRenewal named
+	accept, candidate, record, observe, setToken, saveRenewal named
 }
 
 func readStatements() (q statements, err error) {
@@ -121,7 +121,7 @@ func readStatements() (q statements, err error) {
 		}
 	}
 	for name, statement := range map[string]*named{
-		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "learn": &q.learn, "set_token": &q.setToken,
+		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "observe": &q.observe, "set_token": &q.setToken,
 		"save_renewal": &q.saveRenewal,
 	} {
 		text, err := readStatement(name)
@@ -183,8 +183,8 @@ const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
 
-// bound gives a call its deadline.
-func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// withDeadline gives a call its deadline.
+func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.timeout)
 }
 
@@ -193,7 +193,7 @@ func (s *Store) Close() { s.pool.Close() }
 
 // Ping tells whether the database answers.
 func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err := s.pool.Ping(ctx)
 	if err == nil {
@@ -260,10 +260,10 @@ func Plain(err error) error {
 	default:
 		cause = netguard.Explain("it", 0, cause)
 	}
-	return fmt.Errorf("connect to %s: %w", hostOf(ce), cause)
+	return fmt.Errorf("connect to %s: %w", describeHost(ce), cause)
 }
 
-func hostOf(ce *pgconn.ConnectError) string {
+func describeHost(ce *pgconn.ConnectError) string {
 	if ce.Config == nil {
 		return "Postgres"
 	}

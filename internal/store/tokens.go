@@ -71,12 +71,12 @@ func (t Token) AccessBinding() secret.Binding {
 const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
 	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
-func (t *Token) columns() []any {
+func (t *Token) scanColumns() []any {
 	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.Path, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
 }
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(t.columns()...)
+	err = row.Scan(t.scanColumns()...)
 	return t, err
 }
 
@@ -98,7 +98,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 		if _, err := tx.Exec(ctx, s.sql.setToken.text, s.sql.setToken.args(pgx.NamedArgs{
 			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme, "header": t.Header,
 			"ciphertext": t.Ciphertext, "key_id": int64(key), "expires_at": t.ExpiresAt,
-			"issuer": null(t.Issuer), "path": null(t.Path)})...); err != nil {
+			"issuer": nullIfEmpty(t.Issuer), "path": nullIfEmpty(t.Path)})...); err != nil {
 			return err
 		}
 		return setAccess(ctx, tx, t)
@@ -128,7 +128,7 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (releas
 // PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path that it is bound to:
 // another worker may have been first. ErrNotFound: it was removed meanwhile.
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
@@ -144,7 +144,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 
 // changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that releases.
 func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	return s.release(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
+	return s.releaseInBatches(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ const maxTokens = 64
 // AgentTokens are the tokens of an agent, sealed, in the order of their origins, and whether deliveries of it are held for want of one.
 // It is one round trip.
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
@@ -189,7 +189,7 @@ func (s *Store) TokensAfter(ctx context.Context, last *Token) ([]Token, error) {
 	if last != nil {
 		after = *last
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE (t.chain_id, t.identity_registry, t.agent_id, t.origin) > ($1::bigint, $2::text, $3::numeric, $4::text)
@@ -211,7 +211,7 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 	if !ok || bytes.Equal(old.Ciphertext, ciphertext) {
 		return false, errors.New("a token is sealed anew with another ciphertext")
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET ciphertext = $5, key_id = $6
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7 RETURNING true`,
@@ -227,7 +227,7 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 
 // SealingKeys counts the tokens that each key has sealed, by the key's id; access tokens count, too.
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
 		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
@@ -255,7 +255,7 @@ type Expiring struct {
 
 // TokensExpiring counts tokens by Postgres' clock.
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
 		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).Scan(&e.Stored, &e.Soon, &e.Expired)

@@ -53,7 +53,7 @@ func TestSetToken(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'held_unknown' WHERE agent_id = 1 AND order_seq = 7`)
 	exec(t, s, `UPDATE herald.agents SET state = 'needs_auth'`)
 	released, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "two"))
-	if released != 1099 || len(tasks) != HandOut || err != nil || row() != "2 pending" || handed(t, s) != HandOut {
+	if released != 1099 || len(tasks) != MaxDispatchedPerAgent || err != nil || row() != "2 pending" || handed(t, s) != MaxDispatchedPerAgent {
 		t.Fatalf("%d released, %d tasks, %v, %s, %d handed out", released, len(tasks), err, row(), handed(t, s))
 	}
 	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for something else

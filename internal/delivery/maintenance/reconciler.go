@@ -37,7 +37,7 @@ type Dispatcher interface {
 type TaskFinder interface {
 	Dispatcher
 	// FindTask tells where Redis has the task of a dispatched delivery.
-	FindTask(t store.Task) (queue.Place, error)
+	FindTask(t store.Task) (queue.Location, error)
 	// RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
 }
@@ -253,7 +253,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 // dispatchLate walks the overdue deliveries and gives those a new task that Redis does not hold any more, or will not run soon.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
-	lost, err = r.redispatch(ctx, r.Late, func(p queue.Place) bool {
+	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
 		if p == queue.Active {
 			active++
 		}
@@ -262,12 +262,12 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	if err != nil || active == 0 {
 		return lost, err
 	}
-	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), func(p queue.Place) bool { return p != queue.Pending })
+	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), func(p queue.Location) bool { return p != queue.Pending })
 	return lost + more, err
 }
 
 // redispatch gives a new task to each dispatched delivery that is late and whose old task is lost, by where Redis has it.
-func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, isLost func(queue.Place) bool) (lost int, err error) {
+func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil
 	for {
 		tasks, err := r.Ledger.Overdue(ctx, late, after, r.Batch)

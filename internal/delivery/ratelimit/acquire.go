@@ -29,8 +29,8 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 		l.mu.Unlock()
 		return nil, ErrClosed
 	}
-	e := l.find(keyOf(origin), idOf(endpoint))
-	token = tokenOf(e.id, token)
+	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
+	token = permitToken(e.id, token)
 	e.users++
 	others, wait := e.origin.countWaiters(e) > 0, l.worthWaiting(e)
 	l.mu.Unlock()
@@ -43,13 +43,13 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	// Nobody overtakes those who wait.
 	v, pass := l.ask(ctx, e, token, question{attempt: !others, reserve: !wait})
 	if pass == nil && wait && v.code != open {
-		v, pass = l.wait(ctx, e, token, v, others)
+		v, pass = l.waitInLine(ctx, e, token, v, others)
 	}
 	switch {
 	case pass == nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case pass == nil:
-		return nil, refuse(v, &l.rules, rand.Float64())
+		return nil, newRefusedError(v, &l.rules, rand.Float64())
 	case ctx.Err() != nil:
 		pass.Release(ctx, Neutral)
 		return nil, ctx.Err()
@@ -65,11 +65,11 @@ func (l *Limiter) worthWaiting(e *endpoint) bool {
 		return false
 	}
 	turn := e.mean / int64(l.rules.inflight) * int64(len(o.line)+1)
-	return max(turn, o.youngestCall(&l.rules, l.now(), e.id)) <= micros(l.patience)
+	return max(turn, o.youngestCall(&l.rules, l.now(), e.id)) <= toMicros(l.patience)
 }
 
-// wait is the waiting room. What it returns without a pass is a reservation.
-func (l *Limiter) wait(ctx context.Context, e *endpoint, token string, v verdict, others bool) (verdict, *Permit) {
+// waitInLine is the waiting room. What it returns without a pass is a reservation.
+func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer, others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
 	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
@@ -77,13 +77,13 @@ func (l *Limiter) wait(ctx context.Context, e *endpoint, token string, v verdict
 		return l.ask(ctx, e, token, question{reserve: true})
 	}
 	o.line = append(o.line, w)
-	if others && o.first(w) {
+	if others && o.isFirst(w) {
 		w.wake <- struct{}{} // those it would not overtake are gone: it has not been asked yet whether there is a place
 	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		o.quit(w)
+		o.leaveLine(w)
 		l.mu.Unlock()
 	}()
 
@@ -99,11 +99,11 @@ func (l *Limiter) wait(ctx context.Context, e *endpoint, token string, v verdict
 			woken = true
 		case <-look.C:
 		case <-patience.C:
-			return l.ask(ctx, e, token, question{attempt: l.first(o, w), reserve: true})
+			return l.ask(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
-		if l.first(o, w) {
+		if l.isFirst(o, w) {
 			var pass *Permit
 			v, pass = l.ask(ctx, e, token, question{attempt: true})
 			if pass != nil || v.code == open {
@@ -123,73 +123,73 @@ func (l *Limiter) wait(ctx context.Context, e *endpoint, token string, v verdict
 }
 
 // tooLate says that the rate allows no call within d.
-func (l *Limiter) tooLate(v verdict, d time.Duration) bool {
-	return v.code == throttled && v.wait > micros(d)
+func (l *Limiter) tooLate(v acquireAnswer, d time.Duration) bool {
+	return v.code == throttled && v.wait > toMicros(d)
 }
 
 // pauseFor is when to look again: when the rate allows it, else after about pause, spread so that processes do not keep step.
-func pauseFor(v verdict, pause time.Duration) time.Duration {
+func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	if v.code == throttled && v.wait > 0 {
 		return time.Duration(v.wait) * time.Microsecond
 	}
 	return pause*3/4 + rand.N(pause/2)
 }
 
-func (l *Limiter) first(o *origin, w *waiter) bool {
+func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return o.first(w)
+	return o.isFirst(w)
 }
 
 // ask puts one question to whoever knows the answer: Redis, or this process while Redis is away.
-func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question) (verdict, *Permit) {
+func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.outage.local || l.closed {
-		return l.askHere(e, token, q)
+		return l.askLocal(e, token, q)
 	}
 	o, now := e.origin, l.now()
 	asked := q
 	if q.attempt {
-		o.purge(now)
-		_, held := o.places[token]
-		if !held && o.full(&l.rules, now) {
+		o.dropExpired(now)
+		_, held := o.permits[token]
+		if !held && o.isFull(&l.rules, now) {
 			// Whatever the others do, this process has its share.
 			o.missed = true
 			if !q.reserve {
-				return verdict{code: busy}, nil
+				return acquireAnswer{code: busy}, nil
 			}
 			asked.attempt = false
 		} else {
 			// Taken here first, so that this process keeps to its share while Redis is asked.
-			o.take(&l.rules, now, token)
+			o.takePermit(&l.rules, now, token)
 		}
 	}
-	age := l.outage.age
+	age := l.outage.generation
 	l.mu.Unlock()
 	// Not cancelled with the caller: a place that Redis gave must be known to have been given.
-	v, err := call(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (verdict, error) {
-		return l.remote.enter(ctx, o.key, e.id, token, asked)
+	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
+		return l.remote.acquire(ctx, o.key, e.id, token, asked)
 	})
 	l.mu.Lock()
 	now = l.now()
 	if err != nil {
-		l.lost(age, err)
+		l.beginOutage(age, err)
 		if asked.attempt {
-			delete(o.places, token)
+			delete(o.permits, token)
 			// It may have been given all the same.
-			l.owe(debt{key: o.key, id: e.id, token: token})
+			l.addPendingRelease(pendingRelease{key: o.key, id: e.id, token: token})
 		}
-		return l.askHere(e, token, q)
+		return l.askLocal(e, token, q)
 	}
-	e.learn(now, v.state, v.left)
+	e.adoptState(now, v.state, v.left)
 	if v.code.granted() {
 		o.tat = max(o.tat, now) + l.rules.gap
-		o.served(&l.rules, now, &e.circuit)
+		o.recordServed(&l.rules, now, &e.circuit)
 		return v, l.newPermit(e, token, true)
 	}
 	if asked.attempt {
-		delete(o.places, token)
+		delete(o.permits, token)
 		if o.missed {
 			o.missed = false
 			o.wakeFrom(0)
@@ -198,9 +198,9 @@ func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question
 	return v, nil
 }
 
-// askHere is ask without Redis. The caller holds mu.
-func (l *Limiter) askHere(e *endpoint, token string, q question) (verdict, *Permit) {
-	v := e.origin.enter(&l.rules, l.now(), &e.circuit, token, q)
+// askLocal is ask without Redis. The caller holds mu.
+func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
+	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.granted() {
 		return v, l.newPermit(e, token, false)
 	}
@@ -216,38 +216,38 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var (
-		end ending
+		end releaseAnswer
 		err error
 	)
 	o, told := p.endpoint.origin, false
 	if p.shared && !l.closed {
-		d := debt{key: o.key, id: p.endpoint.id, token: p.token, result: result, took: took}
+		d := pendingRelease{key: o.key, id: p.endpoint.id, token: p.token, result: result, took: took}
 		if l.outage.local {
-			l.owe(d)
+			l.addPendingRelease(d)
 		} else {
-			age := l.outage.age
+			age := l.outage.generation
 			l.mu.Unlock()
-			end, err = call(ctx, l, l.timeout, func(ctx context.Context) (ending, error) {
-				return l.remote.leave(ctx, d.key, d.id, d.token, d.result, d.took)
+			end, err = callRedis(ctx, l, l.timeout, func(ctx context.Context) (releaseAnswer, error) {
+				return l.remote.release(ctx, d.key, d.id, d.token, d.result, d.took)
 			})
 			l.mu.Lock()
 			if told = err == nil; !told {
-				l.lost(age, err)
-				l.owe(d)
+				l.beginOutage(age, err)
+				l.addPendingRelease(d)
 			}
 		}
 	}
 	now := l.now()
-	o.leave(&l.rules, now, &p.endpoint.circuit, p.token, result, took)
+	o.release(&l.rules, now, &p.endpoint.circuit, p.token, result, took)
 	if told {
-		p.endpoint.learn(now, end.state, end.left)
+		p.endpoint.adoptState(now, end.state, end.left)
 	}
 	o.wakeFrom(0)
 }
 
-// call runs one operation in Redis and returns within timeout. A client that does not honour contexts is called by a goroutine,
+// callRedis runs one operation in Redis and returns within timeout. A client that does not honour contexts is called by a goroutine,
 // which ends with the client's own timeouts.
-func call[T any](ctx context.Context, l *Limiter, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
+func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error

@@ -25,8 +25,8 @@ type circuit struct {
 
 type bucket struct{ n, calls, failed int64 }
 
-// count takes in how a call went.
-func (e *circuit) count(r *rules, now int64, token string, result Result, took int64) {
+// countResult takes in how a call went.
+func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
 	case e.mean == 0:
@@ -45,7 +45,7 @@ func (e *circuit) count(r *rules, now int64, token string, result Result, took i
 			e.open = now + r.openFor
 		}
 	case e.open == 0 && result != Neutral:
-		if e.countCall(now/r.bucket, result) && e.failing(r, now/r.bucket) {
+		if e.countCall(now/r.bucket, result) && e.isFailing(r, now/r.bucket) {
 			e.open = now + r.openFor
 		}
 	}
@@ -79,7 +79,7 @@ func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	return calls, failed
 }
 
-func (e *circuit) failing(r *rules, n int64) bool {
+func (e *circuit) isFailing(r *rules, n int64) bool {
 	calls, failed := e.sumWindow(n)
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
@@ -105,8 +105,8 @@ func breakerState(open, now int64) (state, int64) {
 	}
 }
 
-// learn takes over what Redis said about the breaker.
-func (e *circuit) learn(now int64, s state, left int64) {
+// adoptState takes over what Redis said about the breaker.
+func (e *circuit) adoptState(now int64, s state, left int64) {
 	switch s {
 	case closed:
 		if e.open > 0 {

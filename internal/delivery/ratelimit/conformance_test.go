@@ -15,8 +15,8 @@ type bench struct {
 	rules rules
 	now   *int64
 	id    string // of the endpoint
-	enter func(id, token string, q question) verdict
-	leave func(id, token string, r Result, took int64) ending
+	enter func(id, token string, q question) acquireAnswer
+	leave func(id, token string, r Result, took int64) releaseAnswer
 }
 
 // on is the same origin, seen by another endpoint.
@@ -27,10 +27,12 @@ func (b *bench) on(id string) *bench {
 }
 
 // ask and end name the endpoint in the token, as Acquire does.
-func (b *bench) ask(token string, q question) verdict { return b.enter(b.id, tokenOf(b.id, token), q) }
+func (b *bench) ask(token string, q question) acquireAnswer {
+	return b.enter(b.id, permitToken(b.id, token), q)
+}
 
-func (b *bench) end(token string, r Result, took int64) ending {
-	return b.leave(b.id, tokenOf(b.id, token), r, took)
+func (b *bench) end(token string, r Result, took int64) releaseAnswer {
+	return b.leave(b.id, permitToken(b.id, token), r, took)
 }
 
 const second = int64(time.Second / time.Microsecond)
@@ -43,7 +45,7 @@ func defaultRules() rules {
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixMicro()
 
 func localBench(t *testing.T, r rules) *bench {
-	now, m, circuits := epoch, &machine{}, map[string]*circuit{}
+	now, m, circuits := epoch, &originState{}, map[string]*circuit{}
 	of := func(id string) *circuit {
 		if circuits[id] == nil {
 			circuits[id] = &circuit{id: id}
@@ -51,9 +53,9 @@ func localBench(t *testing.T, r rules) *bench {
 		return circuits[id]
 	}
 	return &bench{t: t, rules: r, now: &now, id: "e",
-		enter: func(id, token string, q question) verdict { return m.enter(&r, now, of(id), token, q) },
-		leave: func(id, token string, res Result, took int64) ending {
-			return m.leave(&r, now, of(id), token, res, took)
+		enter: func(id, token string, q question) acquireAnswer { return m.acquire(&r, now, of(id), token, q) },
+		leave: func(id, token string, res Result, took int64) releaseAnswer {
+			return m.release(&r, now, of(id), token, res, took)
 		}}
 }
 
@@ -62,18 +64,18 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 	return func(t *testing.T, r rules) *bench {
 		now := epoch
 		n++
-		s, key := newShared(client(t, url), r), keyOf(fmt.Sprint("origin ", n))
+		s, key := newRedisState(client(t, url), r), originKey(fmt.Sprint("origin ", n))
 		s.now = func() int64 { return now }
 		return &bench{t: t, rules: r, now: &now, id: "e",
-			enter: func(id, token string, q question) verdict {
-				v, err := s.enter(t.Context(), key, id, token, q)
+			enter: func(id, token string, q question) acquireAnswer {
+				v, err := s.acquire(t.Context(), key, id, token, q)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return v
 			},
-			leave: func(id, token string, res Result, took int64) ending {
-				e, err := s.leave(t.Context(), key, id, token, res, took)
+			leave: func(id, token string, res Result, took int64) releaseAnswer {
+				e, err := s.release(t.Context(), key, id, token, res, took)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -85,7 +87,7 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 func (b *bench) move(d int64) { *b.now += d }
 
 // take expects an attempt to end with want.
-func (b *bench) take(token string, want code) verdict {
+func (b *bench) take(token string, want code) acquireAnswer {
 	b.t.Helper()
 	v := b.ask(token, question{attempt: true})
 	if v.code != want {
@@ -95,7 +97,7 @@ func (b *bench) take(token string, want code) verdict {
 }
 
 // give expects the leave to be known, or not.
-func (b *bench) give(token string, r Result, known bool) ending {
+func (b *bench) give(token string, r Result, known bool) releaseAnswer {
 	b.t.Helper()
 	e := b.end(token, r, second/10)
 	if e.known != known {
@@ -105,7 +107,7 @@ func (b *bench) give(token string, r Result, known bool) ending {
 }
 
 // calls makes n calls, one after the other, that end with r.
-func (b *bench) calls(n int, r Result) (last ending) {
+func (b *bench) calls(n int, r Result) (last releaseAnswer) {
 	b.t.Helper()
 	for range n {
 		b.take("call", granted)
@@ -115,7 +117,7 @@ func (b *bench) calls(n int, r Result) (last ending) {
 	return last
 }
 
-func (b *bench) state(e ending, want state) {
+func (b *bench) state(e releaseAnswer, want state) {
 	b.t.Helper()
 	if e.state != want || want == opened && e.left != b.rules.openFor || want != opened && e.left != 0 {
 		b.t.Fatalf("breaker: %+v, want state %d", e, want)
@@ -713,7 +715,7 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 			a.move(d)
 			b.move(d)
 			id := ids[rnd.IntN(len(ids))]
-			token := tokenOf(id, names[rnd.IntN(len(names))])
+			token := permitToken(id, names[rnd.IntN(len(names))])
 			if rnd.IntN(2) == 0 {
 				q := question{attempt: rnd.IntN(5) > 0, reserve: rnd.IntN(3) == 0}
 				got, want := b.enter(id, token, q), a.enter(id, token, q)

@@ -17,18 +17,18 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
 	r := defaultRules()
-	s := newShared(rdb, r)
+	s := newRedisState(rdb, r)
 	ctx := context.Background()
 	const origin = "https://a}{stranger\r\nSET x y:places"
-	key, id := keyOf(origin), idOf(origin+"/mcp?key=\r\nsecret ")
+	key, id := originKey(origin), endpointID(origin+"/mcp?key=\r\nsecret ")
 	for i := range 30 {
-		token := tokenOf(id, fmt.Sprint(i))
-		v, err := s.enter(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
+		token := permitToken(id, fmt.Sprint(i))
+		v, err := s.acquire(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if v.code.granted() && i > 2 {
-			if _, err := s.leave(ctx, key, id, token, Failed, second); err != nil {
+			if _, err := s.release(ctx, key, id, token, Failed, second); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -41,7 +41,7 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("keys %q", keys)
 	}
 	for _, k := range keys {
-		if k != key && k != key+":places" && k != keyOfEndpoint(key, id) || strings.Contains(k, "secret") {
+		if k != key && k != key+":places" && k != endpointKey(key, id) || strings.Contains(k, "secret") {
 			t.Errorf("key %q", k)
 		}
 		if strings.Count(k, "{") != 1 || !strings.HasPrefix(k, key) {
@@ -52,7 +52,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%s lives for %s, %v", k, ttl, err)
 		}
 	}
-	state, err := rdb.Get(ctx, keyOfEndpoint(key, id)).Result()
+	state, err := rdb.Get(ctx, endpointKey(key, id)).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestKeys(t *testing.T) {
 	if left := time.UnixMicro(until).Sub(server); left <= 0 || left > time.Duration(r.openFor)*time.Microsecond {
 		t.Errorf("open for another %s by Redis' clock", left)
 	}
-	if keyOf("https://a") == keyOf("https://b") || keyOf(origin) != key {
+	if originKey("https://a") == originKey("https://b") || originKey(origin) != key {
 		t.Error("keys do not tell origins apart")
 	}
 }
@@ -78,14 +78,14 @@ func TestVersionBefore(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.Rate, c.Burst = -1, 0.01, 10 })
-	ctx, key := t.Context(), keyOf(site)
+	ctx, key := t.Context(), originKey(site)
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	until := float64(now.Add(time.Minute).UnixMicro())
 	for _, token := range tokens("0190-id", 3) {
-		if err := rdb.ZAdd(ctx, keyOfPlaces(key), redis.Z{Score: until, Member: token + ":1"}).Err(); err != nil {
+		if err := rdb.ZAdd(ctx, permitsKey(key), redis.Z{Score: until, Member: token + ":1"}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +94,7 @@ func TestVersionBefore(t *testing.T) {
 	}
 	p := enter(t, l, site, "a")
 	refused(t, l, site, "b", Busy)
-	if n, err := rdb.ZCard(ctx, keyOfPlaces(key)).Result(); n != 4 || err != nil {
+	if n, err := rdb.ZCard(ctx, permitsKey(key)).Result(); n != 4 || err != nil {
 		t.Errorf("the version before sees %d places taken, %v", n, err)
 	}
 	if err := rdb.Del(ctx, key).Err(); err != nil {

@@ -71,11 +71,11 @@ const (
 // Limiter are safe for concurrent use.
 type Limiter struct {
 	rules            rules
-	remote           *shared // nil: none
+	remote           *redisState // nil: none
 	timeout          time.Duration
 	room, originRoom int
 	patience         time.Duration
-	most             int // endpoints
+	maxEndpoints     int // endpoints
 	log              *slog.Logger
 	clock            func() time.Time
 	start            time.Time
@@ -124,10 +124,10 @@ func New(cfg Config) (*Limiter, error) {
 	if cfg.MaxEndpoints == 0 {
 		cfg.MaxEndpoints = 10_000
 	}
-	defaults(&cfg.Timeout, 50*time.Millisecond)
-	defaults(&cfg.Window, 5*time.Minute)
-	defaults(&cfg.OpenFor, 30*time.Second)
-	defaults(&cfg.MaxWait, time.Second)
+	setDefault(&cfg.Timeout, 50*time.Millisecond)
+	setDefault(&cfg.Window, 5*time.Minute)
+	setDefault(&cfg.OpenFor, 30*time.Second)
+	setDefault(&cfg.MaxWait, time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -149,23 +149,23 @@ func New(cfg Config) (*Limiter, error) {
 		return nil, errors.New("ratelimit: Burst must be at most a day of Rate")
 	}
 	room := max(cfg.MaxWaiters, 0)
-	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room), patience: cfg.MaxWait, most: cfg.MaxEndpoints, log: cfg.Logger,
+	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room), patience: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
 		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{}, endpoints: map[string]*list.Element{},
 		recent: list.New()}
-	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: micros(cfg.PermitTTL),
-		bucket: micros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: micros(cfg.OpenFor),
-		minWait: micros(minWait), maxWait: micros(maxWait), presence: micros(presence), slack: micros(slack), recent: micros(recent), keptAfter: micros(keptAfter)}
+	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: toMicros(cfg.PermitTTL),
+		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: toMicros(cfg.OpenFor),
+		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack), recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
-	l.outage.pause = lookAgain
+	l.outage.pause = firstProbe
 	if cfg.Redis != nil {
-		l.remote = newShared(cfg.Redis, l.rules)
+		l.remote = newRedisState(cfg.Redis, l.rules)
 	} else {
 		l.outage.local = true
 	}
 	return l, nil
 }
 
-func defaults(d *time.Duration, value time.Duration) {
+func setDefault(d *time.Duration, value time.Duration) {
 	if *d == 0 {
 		*d = value
 	}
@@ -202,7 +202,7 @@ func (l *Limiter) Stats() Stats {
 }
 
 // now is this process' clock in µs, not moved by changes of the machine's.
-func (l *Limiter) now() int64 { return micros(l.clock().Sub(l.start)) + 1 } // 0 means never
+func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 } // 0 means never
 
 // Reason says why a call was refused. The values are the reasons of DESIGN §4.
 type Reason string
@@ -262,10 +262,10 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	if result != OK && result != Failed {
 		result = Neutral
 	}
-	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, micros(p.limiter.clock().Sub(p.acquiredAt))))
+	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
-func refuse(v verdict, r *rules, spread float64) *RefusedError {
+func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {
 		// The line is full: all who come now would be told the same.

@@ -8,7 +8,7 @@ import (
 // origin is what this process knows of one: the state machine, which is the truth while Redis is away and goes along
 // otherwise, and who waits here for a place. Limiter.mu guards it.
 type origin struct {
-	machine
+	originState
 	key       string
 	endpoints int       // how many are remembered; without any it is forgotten
 	line      []*waiter // longest waiting first; of each endpoint only the first asks
@@ -29,20 +29,20 @@ type waiter struct {
 	wake     chan struct{} // buffered by one
 }
 
-// keyOfEndpoint is where an endpoint is remembered, here and in Redis.
-func keyOfEndpoint(originKey, id string) string { return originKey + ":" + id }
+// endpointKey is where an endpoint is remembered, here and in Redis.
+func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// find returns the endpoint, made when it is not known. The caller holds mu.
-func (l *Limiter) find(originKey, id string) *endpoint {
+// findEndpoint returns the endpoint, made when it is not known. The caller holds mu.
+func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
-	key := keyOfEndpoint(originKey, id)
+	key := endpointKey(originKey, id)
 	if el, ok := l.endpoints[key]; ok {
 		l.recent.MoveToFront(el)
 		e := el.Value.(*endpoint)
 		e.used = now
 		return e
 	}
-	l.forget(now)
+	l.evictIdle(now)
 	o := l.origins[originKey]
 	if o == nil {
 		o = &origin{key: originKey}
@@ -54,9 +54,9 @@ func (l *Limiter) find(originKey, id string) *endpoint {
 	return e
 }
 
-// forget makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too many, the
+// evictIdle makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too many, the
 // idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in the end.
-func (l *Limiter) forget(now int64) {
+func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
 	for range 2 {
@@ -64,40 +64,40 @@ func (l *Limiter) forget(now int64) {
 			return
 		}
 		previous := el.Prev()
-		if e := el.Value.(*endpoint); now-e.used > long && l.idle(e, now) {
-			l.drop(el)
+		if e := el.Value.(*endpoint); now-e.used > long && l.isIdle(e, now) {
+			l.dropEndpoint(el)
 		}
 		el = previous
 	}
 	// What is in use is bounded by the calls of this process, so this ends soon.
-	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.most; {
+	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
 		previous := el.Prev()
-		if l.idle(el.Value.(*endpoint), now) {
-			l.drop(el)
+		if l.isIdle(el.Value.(*endpoint), now) {
+			l.dropEndpoint(el)
 		}
 		el = previous
 	}
 }
 
-func (l *Limiter) drop(el *list.Element) {
+func (l *Limiter) dropEndpoint(el *list.Element) {
 	l.recent.Remove(el)
 	e := el.Value.(*endpoint)
-	delete(l.endpoints, keyOfEndpoint(e.origin.key, e.id))
+	delete(l.endpoints, endpointKey(e.origin.key, e.id))
 	if e.origin.endpoints--; e.origin.endpoints == 0 {
 		delete(l.origins, e.origin.key)
 	}
 }
 
-// idle: nobody asks for the endpoint, or holds a place at it.
-func (l *Limiter) idle(e *endpoint, now int64) bool {
-	e.origin.purge(now)
+// isIdle: nobody asks for the endpoint, or holds a place at it.
+func (l *Limiter) isIdle(e *endpoint, now int64) bool {
+	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
 // wakeFrom lets the first waiter from position i on look again that is the first of its endpoint.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.line); i++ {
-		if o.first(o.line[i]) {
+		if o.isFirst(o.line[i]) {
 			select {
 			case o.line[i].wake <- struct{}{}:
 			default: // it has been told
@@ -107,8 +107,8 @@ func (o *origin) wakeFrom(i int) {
 	}
 }
 
-// first says whether w is the longest waiting of its endpoint.
-func (o *origin) first(w *waiter) bool {
+// isFirst says whether w is the longest waiting of its endpoint.
+func (o *origin) isFirst(w *waiter) bool {
 	for _, other := range o.line {
 		if other.endpoint == w.endpoint {
 			return other == w
@@ -131,8 +131,8 @@ func (o *origin) countWaiters(e *endpoint) int {
 // youngestCall is how long the latest of an endpoint's calls that are under way here has been; 0: there is none.
 func (o *origin) youngestCall(r *rules, now int64, id string) int64 {
 	age := int64(0)
-	for token, until := range o.places {
-		if began := until - r.hold; heldBy(token, id) && (age == 0 || now-began < age) {
+	for token, until := range o.permits {
+		if began := until - r.hold; isHeldBy(token, id) && (age == 0 || now-began < age) {
 			age = max(1, now-began)
 		}
 	}
@@ -146,10 +146,10 @@ func (o *origin) passOn(w *waiter) {
 	}
 }
 
-// quit takes w out of the line, and hands on what it may have been told.
-func (o *origin) quit(w *waiter) {
+// leaveLine takes w out of the line, and hands on what it may have been told.
+func (o *origin) leaveLine(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
-		first := o.first(w)
+		first := o.isFirst(w)
 		o.line = slices.Delete(o.line, i, i+1)
 		if first {
 			o.wakeFrom(i)

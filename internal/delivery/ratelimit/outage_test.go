@@ -179,8 +179,8 @@ func TestFlapping(t *testing.T) {
 	want := time.Millisecond
 	for i := range 6 {
 		l.mu.Lock()
-		l.lost(l.outage.age, io.ErrUnexpectedEOF)
-		l.lost(l.outage.age-1, io.ErrUnexpectedEOF) // of an earlier age
+		l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
+		l.beginOutage(l.outage.generation-1, io.ErrUnexpectedEOF) // of an earlier age
 		wait, local := l.outage.wait, l.outage.local
 		l.mu.Unlock()
 		if wait != want || !local {
@@ -192,7 +192,7 @@ func TestFlapping(t *testing.T) {
 	// After a steady time it is as new.
 	l.mu.Lock()
 	l.outage.since = l.outage.since.Add(-steady)
-	l.lost(l.outage.age, io.ErrUnexpectedEOF)
+	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
 	wait := l.outage.wait
 	l.mu.Unlock()
 	if wait != time.Millisecond {
@@ -207,21 +207,21 @@ func TestDebts(t *testing.T) {
 	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	p := enter(t, l, site, "a")
 	l.mu.Lock()
-	l.owe(debt{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
+	l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
 	l.mu.Unlock()
 	await(t, "the place is given back in Redis", func() bool {
-		n, err := rdb.Exists(t.Context(), keyOfPlaces(p.endpoint.origin.key)).Result()
+		n, err := rdb.Exists(t.Context(), permitsKey(p.endpoint.origin.key)).Result()
 		return err == nil && n == 0
 	})
 	l.mu.Lock()
 	l.outage.local = true
-	for i := range 2 * maxDebts {
-		l.owe(debt{key: p.endpoint.origin.key, id: p.endpoint.id, token: fmt.Sprint(i)})
+	for i := range 2 * maxPendingReleases {
+		l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: fmt.Sprint(i)})
 	}
-	n := len(l.outage.debts)
-	l.outage.local, l.outage.debts = false, nil
+	n := len(l.outage.pendingReleases)
+	l.outage.local, l.outage.pendingReleases = false, nil
 	l.mu.Unlock()
-	if n != maxDebts {
+	if n != maxPendingReleases {
 		t.Errorf("%d are owed", n)
 	}
 }

@@ -41,7 +41,7 @@ func receive(t testing.TB, ch <-chan entered) entered {
 func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o, ok := l.origins[keyOf(site)]; ok {
+	if o, ok := l.origins[originKey(site)]; ok {
 		return len(o.line)
 	}
 	return 0
@@ -93,7 +93,7 @@ func TestNoOvertaking(t *testing.T) {
 	await(t, "it waits", func() bool { return countWaiting(l) == 1 })
 	// The place is free, and the first in the line does not know yet.
 	l.mu.Lock()
-	delete(p.endpoint.origin.places, p.token)
+	delete(p.endpoint.origin.permits, p.token)
 	l.mu.Unlock()
 	second := goEnter(t.Context(), l, "second")
 	await(t, "it waits too", func() bool { return countWaiting(l) == 2 })

@@ -6,8 +6,8 @@ import "slices"
 // after all that are.
 const maxWaiters = 64
 
-// sighting is a call that was let through.
-type sighting struct {
+// grant is a call that was let through.
+type grant struct {
 	id string
 	at int64
 }
@@ -20,9 +20,9 @@ type waiting struct {
 	due   int64 // the first reservation that has not passed; 0: none
 }
 
-// forgotten says that nobody comes any more: no call waits in a room, and the reservation passed. Times from before the clock was
+// isForgotten says that nobody comes any more: no call waits in a room, and the reservation passed. Times from before the clock was
 // set back count as passed.
-func (w *waiting) forgotten(r *rules, now int64) bool {
+func (w *waiting) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
 		return true
@@ -30,9 +30,9 @@ func (w *waiting) forgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// expected says whether a call that takes that long would be in the way of w: w asks now, or comes back while the call runs. Calls that end
+// isExpected says whether a call that takes that long would be in the way of w: w asks now, or comes back while the call runs. Calls that end
 // before w would leave a room are in nobody's way.
-func (w *waiting) expected(r *rules, now, long int64) bool {
+func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
 	}
@@ -41,33 +41,33 @@ func (w *waiting) expected(r *rules, now, long int64) bool {
 
 // weighOthers says whether an endpoint shares the origin with others, and for how many of them a place, and a call of the rate, are
 // kept: those that have waited longer, are expected, and may take one of the free places.
-func (m *machine) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
+func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
 		other = m.seen[1]
 	}
 	shared = other.at > 0 && other.at <= now+r.recent && now < other.at+r.recent
 	since := now
-	if w := m.find(r, now, e.id); w != nil {
+	if w := m.findWaiting(r, now, e.id); w != nil {
 		since = w.since
 	}
 	for i := range m.waiters {
 		w := &m.waiters[i]
-		if w.id == e.id || w.forgotten(r, now) {
+		if w.id == e.id || w.isForgotten(r, now) {
 			continue
 		}
 		shared = true
-		if w.since < since && now >= w.since+r.keptAfter && w.expected(r, now, max(e.mean, r.gap)) && m.countHeld(r, now, w.id) < free {
+		if w.since < since && now >= w.since+r.keptAfter && w.isExpected(r, now, max(e.mean, r.gap)) && m.countHeld(r, now, w.id) < free {
 			elders++
 		}
 	}
 	return shared, elders
 }
 
-// find returns the endpoint if it waits.
-func (m *machine) find(r *rules, now int64, id string) *waiting {
+// findWaiting returns the endpoint if it waits.
+func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	for i := range m.waiters {
-		if w := &m.waiters[i]; w.id == id && !w.forgotten(r, now) {
+		if w := &m.waiters[i]; w.id == id && !w.isForgotten(r, now) {
 			return w
 		}
 	}
@@ -75,9 +75,9 @@ func (m *machine) find(r *rules, now int64, id string) *waiting {
 }
 
 // startWaiting returns the endpoint's entry, made if it had none; nil: too many wait.
-func (m *machine) startWaiting(r *rules, now int64, id string) *waiting {
+func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	m.dropForgotten(r, now)
-	if w := m.find(r, now, id); w != nil {
+	if w := m.findWaiting(r, now, id); w != nil {
 		return w
 	}
 	if len(m.waiters) >= maxWaiters {
@@ -87,32 +87,32 @@ func (m *machine) startWaiting(r *rules, now int64, id string) *waiting {
 	return &m.waiters[len(m.waiters)-1]
 }
 
-func (m *machine) stopWaiting(r *rules, now int64, id string) {
-	if m.find(r, now, id) != nil {
+func (m *originState) stopWaiting(r *rules, now int64, id string) {
+	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)
 		m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.id == id })
 	}
 }
 
-func (m *machine) dropForgotten(r *rules, now int64) {
-	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.forgotten(r, now) })
+func (m *originState) dropForgotten(r *rules, now int64) {
+	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.isForgotten(r, now) })
 }
 
-// served writes down that the endpoint had its turn: if more of its calls have reservations it waits on, behind all others.
-func (m *machine) served(r *rules, now int64, e *circuit) {
+// recordServed writes down that the endpoint had its turn: if more of its calls have reservations it waits on, behind all others.
+func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]
 	}
-	m.seen[0] = sighting{e.id, now}
-	if m.find(r, now, e.id) == nil {
+	m.seen[0] = grant{e.id, now}
+	if m.findWaiting(r, now, e.id) == nil {
 		return
 	}
 	m.dropForgotten(r, now)
-	line := sane(e.line, now, r.maxWait, 0)
+	line := plausible(e.line, now, r.maxWait, 0)
 	if line <= now || len(m.waiters) >= maxWaiters {
 		m.stopWaiting(r, now, e.id)
 		return
 	}
-	w := m.find(r, now, e.id)
+	w := m.findWaiting(r, now, e.id)
 	w.since, w.asked, w.due = now, 0, line
 }

@@ -13,7 +13,7 @@ type crowd struct {
 	t     *testing.T
 	rules rules
 	rnd   *rand.Rand
-	m     machine
+	m     originState
 	now   int64
 	queue events
 	calls int
@@ -83,9 +83,9 @@ const crowdPatience, crowdLook = 200_000, 50_000
 
 // deliver asks; waited is how long it has been in the room.
 func (c *crowd) deliver(e *member, name string, waited int64) {
-	token := tokenOf(e.id, name)
+	token := permitToken(e.id, name)
 	last := waited >= crowdPatience
-	v := c.m.enter(&c.rules, c.now, &e.circuit, token, question{attempt: true, reserve: last})
+	v := c.m.acquire(&c.rules, c.now, &e.circuit, token, question{attempt: true, reserve: last})
 	if v.code.granted() {
 		c.granted(e, name)
 		return
@@ -111,12 +111,12 @@ func (c *crowd) granted(e *member, name string) {
 		c.t.Fatalf("%d places are held", n)
 	}
 	for _, w := range c.m.waiters {
-		if w.id != e.id && !w.forgotten(&c.rules, c.now) {
+		if w.id != e.id && !w.isForgotten(&c.rules, c.now) {
 			e.most = max(e.most, c.m.countHeld(&c.rules, c.now, e.id))
 		}
 	}
 	c.after(e.takes, func() {
-		c.m.leave(&c.rules, c.now, &e.circuit, tokenOf(e.id, name), Neutral, e.takes)
+		c.m.release(&c.rules, c.now, &e.circuit, permitToken(e.id, name), Neutral, e.takes)
 		c.deliver(e, name, 0)
 	})
 }
@@ -151,7 +151,7 @@ func TestCrowd(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(3) {
 				r := defaultRules()
-				r.inflight, r.keptAfter = c.inflight, micros(keptAfter)
+				r.inflight, r.keptAfter = c.inflight, toMicros(keptAfter)
 				w := newCrowd(t, r, seed)
 				for _, takes := range c.takes {
 					w.join(takes, c.each)

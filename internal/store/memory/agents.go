@@ -11,8 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// learn keeps what an attempt told of the agent's server.
-func (g *agent) learn(o store.Outcome, now time.Time) {
+// observeOutcome keeps what an attempt told of the agent's server.
+func (g *agent) observeOutcome(o store.Outcome, now time.Time) {
 	k := &g.known
 	switch {
 	case g.disabled || o.Reason == "agent_disabled":
@@ -29,18 +29,18 @@ func (g *agent) learn(o store.Outcome, now time.Time) {
 	if o.AgentOK {
 		k.LastOKAt = &now
 	}
-	tell(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
+	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
 }
 
-// know takes over what is not empty.
-func (g *agent) know(l store.Learned, now time.Time) {
+// observeProbe takes over what is not empty.
+func (g *agent) observeProbe(l store.AgentObservation, now time.Time) {
 	if l.State != "" && !g.disabled {
 		g.known.State = l.State
 	}
-	tell(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, now)
+	applyObservation(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, now)
 }
 
-func tell(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
+func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
 	if fault != "" {
 		k.LastError, k.LastErrorAt = fault, &now
@@ -53,14 +53,14 @@ func tell(k *store.AgentRow, endpoint, protocol, fault string, server, tools jso
 	}
 }
 
-// LearnAgent writes down what was learned without a delivery.
-func (s *Store) LearnAgent(_ context.Context, a store.Agent, l store.Learned) error {
+// ObserveAgent writes down what was learned without a delivery.
+func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObservation) error {
 	if !slices.Contains([]string{"", store.StateConnected, store.StateNeedsAuth, store.StateFailed}, l.State) {
 		return fmt.Errorf("memory: %q is not a state that an agent can be found in", l.State)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.agent(a).know(l, s.now())
+	s.agent(a).observeProbe(l, s.now())
 	return nil
 }
 

@@ -78,12 +78,12 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 		g.known.State = store.StateDisabled
 		return 0, nil, nil
 	}
-	released, tasks = s.release(a)
+	released, tasks = s.releaseAgent(a)
 	return released, tasks, nil
 }
 
-// release queues what was held because the agent was disabled; it is enabled now.
-func (s *Store) release(a store.Agent) (released int, tasks []store.Task) {
+// releaseAgent queues what was held because the agent was disabled; it is enabled now.
+func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == store.StateDisabled {
 		g.known.State = store.StatePending
 	}
@@ -105,7 +105,7 @@ func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool)
 		if r.Status != store.Held || r.Reason != "agent_disabled" || s.agent(r.agent).disabled || except != nil && except(r.agent) {
 			continue
 		}
-		n, more := s.release(r.agent)
+		n, more := s.releaseAgent(r.agent)
 		released, tasks = released+n, append(tasks, more...)
 	}
 	return released, tasks, nil

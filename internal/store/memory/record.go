@@ -16,18 +16,18 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.record(c, c.Attempt, c.StartedAt, o)
+	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
 // Adopt records what an earlier attempt is known to have led to, and takes the claim's own attempt back.
-func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.Past) (store.Recorded, error) {
+func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	if !p.Outcome.Status.Final() && p.Outcome.Status != store.Waiting && p.Outcome.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", p.Outcome.Status)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.byID[c.ID]; r.holds(c) {
-		if !r.open(p.Attempt, p.StartedAt) {
+	if r := s.byID[c.ID]; r.isHeldBy(c) {
+		if !r.isAttemptOpen(p.Attempt, p.StartedAt) {
 			return store.Recorded{}, store.ErrStale
 		}
 		r.takeBack(c.Attempt, c.StartedAt)
@@ -36,17 +36,17 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.Past) (store.Re
 			p.Outcome.Free = false // attempts came after it: they keep their numbers, and it keeps its own
 		}
 	}
-	return s.record(c, p.Attempt, p.StartedAt, p.Outcome)
+	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
 }
 
-// record completes attempt number (started then) with o and moves the row under c's fence.
-func (s *Store) record(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
+// recordAttempt completes attempt number (started then) with o and moves the row under c's fence.
+func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
 	now := s.now()
 	r := s.byID[c.ID]
 	if r == nil {
 		return store.Recorded{}, store.ErrFenced
 	}
-	fence := r.holds(c)
+	fence := r.isHeldBy(c)
 	late := !fence && o.Status == store.Delivered && !r.Status.Final() // the one exception
 	again := !fence && r.claimNo == c.No && r.Status == o.Status && r.Status != store.Queued
 	if fence || late {
@@ -61,7 +61,7 @@ func (s *Store) record(c *store.Claim, number int, started time.Time, o store.Ou
 		s.blame(r, c, o)
 	}
 	if fence || late || o.Status == store.Delivered {
-		r.complete(number, started, o)
+		r.completeAttempt(number, started, o)
 	}
 	if !fence && !late && !again {
 		return store.Recorded{}, store.ErrFenced
@@ -70,11 +70,11 @@ func (s *Store) record(c *store.Claim, number int, started time.Time, o store.Ou
 	if r.NextAttemptAt != nil {
 		rec.NextAttemptAt = *r.NextAttemptAt
 		if o.Task {
-			t := r.task()
+			t := r.toTask()
 			rec.Task = &t
 		}
 	}
-	if !o.KeepLine && !late {
+	if !o.SkipDispatch && !late {
 		rec.Next = s.dispatch(r.agent)
 	}
 	return rec, nil
@@ -106,7 +106,7 @@ func (s *Store) move(r *row, o store.Outcome, now time.Time) {
 // blame raises the agent's epoch once when a moved endpoint would explain the failure, and keeps what was learned of its server.
 func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
 	g := s.agent(r.agent)
-	g.learn(o, s.now())
+	g.observeOutcome(o, s.now())
 	switch {
 	case o.AgentOK:
 		g.raised = neverRaised
@@ -116,8 +116,8 @@ func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
 	}
 }
 
-// complete ends the attempt, unless it has ended.
-func (r *row) complete(number int, started time.Time, o store.Outcome) {
+// completeAttempt ends the attempt, unless it has ended.
+func (r *row) completeAttempt(number int, started time.Time, o store.Outcome) {
 	for _, a := range r.history {
 		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
 			a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
@@ -126,8 +126,8 @@ func (r *row) complete(number int, started time.Time, o store.Outcome) {
 	}
 }
 
-// open: the attempt is there and has no outcome.
-func (r *row) open(number int, started time.Time) bool {
+// isAttemptOpen: the attempt is there and has no outcome.
+func (r *row) isAttemptOpen(number int, started time.Time) bool {
 	return slices.ContainsFunc(r.history, func(a *store.Attempt) bool {
 		return a.Number == number && a.StartedAt.Equal(started) && a.Outcome == ""
 	})

@@ -73,16 +73,16 @@ func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance
 	out := make([]store.Acceptance, len(in))
 	var agents []store.Agent
 	for i, it := range in {
-		out[i] = s.accept(it)
+		out[i] = s.acceptOne(it)
 		if it.Refused == "" {
-			agents = append(agents, agentOf(it.Job))
+			agents = append(agents, jobAgent(it.Job))
 		}
 	}
 	return out, s.dispatch(agents...), nil
 }
 
-func (s *Store) accept(it store.Intake) store.Acceptance {
-	a := agentOf(it.Job)
+func (s *Store) acceptOne(it store.Intake) store.Acceptance {
+	a := jobAgent(it.Job)
 	if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
 		s.agent(a).epoch++
 		return store.Acceptance{Verdict: store.Refreshed}
@@ -128,7 +128,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		if r.NextAttemptAt.After(now.Add(clockTolerance)) {
 			return nil, nil
 		}
-		if s.handedOut(r.agent) >= store.HandOut { // it would be the ninth: back into the line
+		if s.countDispatched(r.agent) >= store.MaxDispatchedPerAgent { // it would be the ninth: back into the line
 			r.queue(now)
 			return nil, nil
 		}
@@ -156,7 +156,7 @@ func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error
 	defer s.mu.Unlock()
 	now := s.now()
 	r := s.byID[c.ID]
-	if !r.holds(c) || !r.lease.After(now) {
+	if !r.isHeldBy(c) || !r.lease.After(now) {
 		return store.ErrFenced
 	}
 	r.lease, r.UpdatedAt = now.Add(d), now
@@ -172,7 +172,7 @@ func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	if r == nil {
 		return store.Delivery{}, store.ErrNotFound
 	}
-	return r.read(), nil
+	return r.toDelivery(), nil
 }
 
 // All reads every row, in order of acceptance.
@@ -181,7 +181,7 @@ func (s *Store) All() []store.Delivery {
 	defer s.mu.Unlock()
 	all := make([]store.Delivery, len(s.rows))
 	for i, r := range s.rows {
-		all[i] = r.read()
+		all[i] = r.toDelivery()
 	}
 	return all
 }
@@ -197,13 +197,13 @@ func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	return r.claimNo, r.lease, true
 }
 
-// HandedOut is the most deliveries that any agent has pending or running.
-func (s *Store) HandedOut() (most int) {
+// MostDispatched is the most deliveries that any agent has pending or running.
+func (s *Store) MostDispatched() (most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	count := map[store.Agent]int{}
 	for _, r := range s.rows {
-		if r.takesPlace() {
+		if r.isDispatched() {
 			count[r.agent]++
 			most = max(most, count[r.agent])
 		}
@@ -225,7 +225,7 @@ func (s *Store) Restart() {
 	s.started = s.now()
 }
 
-func (r *row) read() store.Delivery {
+func (r *row) toDelivery() store.Delivery {
 	d := r.Delivery
 	for _, a := range r.history {
 		d.History = append(d.History, *a)
@@ -233,12 +233,12 @@ func (r *row) read() store.Delivery {
 	return d
 }
 
-func (r *row) holds(c *store.Claim) bool {
+func (r *row) isHeldBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// takesPlace: it counts against its agent's hand-out.
-func (r *row) takesPlace() bool {
+// isDispatched: it counts against its agent's hand-out.
+func (r *row) isDispatched() bool {
 	return !r.handed.IsZero() && (r.Status == store.Queued || r.Status == store.Running)
 }
 
@@ -265,16 +265,16 @@ func (s *Store) nextClaim() int64 {
 	return s.claims
 }
 
-func (s *Store) handedOut(a store.Agent) (n int) {
+func (s *Store) countDispatched(a store.Agent) (n int) {
 	for _, r := range s.rows {
-		if r.agent == a && r.takesPlace() {
+		if r.agent == a && r.isDispatched() {
 			n++
 		}
 	}
 	return n
 }
 
-// dispatch hands out the agents' next deliveries, oldest first, at most HandOut at a time.
+// dispatch hands out the agents' next deliveries, oldest first, at most MaxDispatchedPerAgent at a time.
 func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 	now := s.now()
 	done := map[store.Agent]bool{}
@@ -283,7 +283,7 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 			continue
 		}
 		done[a] = true
-		free := store.HandOut - s.handedOut(a)
+		free := store.MaxDispatchedPerAgent - s.countDispatched(a)
 		for _, r := range s.rows {
 			if free <= 0 {
 				break
@@ -291,7 +291,7 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 			if r.agent == a && r.Status == store.Queued && r.handed.IsZero() {
 				r.Dispatch++
 				r.handed, r.UpdatedAt = now, now
-				tasks = append(tasks, r.task())
+				tasks = append(tasks, r.toTask())
 				free--
 			}
 		}
@@ -299,7 +299,7 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 	return tasks
 }
 
-func (r *row) task() store.Task {
+func (r *row) toTask() store.Task {
 	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.replays > 0 && r.Attempts <= r.base}
 	if r.Status == store.Waiting {
 		t.At = *r.NextAttemptAt
@@ -307,4 +307,4 @@ func (r *row) task() store.Task {
 	return t
 }
 
-func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
+func jobAgent(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }

@@ -133,53 +133,53 @@ func (s *suite) learned() {
 	s.record(succeeded(s.claim(tasks[0]), false), o)
 	s.record(succeeded(s.claim(tasks[1]), true), delivered)
 	s.Advance(store.RecentSuccess)
-	s.knows(1, store.Learned{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
+	s.knows(1, store.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
 	old := o.ServerInfo
 	o = delivered
 	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
 	s.record(succeeded(s.claim(tasks[2]), false), o)
-	s.knows(1, store.Learned{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
+	s.knows(1, store.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
 }
 
 func (s *suite) learnedWithoutDelivery() {
 	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
 		s.Error(err)
 	}
-	first := store.Learned{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
+	first := store.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
 		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: store.StateConnected}
-	s.must(s.LearnAgent(s.Context(), Agent(1), first)) // known or not
+	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // known or not
 	s.knows(1, first)
 	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
 		s.Errorf("%+v", r)
 	}
-	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{State: store.StateNeedsAuth, Error: "it said 401"}))
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateNeedsAuth, Error: "it said 401"}))
 	first.State, first.Error = store.StateNeedsAuth, "it said 401"
 	s.knows(1, first)
-	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{}))
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{}))
 	s.knows(1, first)
 	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
 	s.must(err)
-	s.must(s.LearnAgent(s.Context(), Agent(1), store.Learned{State: store.StateConnected, Protocol: "2025-11-25"}))
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateConnected, Protocol: "2025-11-25"}))
 	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
 	s.knows(1, first)
 	// One that the servers file disabled when something was held, and does not any more.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
-	s.must(s.LearnAgent(s.Context(), Agent(2), store.Learned{State: store.StateConnected}))
+	s.must(s.ObserveAgent(s.Context(), Agent(2), store.AgentObservation{State: store.StateConnected}))
 	if r := s.agentRow(2); r.State != store.StateConnected {
 		s.Errorf("enabled, found connected, and %s", r.State)
 	}
 	for _, state := range []string{store.StateDisabled, store.StatePending, "x"} {
-		if s.LearnAgent(s.Context(), Agent(1), store.Learned{State: state}) == nil {
+		if s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: state}) == nil {
 			s.Errorf("an agent was found %q", state)
 		}
 	}
 }
 
 // knows compares what is known of an agent's server.
-func (s *suite) knows(agent int, want store.Learned) {
+func (s *suite) knows(agent int, want store.AgentObservation) {
 	s.Helper()
 	r := s.agentRow(agent)
-	got := store.Learned{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
+	got := store.AgentObservation{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
 	if got.Error != "" && r.LastErrorAt == nil {
 		s.Error("nobody knows when it failed")
 	}

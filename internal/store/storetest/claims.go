@@ -89,11 +89,11 @@ func (s *suite) claimsAreRefused() {
 	ended := s.takeOne(2)
 	s.record(s.claim(ended), delivered)
 	s.refused(ended.ID, ended.N, "it is delivered")
-	tasks := s.take(3, store.HandOut+1)
-	if len(tasks) != store.HandOut {
+	tasks := s.take(3, store.MaxDispatchedPerAgent+1)
+	if len(tasks) != store.MaxDispatchedPerAgent {
 		s.Fatalf("%d handed out", len(tasks))
 	}
-	last := Feedback(3, store.HandOut+1).ID()
+	last := Feedback(3, store.MaxDispatchedPerAgent+1).ID()
 	for n := range 3 {
 		s.refused(last, n, "it is not handed out")
 	}
@@ -154,8 +154,8 @@ func (s *suite) fence() {
 	if after := s.is(old.ID, store.Queued, "", 1, 1); after.Dispatch != before.Dispatch || after.History[0].Outcome != "" {
 		s.Errorf("a lost claim changed the row: %+v", after)
 	}
-	if n := s.handed(); n != store.HandOut-1 {
-		s.Errorf("%d handed out by a lost claim", n-store.HandOut+1)
+	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
+		s.Errorf("%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
 	}
 	again := s.next()
 	if again.ID != old.ID || again.N != old.N+1 {

@@ -22,7 +22,7 @@ func (s *suite) handOutOfEight() {
 			s.Errorf("task %d is %+v", i, t)
 		}
 	}
-	if len(tasks) != store.HandOut || s.handed() != store.HandOut+3 {
+	if len(tasks) != store.MaxDispatchedPerAgent || s.handed() != store.MaxDispatchedPerAgent+3 {
 		s.Fatalf("%d handed out", len(tasks))
 	}
 	if more, err := s.Backlog(s.Context(), 10); err != nil || len(more) != 0 {
@@ -31,7 +31,7 @@ func (s *suite) handOutOfEight() {
 	ends := []store.Outcome{delivered, failed(time.Hour), {Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Rejected, Reason: "tool_error"}}
 	for i, o := range ends {
 		r := s.record(s.claim(tasks[i]), o)
-		if len(r.Next) != 1 || r.Next[0].ID != order[store.HandOut+i] {
+		if len(r.Next) != 1 || r.Next[0].ID != order[store.MaxDispatchedPerAgent+i] {
 			s.Errorf("%s hands out %+v", o.Status, r.Next)
 		}
 	}
@@ -44,9 +44,9 @@ func (s *suite) handOutOfEight() {
 
 // keptLine: an outcome that says nothing about this delivery alone does not send the next one into the same wall.
 func (s *suite) keptLine() {
-	tasks := s.take(1, store.HandOut+2)
+	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
-	limited.Reason, limited.KeepLine = "throttled", true
+	limited.Reason, limited.SkipDispatch = "throttled", true
 	if r := s.record(s.claim(tasks[0]), limited); len(r.Next) != 0 || r.Task == nil {
 		s.Errorf("%+v", r)
 	}
@@ -57,9 +57,9 @@ func (s *suite) keptLine() {
 
 // noNinthPlace: a wait that is over takes a place or goes back into the line.
 func (s *suite) noNinthPlace() {
-	tasks := s.take(1, store.HandOut+1)
+	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // hands out the ninth
-	if len(wait.Next) != 1 || s.handed() != store.HandOut {
+	if len(wait.Next) != 1 || s.handed() != store.MaxDispatchedPerAgent {
 		s.Fatalf("%+v", wait)
 	}
 	s.Advance(time.Minute)
@@ -77,13 +77,13 @@ func (s *suite) noNinthPlace() {
 
 // recordingCountsPlaces: what waits has no place, so that the line moves on; a wait that comes back counts again.
 func (s *suite) recordingCountsPlaces() {
-	tasks := s.take(1, 3*store.HandOut)
+	tasks := s.take(1, 3*store.MaxDispatchedPerAgent)
 	var waits []store.Task
 	for len(tasks) > 0 {
 		r := s.record(s.claim(tasks[0]), failed(time.Minute))
 		waits, tasks = append(waits, *r.Task), append(tasks[1:], r.Next...)
 	}
-	if len(waits) != 3*store.HandOut {
+	if len(waits) != 3*store.MaxDispatchedPerAgent {
 		s.Fatalf("%d wait", len(waits))
 	}
 	s.Advance(time.Minute)
@@ -95,7 +95,7 @@ func (s *suite) recordingCountsPlaces() {
 			running++
 		}
 	}
-	if running != store.HandOut {
+	if running != store.MaxDispatchedPerAgent {
 		s.Errorf("%d run at a time", running)
 	}
 }
@@ -201,7 +201,7 @@ func (s *suite) waitsInTheStore() {
 }
 
 func (s *suite) overdueAndRedispatch() {
-	tasks := s.take(1, store.HandOut+4)
+	tasks := s.take(1, store.MaxDispatchedPerAgent+4)
 	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // a place for the ninth
 	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // and for the tenth
 	s.claim(tasks[2])
@@ -218,12 +218,12 @@ func (s *suite) overdueAndRedispatch() {
 		s.Errorf("overdue at once: %v", got)
 	}
 	s.Advance(20 * time.Second)
-	if got := page(15 * time.Second); len(got) != store.HandOut-1 {
+	if got := page(15 * time.Second); len(got) != store.MaxDispatchedPerAgent-1 {
 		s.Errorf("%d overdue, want what is queued in Redis", len(got))
 	}
 	s.Advance(time.Minute)
 	late := page(15 * time.Second)
-	if len(late) != store.HandOut || !slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }) {
+	if len(late) != store.MaxDispatchedPerAgent || !slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }) {
 		s.Fatalf("%d overdue: %+v", len(late), late)
 	}
 	for _, t := range late {
@@ -242,13 +242,13 @@ func (s *suite) overdueAndRedispatch() {
 	if got := page(15 * time.Second); len(got) != 0 {
 		s.Errorf("overdue after a new hand-out: %v", got)
 	}
-	if n := s.handed(); n != store.HandOut-1 {
+	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
 		s.Errorf("%d queued in Redis", n)
 	}
 	if d := s.is(short.Task.ID, store.Waiting, "server_error", 1, 1); d.Dispatch != short.Task.N+1 {
 		s.Errorf("a wait that is late has task %d", d.Dispatch)
 	}
-	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.HandOut+4).ID(), N: 0}} {
+	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.MaxDispatchedPerAgent+4).ID(), N: 0}} {
 		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
 			s.Errorf("%+v was handed out again (%v)", t, err)
 		}
@@ -257,7 +257,7 @@ func (s *suite) overdueAndRedispatch() {
 
 // lostBefore: when Redis lost everything, what was handed out before is handed out anew, waits for when they are due.
 func (s *suite) lostBefore() {
-	tasks := s.take(1, store.HandOut+2)
+	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	wait := s.record(s.claim(tasks[0]), failed(10*time.Minute))
 	o := failed(time.Hour)
 	o.Task = false
@@ -285,7 +285,7 @@ func (s *suite) lostBefore() {
 		born = born.Add(-time.Second)
 	}
 	lost := all(3)
-	if len(lost) != store.HandOut { // seven queued, one wait
+	if len(lost) != store.MaxDispatchedPerAgent { // seven queued, one wait
 		s.Errorf("%d handed out anew: %+v", len(lost), lost)
 	}
 	for _, t := range lost {

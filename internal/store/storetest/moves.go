@@ -11,11 +11,11 @@ import (
 )
 
 // past is what is known of a claim's attempt, though the store does not know it.
-func past(c *store.Claim, o store.Outcome) store.Past {
-	return store.Past{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
+func past(c *store.Claim, o store.Outcome) store.SpooledOutcome {
+	return store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
 }
 
-func (s *suite) adopted(c *store.Claim, p store.Past) store.Recorded {
+func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
 	s.Helper()
 	r, err := s.Adopt(s.Context(), c, p)
 	s.must(err)
@@ -36,7 +36,7 @@ func (s *suite) adopt() {
 		{store.Outcome{Status: store.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
 		{notYet(time.Minute), 0, nil}, // free: its own count is taken back as well
 	} {
-		tasks := s.take(i+1, store.HandOut+1)
+		tasks := s.take(i+1, store.MaxDispatchedPerAgent+1)
 		old := s.claim(tasks[0])
 		s.lose(old)
 		next := s.next()
@@ -259,14 +259,14 @@ func (s *suite) replay() {
 	s.claim(tasks[0])
 	// Replays stand in line like everything else.
 	var ids []uuid.UUID
-	for _, t := range s.take(11, store.HandOut) {
+	for _, t := range s.take(11, store.MaxDispatchedPerAgent) {
 		s.record(s.claim(t), store.Outcome{Status: store.Dead, Reason: "timeout"})
 		ids = append(ids, t.ID)
 	}
 	s.Advance(time.Second)
-	others := s.takeMore(11, store.HandOut, 3)
-	if _, tasks := s.replays(false, store.HandOut, ids...); len(tasks) != store.HandOut-len(others) {
-		s.Errorf("%d of %d places were free, %d handed out", store.HandOut-len(others), store.HandOut, len(tasks))
+	others := s.takeMore(11, store.MaxDispatchedPerAgent, 3)
+	if _, tasks := s.replays(false, store.MaxDispatchedPerAgent, ids...); len(tasks) != store.MaxDispatchedPerAgent-len(others) {
+		s.Errorf("%d of %d places were free, %d handed out", store.MaxDispatchedPerAgent-len(others), store.MaxDispatchedPerAgent, len(tasks))
 	}
 }
 
@@ -353,10 +353,10 @@ func (s *suite) cancel() {
 		s.Errorf("%+v", d.History)
 	}
 	// A cancelled one makes room, and can be had again.
-	tasks := s.take(6, store.HandOut+1)
+	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
 	_, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)
-	if next := s.next(); next.ID != Feedback(6, store.HandOut+1).ID() {
+	if next := s.next(); next.ID != Feedback(6, store.MaxDispatchedPerAgent+1).ID() {
 		s.Errorf("%+v", next)
 	}
 	if _, tasks := s.replays(false, 1, queued.ID); len(tasks) != 1 {

@@ -27,7 +27,7 @@ type Store interface {
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	Adopt(ctx context.Context, c *store.Claim, p store.Past) (store.Recorded, error)
+	Adopt(ctx context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error)
 
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
@@ -45,7 +45,7 @@ type Store interface {
 	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
-	LearnAgent(ctx context.Context, a store.Agent, l store.Learned) error
+	ObserveAgent(ctx context.Context, a store.Agent, l store.AgentObservation) error
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)

@@ -1,7 +1,7 @@
 -- Gives a place back and tells how the call went. The rules are those of machine.go (leave) and breaker.go (count).
 --
--- KEYS[1]  sorted set, the origin's places (enter.lua)
--- KEYS[2]  string, the endpoint (enter.lua)
+-- KEYS[1]  sorted set, the origin's places (acquire.lua)
+-- KEYS[2]  string, the endpoint (acquire.lua)
 -- ARGV[1]  now in µs, 0: Redis' own TIME
 -- ARGV[2]  token
 -- ARGV[3]  result: 0 neutral, 1 ok, 2 failed
@@ -71,6 +71,6 @@ if known == 1 and (took > 0 or result ~= '0' or token == probe) then
 end
 
 if open == 0 then return {known, 0, 0} end
-if open > now + 2 * open_for then open = now end -- see enter.lua
+if open > now + 2 * open_for then open = now end -- see acquire.lua
 if now < open then return {known, 1, open - now} end
 return {known, 2, 0}

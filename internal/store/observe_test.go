@@ -36,7 +36,7 @@ func TestLearnWhatIsForeign(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	bad := "a\x00b\xff" + strings.Repeat("é", maxErrorBytes)
-	err := s.LearnAgent(t.Context(), agentNamed("1"), Learned{Endpoint: bad, Protocol: bad, ServerInfo: json.RawMessage("{\"name\": \"\\u0000\"}"),
+	err := s.ObserveAgent(t.Context(), agentNamed("1"), AgentObservation{Endpoint: bad, Protocol: bad, ServerInfo: json.RawMessage("{\"name\": \"\\u0000\"}"),
 		Tools: json.RawMessage("no JSON \x00" + strings.Repeat("x", 20<<10)), State: StateFailed, Error: bad})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestReleaseEnabledInPages(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL`)
 	exec(t, s, `UPDATE herald.agents SET enabled = false, state = 'disabled' WHERE agent_id = 3`)
 	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a Agent) bool { return a == agentNamed("4") })
-	if n != 1102 || len(tasks) != HandOut+2 || err != nil {
+	if n != 1102 || len(tasks) != MaxDispatchedPerAgent+2 || err != nil {
 		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
 	}
 	if left := value[string](t, s, `SELECT string_agg(DISTINCT agent_id::text, ' ') FROM herald.deliveries WHERE status = 'held'`); left != "3 4" {

@@ -18,9 +18,9 @@ const (
 	StateFailed    = "failed"     // the last attempt failed, and that was the agent's fault
 )
 
-// Learned is what somebody found out about an agent's server without a delivery, as `worker agent probe` does. Zero fields leave what is
+// AgentObservation is what somebody found out about an agent's server without a delivery, as `worker agent probe` does. Zero fields leave what is
 // known. Strings are made storable and cut here.
-type Learned struct {
+type AgentObservation struct {
 	Endpoint   string // as pages may show it: without query, user information and arguments
 	Protocol   string // the MCP revision spoken
 	ServerInfo json.RawMessage
@@ -29,17 +29,17 @@ type Learned struct {
 	Error      string          // what the agent is to blame for; a sentence without secrets
 }
 
-// LearnAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays disabled. It does
+// ObserveAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays disabled. It does
 // not count as a success (last_ok_at): only a delivery does.
-func (s *Store) LearnAgent(ctx context.Context, a Agent, l Learned) error {
+func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) error {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, s.sql.learn.text, s.sql.learn.args(pgx.NamedArgs{
-		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": null(l.State),
-		"endpoint": null(text(l.Endpoint, maxURLBytes)), "protocol": name(l.Protocol), "error": null(text(l.Error, maxErrorBytes)),
+	_, err := s.pool.Exec(ctx, s.sql.observe.text, s.sql.observe.args(pgx.NamedArgs{
+		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
+		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol), "error": nullIfEmpty(boundText(l.Error, maxErrorBytes)),
 		"server_info": Storable(l.ServerInfo, maxSideBytes), "tools": Storable(l.Tools, maxSideBytes)})...)
 	if err != nil {
 		return fmt.Errorf("write down what was learned of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
@@ -60,7 +60,7 @@ const maxToolsBytes = maxSideBytes - 64
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
-		entry, err := json.Marshal(KnownTool{Name: text(t.Name, maxNameBytes), Schema: t.Schema})
+		entry, err := json.Marshal(KnownTool{Name: boundText(t.Name, maxNameBytes), Schema: t.Schema})
 		if err != nil || len(out)+len(entry) > maxToolsBytes {
 			break
 		}
@@ -79,7 +79,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 	seen := map[Agent]bool{}
 	var last heldRow
 	for {
-		page, err := s.heldDisabled(ctx, last)
+		page, err := s.listHeldDisabled(ctx, last)
 		if err != nil {
 			return released, tasks, fmt.Errorf("find what is held though its agent is enabled: %w", Plain(err))
 		}
@@ -89,7 +89,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 				continue
 			}
 			seen[row.agent] = true
-			n, more, err := s.release(ctx, row.agent, []string{agentDisabled}, notDisabled(row.agent))
+			n, more, err := s.releaseInBatches(ctx, row.agent, []string{agentDisabled}, markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
 				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID, row.agent.ID, Plain(err))
@@ -108,8 +108,8 @@ type heldRow struct {
 	enabled bool // the agent is, now
 }
 
-func (s *Store) heldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
-	ctx, cancel := s.bound(ctx)
+func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.heldDisabled, int64(after.agent.ChainID), after.seq, maxMove)
 	if err != nil {
@@ -121,8 +121,8 @@ func (s *Store) heldDisabled(ctx context.Context, after heldRow) ([]heldRow, err
 	})
 }
 
-// notDisabled has an enabled agent's state say so.
-func notDisabled(a Agent) func(context.Context, pgx.Tx) error {
+// markNotDisabled has an enabled agent's state say so.
+func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', updated_at = now()
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`, a.ChainID, a.Registry, a.ID)

@@ -1,4 +1,4 @@
--- learn: what somebody found out about an agent without a delivery. One that is not known yet is made known.
+-- observe: what somebody found out about an agent without a delivery. One that is not known yet is made known.
 --
 -- @chain_id, @registry, @agent_id
 -- @state, or null: it stays   @endpoint, @protocol, @server_info jsonb, @tools jsonb; null: they stay

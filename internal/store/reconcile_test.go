@@ -133,7 +133,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 	if got := find(10); len(got) != 0 {
 		t.Errorf("still overdue: %v", got)
 	}
-	if n := handed(t, s); n != HandOut {
+	if n := handed(t, s); n != MaxDispatchedPerAgent {
 		t.Errorf("%d handed out", n)
 	}
 }

@@ -29,7 +29,7 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 
 // ExpireLeases ends the claims of workers that are gone; with the last attempt of the budget, the delivery too.
 func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead int, err error) {
-	n = s.each(limit, func(r *row, now time.Time) bool {
+	n = s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Running || !r.lease.Before(now) {
 			return false
 		}
@@ -48,7 +48,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 
 // Expire ends what is too old. Running ones end with their lease first.
 func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, error) {
-	return s.each(limit, func(r *row, now time.Time) bool {
+	return s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status.Final() || r.Status == store.Running || !r.accepted.Before(now.Add(-age)) {
 			return false
 		}
@@ -59,7 +59,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 
 // Release queues what was held for want of an RPC URL or of an Arweave gateway.
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (int, error) {
-	return s.each(limit, func(r *row, now time.Time) bool {
+	return s.changeEach(limit, func(r *row, now time.Time) bool {
 		chain := r.Reason == "chain_unconfigured" && slices.Contains(chains, r.ChainID)
 		if r.Status != store.Held || !chain && !(r.Reason == "gateway_unconfigured" && gateway) {
 			return false
@@ -69,8 +69,8 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 	}), nil
 }
 
-// each changes at most limit rows and counts them.
-func (s *Store) each(limit int, change func(*row, time.Time) bool) (n int) {
+// changeEach changes at most limit rows and counts them.
+func (s *Store) changeEach(limit int, change func(*row, time.Time) bool) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -104,7 +104,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	var agents []store.Agent
 	for _, r := range s.rows {
 		if len(agents) < limit && r.Status == store.Queued && r.handed.IsZero() && !slices.Contains(agents, r.agent) &&
-			s.handedOut(r.agent) < store.HandOut {
+			s.countDispatched(r.agent) < store.MaxDispatchedPerAgent {
 			agents = append(agents, r.agent)
 		}
 	}
@@ -116,20 +116,20 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.now().Add(-late)
-	return s.tasks(limit, func(r *row) bool {
-		return bytes.Compare(r.ID[:], after[:]) > 0 && r.handedOutBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before))
+	return s.listTasks(limit, func(r *row) bool {
+		return bytes.Compare(r.ID[:], after[:]) > 0 && r.isDispatchedBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before))
 	}), nil
 }
 
-// handedOutBefore: Redis should have its task, since then.
-func (r *row) handedOutBefore(t time.Time) bool {
+// isDispatchedBefore: Redis should have its task, since then.
+func (r *row) isDispatchedBefore(t time.Time) bool {
 	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.handed.IsZero() && r.handed.Before(t)
 }
 
-func (s *Store) tasks(limit int, which func(*row) bool) (tasks []store.Task) {
+func (s *Store) listTasks(limit int, which func(*row) bool) (tasks []store.Task) {
 	for _, r := range s.rows {
 		if which(r) {
-			tasks = append(tasks, r.task())
+			tasks = append(tasks, r.toTask())
 		}
 	}
 	slices.SortFunc(tasks, func(a, b store.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
@@ -142,11 +142,11 @@ func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, e
 	defer s.mu.Unlock()
 	now := s.now()
 	r := s.byID[t.ID]
-	if r == nil || r.Dispatch != t.N || !r.handedOutBefore(now.Add(1)) {
+	if r == nil || r.Dispatch != t.N || !r.isDispatchedBefore(now.Add(1)) {
 		return store.Task{}, false, nil
 	}
-	r.handOutAnew(now)
-	return r.task(), true, nil
+	r.dispatchAgain(now)
+	return r.toTask(), true, nil
 }
 
 // LostBefore makes every hand-out of before that time a new one.
@@ -155,15 +155,15 @@ func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (task
 	defer s.mu.Unlock()
 	now := s.now()
 	for _, r := range s.rows {
-		if len(tasks) < limit && r.handedOutBefore(before) {
-			r.handOutAnew(now)
-			tasks = append(tasks, r.task())
+		if len(tasks) < limit && r.isDispatchedBefore(before) {
+			r.dispatchAgain(now)
+			tasks = append(tasks, r.toTask())
 		}
 	}
 	return tasks, nil
 }
 
-func (r *row) handOutAnew(now time.Time) {
+func (r *row) dispatchAgain(now time.Time) {
 	r.Dispatch++
 	r.handed, r.UpdatedAt = now, now
 }

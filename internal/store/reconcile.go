@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// sweepLock is the advisory lock that makes one process the sweeper: the text "herald" as a number.
-const sweepLock = 0x686572616c64
+// leaderLock is the advisory lock that makes one process the sweeper: the text "herald" as a number.
+const leaderLock = 0x686572616c64
 
 // Lead runs do on the one process that holds the sweep lock, and tells whether this was it. The lock is held by a
 // connection of its own and ends with it, so a process that dies leaves no lock behind.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
-	conn, leads, err := s.sweepConn(ctx)
+	conn, leads, err := s.tryLead(ctx)
 	if err != nil {
 		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
 	}
@@ -30,20 +30,20 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, sweepLock); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, leaderLock); err != nil {
 			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not go back into the pool
 		}
 	}()
 	return true, do(ctx)
 }
 
-func (s *Store) sweepConn(ctx context.Context) (conn *pgxpool.Conn, leads bool, err error) {
-	ctx, cancel := s.bound(ctx)
+func (s *Store) tryLead(ctx context.Context) (conn *pgxpool.Conn, leads bool, err error) {
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	if conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, false, err
 	}
-	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, sweepLock).Scan(&leads); err != nil {
+	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, leaderLock).Scan(&leads); err != nil {
 		_ = conn.Conn().Close(ctx) // it may have got the lock and lost the answer
 		conn.Release()
 		return nil, false, err
@@ -54,9 +54,9 @@ func (s *Store) sweepConn(ctx context.Context) (conn *pgxpool.Conn, leads bool, 
 // ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the attempts
 // of their budget, and returns how many there were, and how many of them are dead now.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
-	found, err := s.find(ctx, s.sql.lostLeases, limit)
+	found, err := s.findRows(ctx, s.sql.lostLeases, limit)
 	if err == nil && len(found.ids) > 0 {
-		_, err = s.move(ctx, found, false, []any{&n, &dead}, s.sql.expireLeases, found.ids, attempts)
+		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, s.sql.expireLeases, found.ids, attempts)
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
@@ -66,10 +66,10 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 
 // Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, error) {
-	found, err := s.find(ctx, s.sql.tooOld, age, limit)
+	found, err := s.findRows(ctx, s.sql.tooOld, age, limit)
 	n := 0
 	if err == nil && len(found.ids) > 0 {
-		_, err = s.move(ctx, found, false, []any{&n}, s.sql.expire, found.ids, age)
+		_, err = s.moveRows(ctx, found, false, []any{&n}, s.sql.expire, found.ids, age)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
@@ -79,11 +79,11 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, 
 
 // Due puts waits that stayed in Postgres and are over back into their agents' lines, and hands out from these.
 func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
-	found, err := s.find(ctx, s.sql.due, limit)
+	found, err := s.findRows(ctx, s.sql.due, limit)
 	var tasks []Task
 	if err == nil && len(found.ids) > 0 {
 		var n int
-		tasks, err = s.move(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
+		tasks, err = s.moveRows(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
@@ -91,14 +91,14 @@ func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
 	return tasks, nil
 }
 
-// found are rows that a sweep wants to move, and their agents.
-type found struct {
+// foundRows are rows that a sweep wants to move, and their agents.
+type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
 }
 
-func (s *Store) find(ctx context.Context, sql string, args ...any) (f found, err error) {
-	ctx, cancel := s.bound(ctx)
+func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
@@ -110,14 +110,14 @@ func (s *Store) find(ctx context.Context, sql string, args ...any) (f found, err
 		f.ids, f.agents = append(f.ids, id), append(f.agents, a)
 		return nil
 	})
-	f.agents = distinct(f.agents)
+	f.agents = distinctAgents(f.agents)
 	return f, err
 }
 
-// move locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found; counts take
+// moveRows locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found; counts take
 // what the statement counted.
-func (s *Store) move(ctx context.Context, f found, handOut bool, counts []any, sql string, args ...any) (tasks []Task, err error) {
-	ctx, cancel := s.bound(ctx)
+func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string, args ...any) (tasks []Task, err error) {
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.lockAgents(ctx, tx, f.agents); err != nil {
@@ -126,7 +126,7 @@ func (s *Store) move(ctx context.Context, f found, handOut bool, counts []any, s
 		if err := tx.QueryRow(ctx, sql, args...).Scan(counts...); err != nil || !handOut {
 			return err
 		}
-		tasks, err = s.dispatchIn(ctx, tx, f.agents)
+		tasks, err = s.dispatchAgents(ctx, tx, f.agents)
 		return err
 	})
 	return tasks, err
@@ -134,9 +134,9 @@ func (s *Store) move(ctx context.Context, f found, handOut bool, counts []any, s
 
 // Backlog hands out for agents that have both work and a free place, at most limit of them.
 func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.backlog, HandOut, limit)
+	rows, err := s.pool.Query(ctx, s.sql.backlog, MaxDispatchedPerAgent, limit)
 	if err != nil {
 		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
 	}
@@ -155,7 +155,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 		if err := s.lockAgents(ctx, tx, agents); err != nil {
 			return err
 		}
-		tasks, err = s.dispatchIn(ctx, tx, agents)
+		tasks, err = s.dispatchAgents(ctx, tx, agents)
 		return err
 	})
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 // Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from the
 // start). Redis may or may not still hold their tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
 	if err == nil {
@@ -181,7 +181,7 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 
 // Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
 func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
 	if err == nil {
@@ -199,7 +199,7 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
 // LostBefore gives new tasks to what was handed out before Redis lost its data, at most limit of them; a wait keeps its time, in
 // Task.At. Those are handed out anew, so calling it until fewer than limit come back finds all.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]Task, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, s.sql.lostBefore, before, limit)
 	if err == nil {
@@ -221,7 +221,7 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]
 
 // Clock is Postgres' time, and when it was started.
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
 	if err != nil {
@@ -239,7 +239,7 @@ type Depth struct {
 
 // Depth reads the queue's depth for the metrics; it costs an index scan of what is open.
 func (s *Store) Depth(ctx context.Context) (Depth, error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	d := Depth{ByStatus: map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}}
 	rows, err := s.pool.Query(ctx, s.sql.depth)
@@ -266,7 +266,7 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	if len(chains) == 0 && !gateway {
 		return 0, nil
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	ids := make([]int64, len(chains))
 	for i, c := range chains {

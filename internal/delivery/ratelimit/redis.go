@@ -1,0 +1,107 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // the scripts
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/acquire.lua
+var acquireSource string
+
+//go:embed lua/release.lua
+var releaseSource string
+
+// redisState is the state machine in Redis.
+type redisState struct {
+	client        redis.UniversalClient
+	direct        bool // the client honours contexts
+	acquireScript *redis.Script
+	releaseScript *redis.Script
+	now           func() int64 // µs; nil: Redis' own clock. Only tests have one.
+	acquireRules  []any        // ARGV[5] and on of acquire.lua
+	releaseRules  []any        // ARGV[5] and on of release.lua
+	keep, places  time.Duration
+}
+
+func newRedisState(client redis.UniversalClient, r rules) *redisState {
+	// The state outlives everything that it says about the time to come, and a whole window.
+	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
+	s := &redisState{client: client, direct: honoursContexts(client), acquireScript: redis.NewScript(acquireSource), releaseScript: redis.NewScript(releaseSource),
+		keep: time.Duration(keep)*time.Microsecond + time.Minute, places: time.Duration(r.hold)*time.Microsecond + time.Second}
+	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
+		r.presence, r.slack, r.recent, maxWaiters, s.keep.Milliseconds(), s.places.Milliseconds(), r.keptAfter, r.bucket}
+	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.keep.Milliseconds()}
+	return s
+}
+
+// originKey names an origin's state: hashed, since strangers choose origins, and with one hash tag for all of it.
+func originKey(origin string) string {
+	sum := sha256.Sum256([]byte(origin))
+	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"
+}
+
+// endpointID names an endpoint among those of its origin: hashed too, 12 characters without a space.
+func endpointID(endpoint string) string {
+	sum := sha256.Sum256([]byte(endpoint))
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
+}
+
+func permitsKey(key string) string { return key + ":places" }
+
+func (s *redisState) clock() int64 {
+	if s.now == nil {
+		return 0
+	}
+	return s.now()
+}
+
+func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
+	args := append([]any{s.clock(), token, flag(q.attempt), flag(q.reserve)}, s.acquireRules...)
+	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
+	if err != nil {
+		return acquireAnswer{}, fmt.Errorf("take a place: %w", err)
+	}
+	if len(got) != 4 {
+		return acquireAnswer{}, fmt.Errorf("take a place: Redis answers %d numbers instead of 4", len(got))
+	}
+	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
+}
+
+func (s *redisState) release(ctx context.Context, key, id, token string, result Result, took int64) (releaseAnswer, error) {
+	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)
+	got, err := s.releaseScript.Run(ctx, s.client, []string{permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
+	if err != nil {
+		return releaseAnswer{}, fmt.Errorf("give a place back: %w", err)
+	}
+	if len(got) != 3 {
+		return releaseAnswer{}, fmt.Errorf("give a place back: Redis answers %d numbers instead of 3", len(got))
+	}
+	return releaseAnswer{known: got[0] == 1, state: state(got[1]), left: got[2]}, nil
+}
+
+// honoursContexts says whether a client gives a call up when its context ends, dialling included.
+func honoursContexts(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	default:
+		return false
+	}
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,113 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// serversFile is what the servers file says, for deliveries. Without a file it says nothing about anybody.
+type serversFile struct {
+	cfg            *config.Config
+	set            *servers.Set // nil: no HERALD_SERVERS_FILE
+	pool           *mcpcall.Pool
+	log            *slog.Logger
+	reportChange   func()              // is told of every change; set before run
+	reportCallable func([]store.Agent) // is told who is called elsewhere than before, or with something else; set before run
+}
+
+func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (*serversFile, error) {
+	l := &serversFile{cfg: cfg, pool: pool, log: log, reportChange: func() {}, reportCallable: func([]store.Agent) {}}
+	if cfg.ServersFile == "" {
+		return l, nil
+	}
+	var err error
+	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: log, Changed: l.applyDiff}); err != nil {
+		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
+	}
+	l.warnUnknownChains(l.set.File().Keys())
+	return l, nil
+}
+
+// run watches the file until the context ends.
+func (l *serversFile) run(ctx context.Context) {
+	if l.set != nil {
+		l.set.Run(ctx)
+	}
+}
+
+// findServer is what the file says about an agent. Its keys mean agents of the chain's usual IdentityRegistry.
+func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
+	s, ok := l.set.Lookup(a.ChainID, a.ID)
+	if !ok {
+		return servers.Server{}, false
+	}
+	if known, _ := l.cfg.Registries(a.ChainID); common.HexToAddress(a.Registry) != known.Identity {
+		return servers.Server{}, false
+	}
+	return s, true
+}
+
+func (l *serversFile) isDisabled(a store.Agent) bool {
+	s, ok := l.findServer(a)
+	return ok && !s.Enabled
+}
+
+// callableAgents are those whom the file says how to call.
+func (l *serversFile) callableAgents() []store.Agent {
+	if l.set == nil {
+		return nil
+	}
+	file := l.set.File()
+	return l.toAgents(slices.DeleteFunc(file.Keys(), func(k servers.Key) bool {
+		s, _ := file.Lookup(k.ChainID, k.AgentID)
+		_, ok := s.Endpoint()
+		return !ok
+	}))
+}
+
+// toAgents are the agents that keys mean.
+func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
+	for _, k := range keys {
+		if known, _ := l.cfg.Registries(k.ChainID); known.Identity != (common.Address{}) {
+			out = append(out, store.Agent{ChainID: k.ChainID, Registry: strings.ToLower(known.Identity.Hex()), ID: k.AgentID})
+		}
+	}
+	return out
+}
+
+// applyDiff lets the clients of what the file does not name any more end with their calls, and the others be. What was held until the file
+// says how an agent is called is tried again.
+func (l *serversFile) applyDiff(d servers.Diff) {
+	for _, ep := range d.Dropped() {
+		l.pool.Drop(ep)
+	}
+	var added []servers.Key
+	for _, c := range d.Added {
+		added = append(added, c.Key)
+	}
+	l.warnUnknownChains(added)
+	l.reportCallable(l.toAgents(d.Called()))
+	l.reportChange()
+}
+
+// warnUnknownChains names entries that no delivery will find.
+func (l *serversFile) warnUnknownChains(keys []servers.Key) {
+	told := map[uint64]bool{}
+	for _, k := range keys {
+		if known, _ := l.cfg.Registries(k.ChainID); known.Identity == (common.Address{}) && !told[k.ChainID] {
+			told[k.ChainID] = true
+			l.log.Warn("the servers file names agents of a chain whose IdentityRegistry is not known, so no delivery finds them",
+				"agent", k.String(), "to_do", fmt.Sprintf("set IDENTITY_REGISTRY_%d", k.ChainID))
+		}
+	}
+}
