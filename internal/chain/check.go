@@ -27,13 +27,13 @@ const (
 
 // Standing is what the chain says about the event of a job.
 type Standing struct {
-	// Found is false when the chain says that there is no such event. It stays true while the answer may still come: the
-	// transaction waits, or the node has not reached job.BlockNumber yet.
+	// Found is false when the chain says that there is no such event. It stays true while the answer may still come:
+	// the transaction waits, or the node has not reached job.BlockNumber yet.
 	Found bool
 	// Pending says that Found means no more than that: the event is not there yet.
 	Pending bool
-	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no such
-	// transaction was mined. Set only when Found is false.
+	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no
+	// such transaction was mined. Set only when Found is false.
 	Disagrees string
 	// Unlisted says that Disagrees names a registry that is none of the chain's, so that nothing was asked.
 	Unlisted bool
@@ -44,11 +44,14 @@ type Standing struct {
 	Confirmed bool
 	// ConfirmedIn is how many blocks are missing, at least; 0 when Confirmed.
 	ConfirmedIn uint64
-	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry tells.
+	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry
+	// tells.
 	Revoked bool
-	// Witnessed says of a retraction that the node still has the block that vanished, with the feedback in it. False proves nothing.
+	// Witnessed says of a retraction that the node still has the block that vanished, with the feedback in it. False
+	// proves nothing.
 	Witnessed bool
-	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if unknown.
+	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if
+	// unknown.
 	BlockNumber uint64
 	BlockHash   common.Hash
 	Timestamp   int64 // of that block
@@ -88,8 +91,8 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	return c.checkEvent(ctx, j, v)
 }
 
-// findUnlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits what
-// a job says.
+// findUnlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits
+// what a job says.
 func (c *Client) findUnlistedRegistry(j job.Job) string {
 	registry, field := emitterOf(j)
 	listed := c.registries.Reputation
@@ -108,8 +111,9 @@ func emitterOf(j job.Job) (common.Address, string) {
 	return j.ReputationRegistry, "reputationRegistry"
 }
 
-// checkIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine event
-// must not be taken to an agent of the same number in somebody else's registry. One that does not tell is believed.
+// checkIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine
+// event must not be taken to an agent of the same number in somebody else's registry. One that does not tell is
+// believed.
 func (c *Client) checkIdentity(ctx context.Context, j job.Job) (field string, err error) {
 	registry, _ := emitterOf(j)
 	c.mu.Lock()
@@ -301,7 +305,8 @@ const maxAhead = 1000
 
 func tooFarAhead(height, head uint64) bool { return height > head && height-head > maxAhead }
 
-// checkAhead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no such block.
+// checkAhead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no
+// such block.
 func (c *Client) checkAhead(height, head uint64) (s Standing, ahead bool) {
 	switch {
 	case height <= head:

@@ -33,7 +33,8 @@ type Config struct {
 	URL secret.Secret
 	// Timeout of one question, dialling included. Default 10 s.
 	Timeout time.Duration
-	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is enough.
+	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is
+	// enough.
 	Confirmations uint64
 	// Registries are those of which Check takes events. It refuses every event if there are none.
 	Registries erc8004.Registries

@@ -35,8 +35,8 @@ func valueField(j job.Job) string {
 	return "value"
 }
 
-// compareEvent names the job's field in which it differs from an event, "type" if it is another event altogether, "" if the event
-// is the job's.
+// compareEvent names the job's field in which it differs from an event, "type" if it is another event altogether, "" if
+// the event is the job's.
 func compareEvent(j job.Job, e erc8004.Event) string {
 	return cmp.Or(compareIdentity(j, e), compareContent(j, e))
 }
@@ -69,29 +69,29 @@ func compareContent(j job.Job, e erc8004.Event) string {
 			comparison{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
 			comparison{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
 			comparison{"tag1", sameTag1(e, j.Tag1)},
-			comparison{"tag2", sameText(e.Tag2, j.Tag2)},
-			comparison{"endpoint", sameText(e.Endpoint, j.Endpoint)},
-			comparison{"feedbackURI", sameText(e.FeedbackURI, j.FeedbackURI)},
+			comparison{"tag2", erc8004.SameText(e.Tag2, j.Tag2)},
+			comparison{"endpoint", erc8004.SameText(e.Endpoint, j.Endpoint)},
+			comparison{"feedbackURI", erc8004.SameText(e.FeedbackURI, j.FeedbackURI)},
 			comparison{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
 		)
 	case job.KindResponseAppended:
 		return firstDifferent(
-			comparison{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
+			comparison{"responseURI", erc8004.SameText(e.ResponseURI, j.ResponseURI)},
 			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
 		)
 	case job.KindValidationResponse:
 		return firstDifferent(
 			comparison{"response", e.Response == j.Response},
-			comparison{"responseURI", sameText(e.ResponseURI, j.ResponseURI)},
+			comparison{"responseURI", erc8004.SameText(e.ResponseURI, j.ResponseURI)},
 			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
-			comparison{"tag", sameText(e.Tag, j.Tag)},
+			comparison{"tag", erc8004.SameText(e.Tag, j.Tag)},
 		)
 	}
 	return ""
 }
 
-// comparePosition names what of the job's position the event contradicts. In another block than the job's, as after a reorg,
-// the event has another log index; but where that is part of the key, one event would pass for many.
+// comparePosition names what of the job's position the event contradicts. In another block than the job's, as after a
+// reorg, the event has another log index; but where that is part of the key, one event would pass for many.
 func comparePosition(j job.Job, e erc8004.Event) string {
 	sameBlock := j.BlockHash == e.BlockHash
 	keyed := j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse
@@ -117,8 +117,8 @@ func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) st
 	return firstDifferent(
 		comparison{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
 		comparison{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
-		comparison{"tag1", sameText(stored.Tag1, j.Tag1)},
-		comparison{"tag2", sameText(stored.Tag2, j.Tag2)},
+		comparison{"tag1", erc8004.SameText(stored.Tag1, j.Tag1)},
+		comparison{"tag2", erc8004.SameText(stored.Tag2, j.Tag2)},
 	)
 }
 
@@ -126,30 +126,7 @@ func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) st
 // is another one: see lostDiffers.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {
-		return sameText(e.Tag1, tag)
+		return erc8004.SameText(e.Tag1, tag)
 	}
 	return crypto.Keccak256Hash([]byte(tag)) == e.Tag1Hash || strings.ContainsRune(tag, utf8.RuneError)
-}
-
-// sameText compares the chain's bytes with a job's string. A job cannot hold NUL or invalid UTF-8, and whoever decoded the
-// log before may have put one U+FFFD for each bad byte or one for several; so any run of such characters equals any other.
-func sameText(chain, job string) bool {
-	return chain == job || repaired(chain) == repaired(job)
-}
-
-func repaired(s string) string {
-	var b strings.Builder
-	bad := false
-	for _, r := range s { // invalid bytes are read as U+FFFD
-		if r == 0 || r == utf8.RuneError {
-			if !bad {
-				b.WriteRune(utf8.RuneError)
-			}
-			bad = true
-			continue
-		}
-		bad = false
-		b.WriteRune(r)
-	}
-	return b.String()
 }

@@ -28,7 +28,7 @@ func TestSameText(t *testing.T) {
 		{"a\x00b", "a\ufffdb", true}, {"a\xe2\x82b", "a\ufffdb", true}, {"a\xe2\x82b", "a\ufffd\ufffdb", true},
 		{"\x00", "", false}, {"a\x00b", "ab", false}, {"é", "e", false},
 	} {
-		if got := sameText(test.chain, test.job); got != test.same {
+		if got := erc8004.SameText(test.chain, test.job); got != test.same {
 			t.Errorf("%q and %q: %v", test.chain, test.job, got)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // UnavailableError says that a node could not be asked or did not answer properly. Trying again later may help.
@@ -82,8 +83,8 @@ func (e *rpcError) Error() string {
 
 const maxMessage = 300
 
-// maskError returns an error that can be shown: without the node's URL, which net/http puts into every error and some nodes put into their
-// answers, and bounded. What errors.Is can find of context and net errors stays.
+// maskError returns an error that can be shown: without the node's URL, which net/http puts into every error and some
+// nodes put into their answers, and bounded. What errors.Is can find of context and net errors stays.
 //
 // What failed on the way to the node is told in words of ours; within is the time that it had.
 func maskError(err error, within time.Duration, mask *secret.Masker) error {
@@ -93,13 +94,13 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	case errors.As(err, &httpErr):
 		return &statusError{httpErr.Status}
 	case errors.As(err, &code):
-		return &rpcError{code.ErrorCode(), strings.ToValidUTF8(truncate(mask.Replace(code.Error()), maxMessage), "\ufffd")}
+		return &rpcError{code.ErrorCode(), text.Excerpt(mask.Replace(code.Error()), maxMessage)}
 	}
 	return netguard.Explain("the node", within, err)
 }
 
-// listKeys are what of a node's URL may be a key: user and password, the header that they become, and what is in the path and in the query.
-// Shorter parts of those two are no keys.
+// listKeys are what of a node's URL may be a key: user and password, the header that they become, and what is in the
+// path and in the query. Shorter parts of those two are no keys.
 func listKeys(u *url.URL) []string {
 	const shortest = 8
 	var parts []string
@@ -114,15 +115,9 @@ func listKeys(u *url.URL) []string {
 	return append(parts, slices.DeleteFunc(texts, func(s string) bool { return len(s) < shortest })...)
 }
 
-func truncate(s string, n int) string {
-	if len(s) > n {
-		return s[:n] + "…"
-	}
-	return s
-}
-
-// findRevert returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node. Nodes
-// differ in how they say it: code 3 with the data in hex, other codes with the same, or the word "Reverted" before it.
+// findRevert returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node.
+// Nodes differ in how they say it: code 3 with the data in hex, other codes with the same, or the word "Reverted"
+// before it.
 func findRevert(err error) ([]byte, bool) {
 	var code rpc.Error
 	if !errors.As(err, &code) {

@@ -8,15 +8,16 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// errNoIndex is the refusal of the NewFeedback forms of 2025, which lack the feedback's index. It would have to be counted.
+// errNoIndex is the refusal of the NewFeedback forms of 2025, which lack the feedback's index. It would have to be
+// counted.
 var errNoIndex = errors.New("this form of NewFeedback has no feedbackIndex")
 
 // errNotDelivered is the answer for events that are no job.
 var errNotDelivered = errors.New("this event is not delivered")
 
-// Job turns an event into a job. Its registries are those of d, the emitter's own address aside; blockTime is in seconds since 1970, 0
-// leaves it out. Registered, URIUpdated, MetadataSet, MetadataUpdate and Transfer become AgentUpdated. ValidationRequest and
-// BatchMetadataUpdate are no jobs; beside their refusal the error is job.Make's.
+// Job turns an event into a job. Its registries are those of d, the emitter's own address aside; blockTime is in
+// seconds since 1970, 0 leaves it out. Registered, URIUpdated, MetadataSet, MetadataUpdate and Transfer become
+// AgentUpdated. ValidationRequest and BatchMetadataUpdate are no jobs; beside their refusal the error is job.Make's.
 func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64, limits job.Limits) (job.Job, error) {
 	index := e.LogIndex
 	j := job.Job{Kind: job.Kind(e.Kind), ChainID: chainID, IdentityRegistry: d.Identity, AgentID: e.AgentID,

@@ -26,19 +26,21 @@ type FollowConfig struct {
 	From uint64
 	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
 	Poll time.Duration
-	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node refuses.
+	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node
+	// refuses.
 	Range uint64
 	// Limits are passed to job.Parse, which needs MaxTimeout.
 	Limits job.Limits
-	// Handle takes a job. The same one comes again after a reorg or a failure, so it must be idempotent by key. An error ends
-	// Follow.
+	// Handle takes a job. The same one comes again after a reorg or a failure, so it must be idempotent by key. An
+	// error ends Follow.
 	Handle func(context.Context, job.Job) error
-	// Refused takes a log that has a known topic but makes no job, with the reason. Default: it is logged. An error ends Follow.
+	// Refused takes a log that has a known topic but makes no job, with the reason. Default: it is logged. An error
+	// ends Follow.
 	Refused func(context.Context, types.Log, error) error
 }
 
-// Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It asks
-// with eth_getLogs over any transport, so nothing is lost when a subscription would have been.
+// Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
+// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been.
 type Follower struct {
 	client *Client
 	cfg    FollowConfig
@@ -102,7 +104,8 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	return f, nil
 }
 
-// Follow runs until ctx ends or Handle or Refused fails, and returns that error. While the node is away it waits and says so.
+// Follow runs until ctx ends or Handle or Refused fails, and returns that error. While the node is away it waits and
+// says so.
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

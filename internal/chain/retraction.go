@@ -13,12 +13,12 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and the registry has no feedback
-// of that index. Feedback indexes only grow and revoked feedback keeps its own, so getLastIndex answers for every canonical block at once,
-// on a node without an archive and without a range of logs.
+// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and the
+// registry has no feedback of that index. Feedback indexes only grow and revoked feedback keeps its own, so
+// getLastIndex answers for every canonical block at once, on a node without an archive and without a range of logs.
 //
-// Nothing is decided before the height of the named block is confirmed: the indexer's node may have seen the reorg before ours, and
-// what replaced the block may itself be replaced.
+// Nothing is decided before the height of the named block is confirmed: the indexer's node may have seen the reorg
+// before ours, and what replaced the block may itself be replaced.
 func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	lastIndex, err := erc8004.PackGetLastIndex(j.AgentID, j.ClientAddress)
 	if err != nil {
@@ -113,7 +113,8 @@ func newVanishedFilter(j job.Job) blockFilter {
 	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: listTopics(j)}
 }
 
-// hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client alone.
+// hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client
+// alone.
 func hasFeedback(logs []types.Log, j job.Job) bool {
 	for _, l := range logs {
 		e, err := erc8004.Decode(l)

@@ -67,8 +67,8 @@ func isRefusedRange(err error) bool {
 	return errors.Is(err, errTooLarge) || errors.As(err, &answered) || errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again. Two codes also mean
-// that there were too many requests.
+// isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again. Two codes also
+// mean that there were too many requests.
 func isRangeLimit(err error) bool {
 	const limitExceeded, tooManyRequests = -32005, http.StatusTooManyRequests
 	var answered *rpcError
@@ -78,8 +78,9 @@ func isRangeLimit(err error) bool {
 		errors.Is(err, errTooLarge)
 }
 
-// isRefusedForGood tells whether the node will not search even one block, whenever it is asked: it has no such method, has dropped
-// its old blocks (EIP-4444), or the answer is larger than what is read. Other refusals may be trouble that passes.
+// isRefusedForGood tells whether the node will not search even one block, whenever it is asked: it has no such method,
+// has dropped its old blocks (EIP-4444), or the answer is larger than what is read. Other refusals may be trouble that
+// passes.
 func isRefusedForGood(err error) bool {
 	const methodNotFound, methodNotSupported, prunedHistory = -32601, -32004, 4444
 	var answered *rpcError

@@ -20,7 +20,8 @@ const (
 // errSilent is the answer of a node that is not asked.
 var errSilent = errors.New("it did not answer the last requests in time and is asked again in a few seconds")
 
-// silence keeps a node that answers nothing from holding a worker's slots: each request to it would wait for the whole timeout.
+// silence keeps a node that answers nothing from holding a worker's slots: each request to it would wait for the whole
+// timeout.
 type silence struct {
 	quiet time.Duration // quietTime; tests change it
 
@@ -73,7 +74,8 @@ func (s *silence) noteOutcome(ctx context.Context, err error) {
 	}
 }
 
-// askNode makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do was not run.
+// askNode makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do
+// was not run.
 func (c *Client) askNode(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
 	probe, err := c.silence.beginRequest(time.Now())
 	if err != nil {

@@ -91,8 +91,8 @@ type Error struct{ Name, Problem string }
 
 func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
-// Load reads the environment, "NAME=value" pairs as os.Environ lists them. An empty value counts as not set. All faults are
-// reported at once and in the order of the documentation: each is an *Error, and errors.Join makes the lines.
+// Load reads the environment, "NAME=value" pairs as os.Environ lists them. An empty value counts as not set. All faults
+// are reported at once and in the order of the documentation: each is an *Error, and errors.Join makes the lines.
 func Load(environ []string) (*Config, error) {
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
@@ -137,8 +137,8 @@ func (c *Config) readVariable(v variable, env map[string]string) error {
 	return nil
 }
 
-// readValue reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since whoever names a
-// file means to have a secret.
+// readValue reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since
+// whoever names a file means to have a secret.
 func readValue(name string, isSecret bool, env map[string]string) (text, source string, err error) {
 	file := name + "_FILE"
 	if !isSecret || env[file] == "" {
@@ -263,8 +263,8 @@ func joinAddresses(listed []common.Address) string {
 	return strings.Join(texts, ",")
 }
 
-// listUnread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or what an
-// orchestrator makes for a service of that name. They are shown, not refused.
+// listUnread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or
+// what an orchestrator makes for a service of that name. They are shown, not refused.
 func listUnread(env map[string]string) []string {
 	known := map[string]bool{}
 	for _, v := range listVariables() {
@@ -283,7 +283,8 @@ func listUnread(env map[string]string) []string {
 
 func (c *Config) noteSource(name, text, source string) { c.texts[name], c.sources[name] = text, source }
 
-// checkConsistency refuses settings that contradict each other (DESIGN §5, §10), each in one sentence that says what to change.
+// checkConsistency refuses settings that contradict each other (DESIGN §5, §10), each in one sentence that says what to
+// change.
 func (c *Config) checkConsistency() (faults []error) {
 	if need := c.CallTimeout + c.LeaseMargin; c.Lease < need {
 		faults = append(faults, &Error{"HERALD_LEASE", fmt.Sprintf(
@@ -315,11 +316,12 @@ func (c *Config) checkConsistency() (faults []error) {
 	return faults
 }
 
-// fingerprinted are settings that may hold something secret although they are none themselves: arguments of a command, a key in a path.
+// fingerprinted are settings that may hold something secret although they are none themselves: arguments of a command,
+// a key in a path.
 var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY"}
 
-// Public is every effective setting as others than the operator's own terminal may see it: of a secret only whether it is set, of what may
-// hold one a fingerprint. Two processes with the same settings have the same.
+// Public is every effective setting as others than the operator's own terminal may see it: of a secret only whether it
+// is set, of what may hold one a fingerprint. Two processes with the same settings have the same.
 func (c *Config) Public() map[string]string {
 	public := make(map[string]string, len(c.texts))
 	for name, text := range c.texts {
@@ -349,8 +351,8 @@ func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 	return erc8004.Listed(chainID)
 }
 
-// MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that of the chain's
-// usual IdentityRegistry.
+// MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that
+// of the chain's usual IdentityRegistry.
 func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string, argv []string) bool {
 	known, _ := c.Registries(chainID)
 	agent := fmt.Sprintf("%d:%s", chainID, agentID)
@@ -396,8 +398,8 @@ type Setting struct {
 	Help   string `json:"help,omitempty"` // of what is not read: which name was meant
 }
 
-// Settings lists every variable with its effective value, in the order of the documentation; then what is set per chain; last,
-// with source "not read", HERALD_ variables that nothing reads.
+// Settings lists every variable with its effective value, in the order of the documentation; then what is set per
+// chain; last, with source "not read", HERALD_ variables that nothing reads.
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	seen := map[string]bool{}

@@ -22,13 +22,15 @@ func (m Misspelt) Words() string {
 	return "nothing reads it: did you mean " + m.Nearest + "?"
 }
 
-// Misspelt lists variables that somebody may have mistyped: HERALD_ names that nothing reads, and names near to REDIS_URL and the like.
+// Misspelt lists variables that somebody may have mistyped: HERALD_ names that nothing reads, and names near to
+// REDIS_URL and the like.
 func (c *Config) Misspelt() []Misspelt { return c.misread }
 
 // maxTypos is how many letters a name may be away from the one that was meant.
 const maxTypos = 2
 
-// fromOrchestrator are names that Kubernetes and Docker set for services called herald, herald-redis, …: nobody typed them.
+// fromOrchestrator are names that Kubernetes and Docker set for services called herald, herald-redis, …: nobody typed
+// them.
 var fromOrchestrator = regexp.MustCompile(`^HERALD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // forTests are names that the project's own tests and tools read, not the worker.
@@ -93,7 +95,8 @@ func findNearestOfChain(name string) string {
 	return ""
 }
 
-// editDistance is Levenshtein's: how many letters are to be put in, left out or changed; limit or more is told as limit.
+// editDistance is Levenshtein's: how many letters are to be put in, left out or changed; limit or more is told as
+// limit.
 func editDistance(a, b string, limit int) int {
 	if max(len(a), len(b))-min(len(a), len(b)) >= limit {
 		return limit

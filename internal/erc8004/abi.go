@@ -12,7 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// MaxData is the largest log data or call result that is decoded, in bytes. What fits into a block today is below 1 MiB.
+// MaxData is the largest log data or call result that is decoded, in bytes. What fits into a block today is below 1
+// MiB.
 const MaxData = 2 << 20
 
 const wordSize = 32
@@ -24,8 +25,8 @@ var (
 	errTooLarge = fmt.Errorf("more than %d bytes", MaxData)
 )
 
-// abiWords reads the head of ABI-encoded data. The first failure sticks; later reads return zero values, so that a decoder
-// reads everything and looks at err once.
+// abiWords reads the head of ABI-encoded data. The first failure sticks; later reads return zero values, so that a
+// decoder reads everything and looks at err once.
 type abiWords struct {
 	data []byte
 	err  error
@@ -117,8 +118,8 @@ func (w *abiWords) readInt256(i int, name string) *big.Int {
 	return v
 }
 
-// readBytes reads the dynamic value whose offset stands in head word i. Offsets may overlap, as the ABI permits, so the values
-// of one head together are at most len(data) times the number of dynamic head words.
+// readBytes reads the dynamic value whose offset stands in head word i. Offsets may overlap, as the ABI permits, so the
+// values of one head together are at most len(data) times the number of dynamic head words.
 func (w *abiWords) readBytes(i int, name string) []byte {
 	offset := w.readUint64(i, name)
 	if w.err != nil {
@@ -146,7 +147,8 @@ func (w *abiWords) readString(i int, name string) string { return string(w.readB
 // readTag32 reads a bytes32 tag of the October 2025 ABI.
 func (w *abiWords) readTag32(i int, name string) string { return formatTag32(w.readWord(i, name)) }
 
-// formatTag32 turns a fixed-size tag into text: without its trailing zeros if what remains is text, else the whole word in hex.
+// formatTag32 turns a fixed-size tag into text: without its trailing zeros if what remains is text, else the whole word
+// in hex.
 func formatTag32(word [wordSize]byte) string {
 	text := strings.TrimRight(string(word[:]), "\x00")
 	if utf8.ValidString(text) && !strings.ContainsRune(text, 0) {

@@ -58,9 +58,9 @@ type StoredFeedback struct {
 	Revoked       bool
 }
 
-// UnpackReadFeedback decodes all three forms that readFeedback had: (int128,uint8,string,string,bool) of today, the score
-// with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. They are told apart by where their first
-// string lies.
+// UnpackReadFeedback decodes all three forms that readFeedback had: (int128,uint8,string,string,bool) of today, the
+// score with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. They are told apart by where their
+// first string lies.
 func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
 	var f StoredFeedback
 	w := newABIWords(ret)
@@ -85,8 +85,8 @@ func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
 	return f, nil
 }
 
-// IsNonexistentToken says whether revert data is ERC721NonexistentToken(uint256) of ERC-6093, which is how a registry says
-// that there is no such agent.
+// IsNonexistentToken says whether revert data is ERC721NonexistentToken(uint256) of ERC-6093, which is how a registry
+// says that there is no such agent.
 func IsNonexistentToken(revert []byte) bool {
 	return len(revert) == 4+wordSize && [4]byte(revert) == [4]byte{0x7e, 0x27, 0x32, 0x89}
 }

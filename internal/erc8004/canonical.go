@@ -18,19 +18,19 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxCanonicalBytes bounds a file that is brought into a canonical form, as sorting its names costs time. Of one beyond it, or beyond
-// decode.Modest, only the exact bytes count.
+// maxCanonicalBytes bounds a file that is brought into a canonical form, as sorting its names costs time. Of one beyond
+// it, or beyond decode.Modest, only the exact bytes count.
 const maxCanonicalBytes = 256 << 10
 
-// compareCanonical tries the forms of a JSON document that writers hash instead of the bytes they publish. A document that
-// says more than such a form commits to is a Mismatch: whoever serves the file could have added it.
+// compareCanonical tries the forms of a JSON document that writers hash instead of the bytes they publish. A document
+// that says more than such a form commits to is a Mismatch: whoever serves the file could have added it.
 func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) {
 		return Mismatch
 	}
-	// Refused is what no writer of a form produces and what readers understand differently from the hash: two members of one name, and
-	// numbers beyond a double.
+	// Refused is what no writer of a form produces and what readers understand differently from the hash: two members
+	// of one name, and numbers beyond a double.
 	root, fault := strictjson.Parse(content, strictjson.Options{})
 	if fault != nil || !isRepresentable(root) {
 		return Mismatch
@@ -148,7 +148,8 @@ func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Va
 	return slices.SortedStableFunc(slices.Values(members), func(a, b *strictjson.Value) int { return order(a.Name, b.Name) })
 }
 
-// compareScriptNames puts numbers first, as JavaScript enumerates them; all other names are equal, so that a stable sort keeps their order.
+// compareScriptNames puts numbers first, as JavaScript enumerates them; all other names are equal, so that a stable
+// sort keeps their order.
 func compareScriptNames(a, b string) int {
 	i, isA := parseArrayIndex(a)
 	j, isB := parseArrayIndex(b)
@@ -182,7 +183,8 @@ func compareUTF16(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// orderOfUnit puts the characters that two units stand for, beginning with 0xD800 to 0xDBFF, before those of one unit above that.
+// orderOfUnit puts the characters that two units stand for, beginning with 0xD800 to 0xDBFF, before those of one unit
+// above that.
 func orderOfUnit(r rune) rune {
 	if r >= 0xE000 && r <= 0xFFFF {
 		return r + utf8.MaxRune + 1

@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38 with 18 decimals,
-// an id has 78 digits. What is longer is no number that an event could have.
+// maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38
+// with 18 decimals, an id has 78 digits. What is longer is no number that an event could have.
 const maxNumber = 100
 
 // FeedbackFacts is what a NewFeedback event says, as far as the ERC has the feedback's file repeat it.
@@ -30,22 +30,25 @@ type FeedbackFacts struct {
 	Endpoint      string
 }
 
-// CrossCheck names the fields in which a feedback file contradicts its event, in the order agentRegistry, agentId, clientAddress, value
-// (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or is beyond decode.Modest. The
-// file's size is the caller's to bound.
+// CrossCheck names the fields in which a feedback file contradicts its event, in the order agentRegistry, agentId,
+// clientAddress, value (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or
+// is beyond decode.Modest. The file's size is the caller's to bound.
 //
 // Writers differ, so a member agrees whenever it can be read to mean what the event says:
 //   - one that is missing or null agrees, and so does an empty string;
-//   - agentId may be a number, a string, or the short forms "chain:id", "eip155:chain:id" and "eip155:chain:registry:id";
-//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), whatever valueDecimals says: who writes
-//     99.77 writes 100 in the same way; or it may name the same decimal with other valueDecimals, and then neither is reported;
+//   - agentId may be a number, a string, or the short forms "chain:id", "eip155:chain:id" and
+//     "eip155:chain:registry:id";
+//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), whatever valueDecimals
+//     says: who writes 99.77 writes 100 in the same way; or it may name the same decimal with other valueDecimals, and
+//     then neither is reported;
 //   - score, which older files have in the place of value, is that value, or the decimal rounded up or down;
 //   - addresses are CAIP-10 or bare, in any case;
-//   - an endpoint agrees when the event names none: older events have no place for it. A tag that the event lacks is reported.
+//   - an endpoint agrees when the event names none: older events have no place for it. A tag that the event lacks is
+//     reported.
 //
-// Numbers are compared exactly: one that a writer has rounded to a double is another number. Who the feedback is really from, when somebody
-// else has submitted it, stands in proofOfParticipation.reviewerAddress (x402), which is compared with nothing; clientAddress is the
-// submitter, and is reported when it is not.
+// Numbers are compared exactly: one that a writer has rounded to a double is another number. Who the feedback is really
+// from, when somebody else has submitted it, stands in proofOfParticipation.reviewerAddress (x402), which is compared
+// with nothing; clientAddress is the submitter, and is reported when it is not.
 func CrossCheck(file []byte, e FeedbackFacts) []string {
 	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
 	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) {
@@ -68,10 +71,10 @@ func CrossCheck(file []byte, e FeedbackFacts) []string {
 	if e.Value != nil {
 		e.compareAmounts(doc, compare)
 	}
-	compare("tag1", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag1) })
-	compare("tag2", func(v *strictjson.Value) bool { return isText(v) && sameText(textOf(v), e.Tag2) })
+	compare("tag1", func(v *strictjson.Value) bool { return isText(v) && SameText(textOf(v), strings.TrimSpace(e.Tag1)) })
+	compare("tag2", func(v *strictjson.Value) bool { return isText(v) && SameText(textOf(v), strings.TrimSpace(e.Tag2)) })
 	compare("endpoint", func(v *strictjson.Value) bool {
-		return e.Endpoint == "" || isText(v) && sameText(lowerURLScheme(textOf(v)), lowerURLScheme(strings.TrimSpace(e.Endpoint)))
+		return e.Endpoint == "" || isText(v) && SameText(lowerURLScheme(textOf(v)), lowerURLScheme(strings.TrimSpace(e.Endpoint)))
 	})
 	return out
 }
@@ -182,14 +185,14 @@ func scaleDown(n *big.Rat, decimals int64) *big.Rat {
 	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
 }
 
-// sameText compares a file's text with the event's. What neither Postgres nor JSON can hold has become U+FFFD on the event's way here,
-// one for each bad byte or one for several.
-func sameText(file, event string) bool { return repairText(file) == repairText(event) }
+// SameText compares text of the chain, or of a file, with that of a job. What neither Postgres nor JSON can hold has become
+// U+FFFD on a job's way, one for each bad byte or one for several; so any run of such characters equals any other.
+func SameText(a, b string) bool { return a == b || repairText(a) == repairText(b) }
 
 func repairText(s string) string {
 	var b strings.Builder
 	var last rune
-	for _, r := range strings.TrimSpace(s) { // invalid bytes are read as U+FFFD
+	for _, r := range s { // invalid bytes are read as U+FFFD
 		if r == 0 {
 			r = utf8.RuneError
 		}

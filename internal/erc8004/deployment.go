@@ -6,8 +6,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// ParseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55). The problem continues the name of what
-// holds the address, and is empty when there is none.
+// ParseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55). The problem
+// continues the name of what holds the address, and is empty when there is none.
 func ParseAddress(s string) (_ common.Address, problem string) {
 	digits, prefixed := strings.CutPrefix(s, "0x")
 	a := common.HexToAddress(s)
@@ -70,8 +70,8 @@ func Listed(chainID uint64) (_ Registries, known bool) {
 		old.Validation...)}, known
 }
 
-// Known returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts list them. They
-// have the same addresses on every mainnet, and others that are the same on every testnet.
+// Known returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts list them.
+// They have the same addresses on every mainnet, and others that are the same on every testnet.
 func Known(chainID uint64) (Deployment, bool) {
 	switch chainID {
 	case 1, // Ethereum

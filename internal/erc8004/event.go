@@ -29,8 +29,8 @@ const (
 	Transfer            Kind = "Transfer"            // ERC-721
 )
 
-// Event is one log in normal form. Which fields have a meaning follows from Kind. Strings are the chain's bytes, unchanged:
-// they may hold NUL, invalid UTF-8 and anything else, at most MaxData bytes.
+// Event is one log in normal form. Which fields have a meaning follows from Kind. Strings are the chain's bytes,
+// unchanged: they may hold NUL, invalid UTF-8 and anything else, at most MaxData bytes.
 type Event struct {
 	Kind Kind
 	// Variant is the day from which the contracts or the text of the ERC had this form, "2026-01-23" for the current
@@ -100,8 +100,8 @@ func (e *MalformedError) Unwrap() error { return e.Err }
 
 var errTopics = errors.New("the number of indexed parameters differs")
 
-// Decode turns a log into an event. Errors are *NotKnownError and *MalformedError. It says nothing about who emitted the
-// log: many contracts have the same ABI, so the caller compares Address with the registry it means.
+// Decode turns a log into an event. Errors are *NotKnownError and *MalformedError. It says nothing about who emitted
+// the log: many contracts have the same ABI, so the caller compares Address with the registry it means.
 func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, &NotKnownError{}

@@ -9,8 +9,9 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// form is one ABI form of an event. Its fields are named after what fieldReaders reads them as, in the order of the ABI: first those that
-// are indexed, which are the log's topics after the first, then those that are the words of its data.
+// form is one ABI form of an event. Its fields are named after what fieldReaders reads them as, in the order of the
+// ABI: first those that are indexed, which are the log's topics after the first, then those that are the words of its
+// data.
 type form struct {
 	topic         common.Hash
 	kind          Kind
@@ -19,8 +20,8 @@ type form struct {
 	indexed, data string
 }
 
-// forms are every form. The topics are written out, so that a mistyped signature cannot move one: the test computes them from the
-// signatures.
+// forms are every form. The topics are written out, so that a mistyped signature cannot move one: the test computes
+// them from the signatures.
 var forms = []form{
 	{common.HexToHash("0x6a4a61743519c9d648a14e6493f47dbe3ff1aa29e7785c96c8326a205e58febc"), NewFeedback, "2026-01-23", "NewFeedback(uint256,address,uint64,int128,uint8,string,string,string,string,string,bytes32)",
 		"agentId client tag1Hash", "feedbackIndex value valueDecimals tag1 tag2 endpoint feedbackURI feedbackHash"},

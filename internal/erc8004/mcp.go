@@ -32,9 +32,10 @@ type MCPEntry struct {
 // convention, not part of the ERC.
 const agentIDPlaceholder = "{agentId}"
 
-// MCP returns the document's MCP entries, the most promising first: by transport (http, sse, stdio, other), then those that
-// look like an endpoint before those that look like a manifest (a path that ends in .json), then in the document's order, which puts
-// services before endpoints before capabilities.mcp. Entries without an address or a command are left out, and so are repetitions.
+// MCP returns the document's MCP entries, the most promising first: by transport (http, sse, stdio, other), then those
+// that look like an endpoint before those that look like a manifest (a path that ends in .json), then in the document's
+// order, which puts services before endpoints before capabilities.mcp. Entries without an address or a command are left
+// out, and so are repetitions.
 func (r Registration) MCP() []MCPEntry {
 	var out []MCPEntry
 	for _, s := range r.Services {
@@ -99,8 +100,8 @@ func findTransport(s Service) string {
 	return TransportOther
 }
 
-// isNamedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the 2024-11-05 revision have
-// their stream, also those that have streamable HTTP at /mcp beside it.
+// isNamedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the
+// 2024-11-05 revision have their stream, also those that have streamable HTTP at /mcp beside it.
 func isNamedSSE(endpoint string) bool {
 	u, err := url.Parse(endpoint)
 	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Path, "/")), "/sse")

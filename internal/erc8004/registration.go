@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a registration document. What is over a count is ignored and noted in Registration.Cut; what is over a size or
-// depth is refused.
+// Bounds of a registration document. What is over a count is ignored and noted in Registration.Cut; what is over a size
+// or depth is refused.
 const (
 	MaxRegistrationBytes = 1 << 20
 	maxServices          = 256
@@ -93,10 +93,10 @@ type BackReference struct {
 	AgentID       *big.Int // nil: null, or no non-negative integer
 }
 
-// ParseRegistration reads a registration document in any of the shapes seen: with services or endpoints, entries with name or
-// type and endpoint, url or value, names in any case, and the capabilities.mcp of the old backend. Members of the wrong type
-// are taken as absent, because documents that are right in what matters often are wrong elsewhere. The error is a
-// *DocumentError.
+// ParseRegistration reads a registration document in any of the shapes seen: with services or endpoints, entries with
+// name or type and endpoint, url or value, names in any case, and the capabilities.mcp of the old backend. Members of
+// the wrong type are taken as absent, because documents that are right in what matters often are wrong elsewhere. The
+// error is a *DocumentError.
 //
 // It reads /.well-known/agent-registration.json as well, of which only registrations[] counts.
 func ParseRegistration(b []byte) (Registration, error) {
@@ -216,8 +216,8 @@ func (r *documentReader) readText(o *strictjson.Object, key string) string {
 	return r.takeText(findMember(o, key))
 }
 
-// takeText takes a string; anything else is "". One that is too long is left out rather than shortened: half an address is another
-// address.
+// takeText takes a string; anything else is "". One that is too long is left out rather than shortened: half an address
+// is another address.
 func (r *documentReader) takeText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -230,8 +230,8 @@ func (r *documentReader) takeText(v *strictjson.Value) string {
 	return s
 }
 
-// findMember finds a member by its name, else by its name in another case; among several of those the first by the alphabet, so
-// that the same document always reads the same.
+// findMember finds a member by its name, else by its name in another case; among several of those the first by the
+// alphabet, so that the same document always reads the same.
 func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
 	if o == nil {
 		return nil

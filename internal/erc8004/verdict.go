@@ -22,8 +22,8 @@ const (
 	Mismatch Verdict = "mismatch"
 )
 
-// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable says that the file's URI fixes its
-// bytes (a CID, a data URI), so that nobody but its author wrote what the form of agent0-ts leaves out.
+// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable says that the file's URI
+// fixes its bytes (a CID, a data URI), so that nobody but its author wrote what the form of agent0-ts leaves out.
 func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	switch {
 	case want == (common.Hash{}):

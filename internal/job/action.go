@@ -57,8 +57,8 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	case !a.ResolveEndpoint:
 		a.Endpoint = e
 	case in.has("endpoint") && !in.has("resolveEndpoint"):
-		// To ignore it would send the event somewhere else than its enqueuer wrote. Whoever says true knows that it is not used;
-		// then it is checked and not kept, its headers neither.
+		// To ignore it would send the event somewhere else than its enqueuer wrote. Whoever says true knows that it is
+		// not used; then it is checked and not kept, its headers neither.
 		in.fail(refuse(in.pathOf("endpoint"), "is used only when resolveEndpoint is false: set that, or leave this out"))
 	}
 	a.PayloadTemplate = in.readTemplate("payloadTemplate", k)
@@ -67,8 +67,8 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	return a
 }
 
-// readTool takes agent.receive* and its aliases, and what HERALD_TOOLS adds (DESIGN §9). Without "agent" before it the name says
-// little (receiveFunds), so of those only the aliases of the default tools are taken.
+// readTool takes agent.receive* and its aliases, and what HERALD_TOOLS adds (DESIGN §9). Without "agent" before it the
+// name says little (receiveFunds), so of those only the aliases of the default tools are taken.
 func (r *fieldReader) readTool(name string) string {
 	t := r.readText(name, maxToolName)
 	if slices.Contains(r.limits.Tools, t) || slices.Contains(bareTools, t) {
@@ -184,8 +184,9 @@ func isHeaderText(s string) bool {
 	return s != "" && len(s) <= maxHeaderText && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// isForeignHeader tells headers that a job cannot set: those of the connection and of the message (RFC 9110 §7.6.1), cookies, those that MCP's transports set, and
-// those by which net/http or an agent would tell that a request may be repeated.
+// isForeignHeader tells headers that a job cannot set: those of the connection and of the message (RFC 9110 §7.6.1),
+// cookies, those that MCP's transports set, and those by which net/http or an agent would tell that a request may be
+// repeated.
 func isForeignHeader(canonical string) bool {
 	switch canonical {
 	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate", "Proxy-Connection", "Te",

@@ -17,7 +17,8 @@ func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
 }
 
-// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash, no registries.
+// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash, no
+// registries.
 var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id", "blockNumber": "block_number",
 	"timestamp": "timestamp", "transactionHash": "transaction_hash", "clientAddress": "client_address", "feedbackIndex": "feedback_index",
 	"score": "score", "tag1": "tag1", "tag2": "tag2", "feedbackURI": "file_uri", "feedbackHash": "file_hash", "responder": "responder",
@@ -28,8 +29,9 @@ var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id
 // {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
 var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// readActionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of config. The
-// event is read by our rules under its old names, so that both forms are checked alike; refusals name the old paths.
+// readActionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of
+// config. The event is read by our rules under its old names, so that both forms are checked alike; refusals name the
+// old paths.
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
 	event := old.readAny("event_data")
@@ -118,8 +120,8 @@ func idText(v *strictjson.Value) string {
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation
 //
-// A named endpoint is used unless resolve_endpoint is true. auth_token goes to a named endpoint only: the old backend knew no
-// other, and what the chain names now may be somebody else's.
+// A named endpoint is used unless resolve_endpoint is true. auth_token goes to a named endpoint only: the old backend
+// knew no other, and what the chain names now may be somebody else's.
 func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	a := defaultAction(k)
 	if !r.has("config") {
@@ -150,8 +152,9 @@ func (r *fieldReader) oneOf(first, last string) string {
 	return last
 }
 
-// readOldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object without type,
-// what it has tells: a url or a command. What its type does not use is ignored, as the old backend wrote empty fields out.
+// readOldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object
+// without type, what it has tells: a url or a command. What its type does not use is ignored, as the old backend wrote
+// empty fields out.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {

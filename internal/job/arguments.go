@@ -38,8 +38,8 @@ func (d Decimal) String() string {
 // MarshalJSON writes an exact JSON number.
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
 
-// ArgumentNames lists what a kind's tool can receive, in the order of the documentation (DESIGN §8); nil for a kind that is not
-// delivered.
+// ArgumentNames lists what a kind's tool can receive, in the order of the documentation (DESIGN §8); nil for a kind
+// that is not delivered.
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:
@@ -61,9 +61,9 @@ func ArgumentNames(k Kind) []string {
 	return nil
 }
 
-// Arguments is what the agent's tool receives, before it is fitted to the tool's schema. Values are strings, json.Number,
-// nil, json.RawMessage (fileContent) and, for score, Decimal. Integers that fit 53 bits are numbers; value is a decimal
-// string; what the job does not know is null.
+// Arguments is what the agent's tool receives, before it is fitted to the tool's schema. Values are strings,
+// json.Number, nil, json.RawMessage (fileContent) and, for score, Decimal. Integers that fit 53 bits are numbers; value
+// is a decimal string; what the job does not know is null.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
 		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason,

@@ -12,9 +12,10 @@ import (
 // Sum tells two events, or two actions, apart.
 type Sum [sha256.Size]byte
 
-// EventSum is of all that the chain decides about: the event's content, and where the job says that it is (block, transaction, log, and the
-// identity registry, which no event names). Jobs of one key that differ in it cannot all be right. The time is left out: it refutes no job,
-// the agent is told the chain's, and so one position cannot be spelled in a thousand ways.
+// EventSum is of all that the chain decides about: the event's content, and where the job says that it is (block,
+// transaction, log, and the identity registry, which no event names). Jobs of one key that differ in it cannot all be
+// right. The time is left out: it refutes no job, the agent is told the chain's, and so one position cannot be spelled
+// in a thousand ways.
 func (j Job) EventSum() Sum {
 	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(), j.TransactionHash.Hex(), j.formatLogIndex())
 	for _, f := range j.contentFields() {
@@ -35,7 +36,8 @@ func (j Job) ActionSum() Sum {
 	return sha256.Sum256(raw)
 }
 
-// comparableJSON is a JSON value in which what Postgres writes otherwise, the order of members and the form of numbers, is always the same.
+// comparableJSON is a JSON value in which what Postgres writes otherwise, the order of members and the form of numbers,
+// is always the same.
 func comparableJSON(raw json.RawMessage) any {
 	v, _, refusal := readJSON(raw)
 	if refusal != nil {

@@ -131,7 +131,8 @@ func (r *fieldReader) readBool(name string, fallback bool) bool {
 	return b
 }
 
-// readInteger reads an integer from least to most; an absent one is 0. Refused ones are 0 too, so that nobody computes with them.
+// readInteger reads an integer from least to most; an absent one is 0. Refused ones are 0 too, so that nobody computes
+// with them.
 func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	v := r.get(name)
 	if v == nil {

@@ -71,8 +71,8 @@ func (j Job) AgentRegistry() string {
 }
 
 // Conflict compares the event itself with that of a known job of the same key: not block, transaction, time, action or
-// meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows from the
-// registry that emitted the event, which is in the key. It names the first field that differs.
+// meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows
+// from the registry that emitted the event, which is in the key. It names the first field that differs.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
 	other := known.contentFields()
 	for i, f := range j.contentFields() {
@@ -112,8 +112,8 @@ func (j Job) contentFields() []contentField {
 	}
 }
 
-// Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished one; how
-// to deliver it is the default.
+// Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished
+// one; how to deliver it is the default.
 func (j Job) Retraction() Job {
 	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, ChainID: j.ChainID, IdentityRegistry: j.IdentityRegistry,
 		ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID, ClientAddress: j.ClientAddress, FeedbackIndex: j.FeedbackIndex,

@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// LineReader reads JSON Lines. A line beyond the limit is skipped without being kept, and the rest of the input goes on.
+// LineReader reads JSON Lines. A line beyond the limit is skipped without being kept, and the rest of the input goes
+// on.
 type LineReader struct {
 	r      *bufio.Reader
 	limit  int
@@ -21,8 +22,8 @@ func NewLineReader(r io.Reader, limit int) *LineReader {
 // Offset is how many bytes of the input were read.
 func (l *LineReader) Offset() int64 { return l.offset }
 
-// Next returns the next line without its newline, valid for as long as the caller likes. *Refusal: the line was too long and
-// is skipped. io.EOF: the end; a last line without newline is returned before it.
+// Next returns the next line without its newline, valid for as long as the caller likes. *Refusal: the line was too
+// long and is skipped. io.EOF: the end; a last line without newline is returned before it.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var length int64

@@ -8,8 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Make completes a job that was made of an event, with the strings as they stand on the chain, and checks it as Parse checks one that was
-// written down. It has the default action. The error is a *Refusal that names the field.
+// Make completes a job that was made of an event, with the strings as they stand on the chain, and checks it as Parse
+// checks one that was written down. It has the default action. The error is a *Refusal that names the field.
 func Make(j Job, l Limits) (Job, error) {
 	j.Action = defaultAction(j.Kind)
 	validation, feedback := j.Kind == KindValidationResponse, j.Kind == KindNewFeedback

@@ -59,8 +59,9 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// Tools widens what a job may name beyond agent.receive* and its aliases; exact names.
 	Tools []string
-	// Registries lists the registries of a chain; a job may name no others, and means the first of each kind if it names
-	// none. False: nothing is known of the chain, and what the job names is taken. Default: the known deployments.
+	// Registries lists the registries of a chain; a job may name no others, and means the first of each kind if it
+	// names none. False: nothing is known of the chain, and what the job names is taken. Default: the known
+	// deployments.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
@@ -74,10 +75,11 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the field.
+// Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the
+// field.
 //
-// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action and
-// meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
+// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action
+// and meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
 func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {
@@ -103,7 +105,8 @@ func Parse(line []byte, l Limits) (Job, error) {
 	return j, nil
 }
 
-// readJSON reads one value that Postgres can store, with the paths of the strings that had to be repaired for it, at most maxSanitized.
+// readJSON reads one value that Postgres can store, with the paths of the strings that had to be repaired for it, at
+// most maxSanitized.
 func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits, MaxExponent: maxExponent,
 		Repaired: func(v *strictjson.Value) {
@@ -121,7 +124,8 @@ func refuseLength(length int64, limit int) *Refusal {
 	return refuse("", "is %d bytes long; a job may have %d", length, limit)
 }
 
-// readNative reads DESIGN §3's form. Of several faults a misspelt name comes first: it is better known as unknown than as missing.
+// readNative reads DESIGN §3's form. Of several faults a misspelt name comes first: it is better known as unknown than
+// as missing.
 func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	r := &fieldReader{object: o, limits: l}
 	j, refusal := r.readEvent()
@@ -140,7 +144,8 @@ func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readEvent reads all but action and meta. Beside a refusal the job has no more than its Kind, and not even that when it is no known one.
+// readEvent reads all but action and meta. Beside a refusal the job has no more than its Kind, and not even that when
+// it is no known one.
 func (r *fieldReader) readEvent() (Job, *Refusal) {
 	j := Job{Kind: Kind(r.readText("type", maxText))}
 	switch {
@@ -162,8 +167,8 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 	return j, nil
 }
 
-// readRegistries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be the
-// chain's; others are kept when they are given, so that an enqueuer may send the same three with every job.
+// readRegistries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be
+// the chain's; others are kept when they are given, so that an enqueuer may send the same three with every job.
 func (r *fieldReader) readRegistries(j *Job) {
 	for _, registry := range j.registries(r.limits) {
 		switch {
@@ -210,8 +215,8 @@ func (j *Job) findUnlisted(l Limits) *Refusal {
 	return nil
 }
 
-// readContent reads what the kind itself says. A response and a validation are told from others of their sort by where they stand in the
-// chain, so they must say it; a retraction by the block that vanished.
+// readContent reads what the kind itself says. A response and a validation are told from others of their sort by where
+// they stand in the chain, so they must say it; a retraction by the block that vanished.
 func (r *fieldReader) readContent(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:

@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// stored is the JSON of a Job: the contract's names (DESIGN §3), wide integers as decimal strings, addresses checksummed,
-// absent what the kind does not have. Parse takes it again, but for sanitized.
+// stored is the JSON of a Job: the contract's names (DESIGN §3), wide integers as decimal strings, addresses
+// checksummed, absent what the kind does not have. Parse takes it again, but for sanitized.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`

@@ -16,7 +16,8 @@ var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
 // maxRendered bounds what a template may grow to: a long value can be named many times.
 const maxRendered = 4 << 20
 
-// findVariable finds the argument that a template's name means: the names of §8, their snake_case forms, verified_file_content.
+// findVariable finds the argument that a template's name means: the names of §8, their snake_case forms,
+// verified_file_content.
 func findVariable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
 		name = "fileContent"
@@ -76,8 +77,9 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	return nil
 }
 
-// RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes the
-// value itself, in its own type; within other text values are written out, null as nothing. Keys are taken as they are.
+// RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes
+// the value itself, in its own type; within other text values are written out, null as nothing. Keys are taken as they
+// are.
 func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(j.Action.PayloadTemplate)))
 	dec.UseNumber()

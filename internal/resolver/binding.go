@@ -14,21 +14,16 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What binds an agent to its endpoint: Target.Binding. Anybody can register an
-// agent whose document names that agent and somebody else's server, so only the
-// endpoint's side can bind (reference erc8004.md §3.4).
+// What binds an agent to its endpoint: Target.Binding. Anybody can register an agent whose document names that agent
+// and somebody else's server, so only the endpoint's side can bind (reference erc8004.md §3.4).
 const (
-	// BoundByOrigin: the agent's document came over https from the endpoint's own
-	// origin.
+	// BoundByOrigin: the agent's document came over https from the endpoint's own origin.
 	BoundByOrigin = "origin"
-	// BoundByDomain: the registrations[] of the endpoint's
-	// /.well-known/agent-registration.json name the agent.
+	// BoundByDomain: the registrations[] of the endpoint's /.well-known/agent-registration.json name the agent.
 	BoundByDomain = "domain"
-	// Unbound: neither, or the endpoint is a command: that an operator lets it be
-	// run does not say whose it is.
+	// Unbound: neither, or the endpoint is a command: that an operator lets it be run does not say whose it is.
 	Unbound = "none"
-	// BindingUnknown: the document does not bind, and the domain could not be
-	// asked just now.
+	// BindingUnknown: the document does not bind, and the domain could not be asked just now.
 	BindingUnknown = "unknown"
 )
 
@@ -40,13 +35,12 @@ const (
 )
 
 const (
-	// wellKnownPath is where a domain names the agents that its endpoints are of
-	// (ERC-8004, endpoint domain verification).
+	// wellKnownPath is where a domain names the agents that its endpoints are of (ERC-8004, endpoint domain
+	// verification).
 	wellKnownPath = "/.well-known/agent-registration.json"
 	// bindingLimit bounds that file, in bytes.
 	bindingLimit = 64 << 10
-	// bindingTimeout bounds the asking; a domain that is slow is asked again when
-	// its agent is resolved again.
+	// bindingTimeout bounds the asking; a domain that is slow is asked again when its agent is resolved again.
 	bindingTimeout = 5 * time.Second
 	// unknownTTL is the longest that BindingUnknown is believed.
 	unknownTTL = time.Minute
@@ -57,9 +51,8 @@ func (t Target) Bound() bool {
 	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
 }
 
-// isServedByEndpoint tells whether a document is the word of the endpoint's own
-// origin about this agent. One that names agents, and not this one, is somebody
-// else's: anybody can mint an agent whose tokenURI is that of another.
+// isServedByEndpoint tells whether a document is the word of the endpoint's own origin about this agent. One that names
+// agents, and not this one, is somebody else's: anybody can mint an agent whose tokenURI is that of another.
 func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
 	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
 		return false
@@ -76,9 +69,8 @@ type domainVerdict struct {
 	err     error  // for BindingUnknown
 }
 
-// checkBinding finds out what binds the agent to t's endpoint, and applies the policy.
-// Only the policy and the end of ctx make an error: *UnboundError; for what is
-// not known *ipfs.UnavailableError, wrapped.
+// checkBinding finds out what binds the agent to t's endpoint, and applies the policy. Only the policy and the end of
+// ctx make an error: *UnboundError; for what is not known *ipfs.UnavailableError, wrapped.
 func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trace) error {
 	switch {
 	case t.Binding == BoundByOrigin:
@@ -110,12 +102,10 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 	return &UnboundError{Endpoint: excerpt(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
 
-// askDomain asks the domain of an http endpoint whether it knows the agent. It
-// is asked over the endpoint's own scheme and port, since whoever has one port
-// of a host need not have the others.
+// askDomain asks the domain of an http endpoint whether it knows the agent. It is asked over the endpoint's own scheme
+// and port, since whoever has one port of a host need not have the others.
 //
-// An address that the guard refuses is no binding, and nothing more: the
-// endpoint itself is judged where it is dialled.
+// An address that the guard refuses is no binding, and nothing more: the endpoint itself is judged where it is dialled.
 func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) domainVerdict {
 	uri := originOf(endpoint) + wellKnownPath
 	v := domainVerdict{asked: excerpt(uri)}
@@ -139,8 +129,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 	return v
 }
 
-// readDomain brings the list of a domain, from memory when it was had less than
-// domainTTL ago.
+// readDomain brings the list of a domain, from memory when it was had less than domainTTL ago.
 func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	if list, ok := r.domains.Get(uri); ok && r.cfg.Now().Before(list.until) {
 		return list
@@ -175,9 +164,8 @@ type domainList struct {
 }
 
 const (
-	// domainTTL is how long a domain is not asked again, whichever agent it is
-	// about: who registers a thousand agents at somebody else's server does not
-	// have it asked a thousand times.
+	// domainTTL is how long a domain is not asked again, whichever agent it is about: who registers a thousand agents
+	// at somebody else's server does not have it asked a thousand times.
 	domainTTL = time.Minute
 	// domainRest is the same for one that could not be asked.
 	domainRest = 15 * time.Second
@@ -185,8 +173,7 @@ const (
 	maxDomains = 256
 )
 
-// classifyDomainError tells a domain that says nothing of the agent from one that could
-// not be asked.
+// classifyDomainError tells a domain that says nothing of the agent from one that could not be asked.
 func classifyDomainError(err error) string {
 	var (
 		none    *ipfs.NoDocumentError
@@ -205,8 +192,8 @@ func classifyDomainError(err error) string {
 	return BindingUnknown
 }
 
-// isRefusal tells a server that does not serve such a file from one that
-// cannot now: MCP servers answer 401 or 405 to a GET of whatever path.
+// isRefusal tells a server that does not serve such a file from one that cannot now: MCP servers answer 401 or 405 to a
+// GET of whatever path.
 func isRefusal(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -215,8 +202,7 @@ func isRefusal(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// newUnavailable makes an error of the content's kind, which is retried, of
-// whatever kept a domain from being asked.
+// newUnavailable makes an error of the content's kind, which is retried, of whatever kept a domain from being asked.
 func newUnavailable(uri string, err error) error {
 	var away *ipfs.UnavailableError
 	if errors.As(err, &away) {

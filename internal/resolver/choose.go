@@ -11,9 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// chooseEntry picks the first entry that may be called, and says in words what was
-// picked and what was passed over. entries are ranked, best first. When there
-// are entries and none may be called, the first says why.
+// chooseEntry picks the first entry that may be called, and says in words what was picked and what was passed over.
+// entries are ranked, best first. When there are entries and none may be called, the first says why.
 func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
 	var first error
 	var passed []string
@@ -34,8 +33,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }
 
-// describeChoice tells which entry was taken, why not a better ranked one, and how many
-// were not looked at.
+// describeChoice tells which entry was taken, why not a better ranked one, and how many were not looked at.
 func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 	out := excerpt(withoutQuery(e.URL))
 	if e.Transport == erc8004.TransportStdio {
@@ -60,8 +58,7 @@ func joinFirst(of []string) string {
 	return out
 }
 
-// Judge tells whether an entry may be called: nil, or *TransportRefusedError.
-// allowed is as Config.StdioCommands.
+// Judge tells whether an entry may be called: nil, or *TransportRefusedError. allowed is as Config.StdioCommands.
 func Judge(e erc8004.MCPEntry, allowed [][]string) error {
 	if why := explainRefusal(e, allowed); why != "" {
 		return &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
@@ -69,8 +66,8 @@ func Judge(e erc8004.MCPEntry, allowed [][]string) error {
 	return nil
 }
 
-// explainRefusal says why an entry cannot be called, or nothing. Addresses are not
-// judged here: the guard does that where they are dialled.
+// explainRefusal says why an entry cannot be called, or nothing. Addresses are not judged here: the guard does that
+// where they are dialled.
 func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	switch e.Transport {
 	case erc8004.TransportHTTP, erc8004.TransportSSE:
@@ -92,8 +89,8 @@ func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	return "only http, https and listed commands are called"
 }
 
-// parseProtocol keeps a version only when it is a protocol revision, which is a
-// date: authors write their own product's version there too.
+// parseProtocol keeps a version only when it is a protocol revision, which is a date: authors write their own product's
+// version there too.
 func parseProtocol(version string) string {
 	if _, err := time.Parse(time.DateOnly, version); err != nil {
 		return ""

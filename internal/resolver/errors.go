@@ -11,8 +11,8 @@ const (
 	AgentNotFound = "agent_not_found" // the registry knows no such agent
 )
 
-// SkipError says that there is nothing to deliver to. Trying again cannot help
-// until the agent changes its registration.
+// SkipError says that there is nothing to deliver to. Trying again cannot help until the agent changes its
+// registration.
 type SkipError struct {
 	Reason string // one of the constants above
 	Err    error  // what was wrong; nil when the reason says it all
@@ -34,8 +34,7 @@ func (e *SkipError) Error() string {
 
 func (e *SkipError) Unwrap() error { return e.Err }
 
-// TransportRefusedError says that the agent lists MCP entries and none of them
-// may be called.
+// TransportRefusedError says that the agent lists MCP entries and none of them may be called.
 type TransportRefusedError struct {
 	From      string // of the best entry: "services[2]"
 	Transport string // of the best entry
@@ -46,8 +45,8 @@ func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("the agent's MCP entry %s is refused: %s", e.From, e.Why)
 }
 
-// UnboundError says that the policy is BindingRequire and nothing binds the
-// agent to the endpoint that its document names.
+// UnboundError says that the policy is BindingRequire and nothing binds the agent to the endpoint that its document
+// names.
 type UnboundError struct {
 	Endpoint string // its origin, or the command
 	Asked    string // the URL of the domain's own list; empty for a command, which has no domain

@@ -13,9 +13,8 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 )
 
-// page is what an agent's document said when it was read, without the document
-// itself: what is needed to believe it again when its server says that it has
-// not changed.
+// page is what an agent's document said when it was read, without the document itself: what is needed to believe it
+// again when its server says that it has not changed.
 type page struct {
 	uri        string          // tokenURI
 	validators ipfs.Validators // of the web server's answer
@@ -34,8 +33,8 @@ func (p *page) isKept() bool {
 	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI
 }
 
-// resolveAgent goes the whole way. On an error the target holds the steps so far.
-// old is what the document said when it was read last, or nil.
+// resolveAgent goes the whole way. On an error the target holds the steps so far. old is what the document said when it
+// was read last, or nil.
 func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outcome) {
 	w := &trace{now: r.cfg.Now, began: r.cfg.Now()}
 	defer func() { o.target.Steps = w.steps }()
@@ -80,9 +79,8 @@ func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string,
 	return uri, nil
 }
 
-// readDocument fetches and reads the registration document; it is old when the URI
-// is and the server says that the document is. An error is one of fetching:
-// what the document says, even if it is nonsense, is a page.
+// readDocument fetches and reads the registration document; it is old when the URI is and the server says that the
+// document is. An error is one of fetching: what the document says, even if it is nonsense, is a page.
 func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *page, w *trace) (*page, error) {
 	var (
 		doc ipfs.Document
@@ -117,7 +115,8 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	return p, nil
 }
 
-// parseDocument reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that it could not be read now.
+// parseDocument reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that
+// it could not be read now.
 func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
 	release, err := r.cfg.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {

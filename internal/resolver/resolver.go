@@ -20,20 +20,18 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Chain reads tokenURI (ERC-721 Metadata) of an agent's identity token. That
-// the agent does not exist is an error for which errors.As finds
-// interface{ NoSuchAgent() bool } returning true; every other error is passed
-// on to the resolver's caller.
+// Chain reads tokenURI (ERC-721 Metadata) of an agent's identity token. That the agent does not exist is an error for
+// which errors.As finds interface{ NoSuchAgent() bool } returning true; every other error is passed on to the
+// resolver's caller.
 type Chain interface {
 	TokenURI(ctx context.Context, chainID uint64, registry common.Address, id *big.Int) (string, error)
 }
 
-// Fetcher brings a document; *ipfs.Fetcher is one. Its errors are that
-// package's.
+// Fetcher brings a document; *ipfs.Fetcher is one. Its errors are that package's.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
-	// FetchIf is Fetch with ipfs.ErrUnchanged when the document's server says
-	// that it is still the one with these validators.
+	// FetchIf is Fetch with ipfs.ErrUnchanged when the document's server says that it is still the one with these
+	// validators.
 	FetchIf(ctx context.Context, uri string, limit int64, v ipfs.Validators) (ipfs.Document, error)
 }
 
@@ -42,15 +40,14 @@ type Config struct {
 	Chain   Chain   // required
 	Fetcher Fetcher // required
 
-	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may
-	// name, each with all its arguments. Default none.
+	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may name, each with all its arguments.
+	// Default none.
 	StdioCommands [][]string
 	// MayRun tells which of them an agent (decimal id) may name. Default all.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 
-	// Binding (HERALD_BINDING) is what becomes of endpoints that their own side
-	// does not bind to the agent: BindingWarn (default), BindingRequire or
-	// BindingOff.
+	// Binding (HERALD_BINDING) is what becomes of endpoints that their own side does not bind to the agent: BindingWarn
+	// (default), BindingRequire or BindingOff.
 	Binding string
 
 	// Limit bounds the registration document, in bytes. Default 1 MiB.
@@ -58,13 +55,11 @@ type Config struct {
 	// Timeout bounds one resolving, chain and document together. Default 30 s.
 	Timeout time.Duration
 
-	// MutableTTL is how long an endpoint from a document is believed that its
-	// server may change (https, http, ar, ipns), and a binding that only the
-	// endpoint's domain knows of. Default 5 min.
+	// MutableTTL is how long an endpoint from a document is believed that its server may change (https, http, ar,
+	// ipns), and a binding that only the endpoint's domain knows of. Default 5 min.
 	MutableTTL time.Duration
-	// PinnedTTL is the same for documents that cannot change (cid, data): only
-	// tokenURI can, and that raises the epoch when somebody watches the chain.
-	// Default 1 h.
+	// PinnedTTL is the same for documents that cannot change (cid, data): only tokenURI can, and that raises the epoch
+	// when somebody watches the chain. Default 1 h.
 	PinnedTTL time.Duration
 	// NegativeTTL is how long "nothing to deliver to" is believed. Default 1 min.
 	NegativeTTL time.Duration
@@ -90,8 +85,7 @@ func (a Agent) cacheKey() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
 
-// Target is where an agent takes calls. Everything in it but Binding is the
-// document's author's word.
+// Target is where an agent takes calls. Everything in it but Binding is the document's author's word.
 type Target struct {
 	Transport    string // "http", "sse" or "stdio"
 	URL          string // for http and sse
@@ -104,9 +98,8 @@ type Target struct {
 	DocumentURI    string // without query and user information; "data:" for one that is on chain
 	DocumentSource string // cid, ipns, data, https, http, ar
 	From           string // where in the document: "services[2]"
-	// Binding is what binds the agent to the endpoint: BoundByOrigin,
-	// BoundByDomain, Unbound, BindingUnknown; "" where there is nothing to call,
-	// and when the policy is that nobody is asked.
+	// Binding is what binds the agent to the endpoint: BoundByOrigin, BoundByDomain, Unbound, BindingUnknown; "" where
+	// there is nothing to call, and when the policy is that nobody is asked.
 	Binding string
 
 	Took  time.Duration // of this Resolve
@@ -119,8 +112,7 @@ type Resolver struct {
 	cache   *cache
 	domains *lru.Cache[string, domainList] // what domains say of their agents, for a moment
 
-	// Resolving runs on a context of the resolver's own: one caller's leaving
-	// does not take the result from the others.
+	// Resolving runs on a context of the resolver's own: one caller's leaving does not take the result from the others.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	flights singleflight.Group
@@ -170,11 +162,15 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	lists, err := lru.New[string, domainList](maxDomains)
+	agents, err := newCache(cfg.CacheEntries)
 	if err != nil {
 		return nil, fmt.Errorf("resolver: %w", err)
 	}
-	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries), domains: lists}
+	domains, err := lru.New[string, domainList](maxDomains)
+	if err != nil {
+		return nil, fmt.Errorf("resolver: %w", err)
+	}
+	r := &Resolver{cfg: cfg, cache: agents, domains: domains}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -193,16 +189,15 @@ var ErrClosed = errors.New("the resolver is closed")
 
 // Resolve finds the agent's MCP endpoint, from the cache when it can.
 //
-// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own,
-// *ipfs.UnavailableError, *ipfs.NotFoundError, *netguard.BlockedError,
-// *netguard.RefusedURLError; ErrClosed; ctx's own when the caller left.
+// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own, *ipfs.UnavailableError,
+// *ipfs.NotFoundError, *netguard.BlockedError, *netguard.RefusedURLError; ErrClosed; ctx's own when the caller left.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
 	}
 	start := r.cfg.Now()
 	key := a.cacheKey()
-	if o, made, ok := r.cache.get(key, a.Epoch, start); ok {
+	if o, made, ok := r.cache.getFresh(key, a.Epoch, start); ok {
 		t := o.target.clone()
 		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)), Detail: o.summarize()}}
 		t.Took = 0
@@ -215,10 +210,10 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		defer r.running.Done()
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
-		o := r.resolveAgent(ctx, a, r.cache.stale(key, a.Epoch))
+		o := r.resolveAgent(ctx, a, r.cache.getStalePage(key, a.Epoch))
 		if ttl := r.ttlOf(o); ttl > 0 {
 			now := r.cfg.Now()
-			r.cache.put(&entry{key: key, epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
+			r.cache.putNewer(key, entry{epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
 		}
 		return o, nil
 	})

@@ -10,12 +10,13 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // Step is one step of the way, for time lines.
 type Step struct {
-	// What: "tokenURI", "document", "registration", "binding", "endpoint", in
-	// this order as far as it went; "cache" stands for all of them.
+	// What: "tokenURI", "document", "registration", "binding", "endpoint", in this order as far as it went; "cache"
+	// stands for all of them.
 	What   string
 	Source string // where it came from or who was asked, for people; no secrets
 	Detail string // what was found, or why nothing was, for people; no secrets, one line
@@ -109,16 +110,4 @@ func withoutQuery(s string) string {
 }
 
 // excerpt keeps a stranger's text to one line that drives no terminal.
-func excerpt(s string) string {
-	const most = 240
-	r := []rune(s[:min(len(s), 4*most)])
-	if len(r) > most {
-		r = append(r[:most-1], '…')
-	}
-	for i, c := range r {
-		if !unicode.IsPrint(c) {
-			r[i] = unicode.ReplacementChar
-		}
-	}
-	return string(r)
-}
+func excerpt(s string) string { return text.Excerpt(s, 240) }

@@ -9,7 +9,8 @@ import (
 // maxValue bounds one value after what it names has been put in, in bytes.
 const maxValue = 64 << 10
 
-// expandVariables puts the environment's values where ${NAME} stands; $${ is a plain ${. It returns the problem in words, or "".
+// expandVariables puts the environment's values where ${NAME} stands; $${ is a plain ${. It returns the problem in
+// words, or "".
 func expandVariables(s string, env func(string) (string, bool)) (_, problem string) {
 	var out strings.Builder
 	for s != "" {

@@ -35,8 +35,8 @@ func (f *File) Lookup(chainID uint64, agentID string) (Server, bool) {
 // Keys are the agents that the file names, in order.
 func (f *File) Keys() []Key { return sortKeys(f.servers) }
 
-// Load reads the file. env gives the values for ${NAME} (nil: os.LookupEnv); an empty one counts as not set. What is wrong with the file
-// is told as *Error, several joined by errors.Join; one is enough for the file not to be used.
+// Load reads the file. env gives the values for ${NAME} (nil: os.LookupEnv); an empty one counts as not set. What is
+// wrong with the file is told as *Error, several joined by errors.Join; one is enough for the file not to be used.
 func Load(path string, env func(string) (string, bool)) (*File, error) {
 	raw, err := readFile(path)
 	if err != nil {
@@ -45,8 +45,8 @@ func Load(path string, env func(string) (string, bool)) (*File, error) {
 	return parseAll(path, raw, env)
 }
 
-// Find reads what the file says about one agent (decimal id); false: nothing. It fails like Load, but not for what is wrong within other
-// agents' entries: these may name variables that only the worker has.
+// Find reads what the file says about one agent (decimal id); false: nothing. It fails like Load, but not for what is
+// wrong within other agents' entries: these may name variables that only the worker has.
 func Find(path string, env func(string) (string, bool), chainID uint64, agentID string) (Server, bool, error) {
 	raw, err := readFile(path)
 	if err != nil {

@@ -26,7 +26,8 @@ type Server struct {
 	Tools     []string      // only these are called; nil: all
 	Timeout   time.Duration // a call takes at most so long; 0: the file does not say
 	OnUnknown string        // store.OnUnknownResend or OnUnknownHold; "": the agent's own policy
-	// Display is the endpoint as logs, pages and the database may show it: as it is written in the file, without a query; "" without one.
+	// Display is the endpoint as logs, pages and the database may show it: as it is written in the file, without a
+	// query; "" without one.
 	Display string
 
 	// With what came out of the environment, so nothing prints it; never changed.
@@ -36,8 +37,8 @@ type Server struct {
 // Format prints the endpoint as it may be shown, whatever the verb.
 func (s Server) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server "+s.Display) }
 
-// Endpoint is where the agent is called, false when the file leaves that to the chain. It is shared: whoever changes something in
-// it clones that before.
+// Endpoint is where the agent is called, false when the file leaves that to the chain. It is shared: whoever changes
+// something in it clones that before.
 func (s Server) Endpoint() (mcpcall.Endpoint, bool) {
 	if s.endpoint == nil {
 		return mcpcall.Endpoint{}, false
@@ -45,8 +46,8 @@ func (s Server) Endpoint() (mcpcall.Endpoint, bool) {
 	return *s.endpoint, true
 }
 
-// Allows tells which of a tool's names may be called: all when it may be called by the first, else those that the file names; none
-// when it may not be called at all.
+// Allows tells which of a tool's names may be called: all when it may be called by the first, else those that the file
+// names; none when it may not be called at all.
 func (s Server) Allows(names []string) []string {
 	if s.Tools == nil || len(names) > 0 && slices.Contains(s.Tools, names[0]) {
 		return names
@@ -92,7 +93,8 @@ func (s Server) listDifferences(o Server) (fields []string) {
 	return fields
 }
 
-// findRespelt is the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when there is none.
+// findRespelt is the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when
+// there is none.
 func (s Server) findRespelt(o Server) string {
 	switch {
 	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL || s.endpoint.Command != o.endpoint.Command:
@@ -146,8 +148,8 @@ func (d Diff) Dropped() (out []mcpcall.Endpoint) {
 	return out
 }
 
-// Called lists the agents that are called at another endpoint of the file's than before, or with other credentials: what was held for
-// want of them may be tried again.
+// Called lists the agents that are called at another endpoint of the file's than before, or with other credentials:
+// what was held for want of them may be tried again.
 func (d Diff) Called() (keys []Key) {
 	for _, c := range d.Added {
 		if c.New.endpoint != nil {

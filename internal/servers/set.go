@@ -94,8 +94,8 @@ func (s *Set) Run(ctx context.Context) {
 	}
 }
 
-// Look reads the file if it may have changed: itself, or what a link to it names, as Kubernetes swaps its volumes. A good one comes into
-// force; of a broken one the log says once what is wrong.
+// Look reads the file if it may have changed: itself, or what a link to it names, as Kubernetes swaps its volumes. A
+// good one comes into force; of a broken one the log says once what is wrong.
 func (s *Set) Look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,10 +17,11 @@ type Options struct {
 	MaxDepth int
 	// MaxDigits and MaxExponent bound numbers as they are written; 0: any number is taken.
 	MaxDigits, MaxExponent int
-	// LastWins takes the last of several members of one name, as encoding/json does. Without it a duplicate name is a fault.
+	// LastWins takes the last of several members of one name, as encoding/json does. Without it a duplicate name is a
+	// fault.
 	LastWins bool
-	// Repaired, if it is there, asks for strings that Postgres can store: NUL becomes U+FFFD. It hears of each value in which, or in whose
-	// name, that or encoding/json (invalid UTF-8, half a surrogate pair) replaced something.
+	// Repaired, if it is there, asks for strings that Postgres can store: NUL becomes U+FFFD. It hears of each value in
+	// which, or in whose name, that or encoding/json (invalid UTF-8, half a surrogate pair) replaced something.
 	Repaired func(*Value)
 }
 
@@ -176,8 +177,8 @@ func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	return repaired
 }
 
-// isDamaged tells whether the JSON decoder replaced something in a string literal: bytes that are not UTF-8, or a surrogate that is not
-// half of a pair.
+// isDamaged tells whether the JSON decoder replaced something in a string literal: bytes that are not UTF-8, or a
+// surrogate that is not half of a pair.
 func isDamaged(literal []byte) bool {
 	if !utf8.Valid(literal) {
 		return true

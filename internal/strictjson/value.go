@@ -21,8 +21,8 @@ type Value struct {
 	Name string // in its object
 	End  int    // the offset behind its token, behind the opening bracket of an object or a list
 
-	// The path is worked out when asked for: written into each of a hundred thousand values, a path of 34 long names would need a thousand
-	// times the document's size.
+	// The path is worked out when asked for: written into each of a hundred thousand values, a path of 34 long names
+	// would need a thousand times the document's size.
 	parent *Value
 	index  int    // in its list; -1 in an object
 	at     string // the path of a value that no document holds
