@@ -139,7 +139,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 		n := slices.IndexFunc(rows, func(a store.Audit) bool {
 			return a.Action == want.action && strings.Contains(words(string(a.Filter)), want.filter)
 		})
-		if n < 0 || rows[n].Note != want.note || rows[n].State != auditDone {
+		if n < 0 || rows[n].Note != want.note || rows[n].State != "done" {
 			out, _ := d.worker(0, "delivery", "audit")
 			t.Errorf("%d: no row of %s says %s with note %q:\n%s", i, want.action, want.filter, want.note, out)
 		}

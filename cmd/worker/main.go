@@ -113,10 +113,9 @@ func execute(a app, args, environ []string) (code int) {
 	if err := k.Run(&a); err != nil {
 		var misuse *operator.MisuseError
 		var left *operator.LeftError
-		var wrong *misuseError
 		fmt.Fprintln(stderr, "worker:", err)
 		switch {
-		case errors.As(err, &misuse), errors.As(err, &wrong):
+		case errors.As(err, &misuse):
 			return exitMisuse
 		case errors.As(err, &left):
 			return exitLeft

@@ -214,7 +214,7 @@ func TestDoctorNamesWhatIsAway(t *testing.T) {
 }
 
 func TestPrintable(t *testing.T) {
-	if got := printable("a\x1b[2J\u202eb\u0085\r\n"); got != "a·[2J·b···" {
+	if got := text.Printable("a\x1b[2J\u202eb\u0085\r\n"); got != "a·[2J·b···" {
 		t.Errorf("%q", got)
 	}
 	var b bytes.Buffer

@@ -161,7 +161,7 @@ func TestReplayByFilter(t *testing.T) {
 
 	out, _ := d.worker(0, append(line, "--yes", "--json", "--actor", "on call\x1b[2J")...)
 	r := decode[operator.MoveReport](t, out)
-	if r.Matched != 10 || r.Moved != 10 || r.State != auditDone || r.Action != "replay" || len(r.Left) != 0 {
+	if r.Matched != 10 || r.Moved != 10 || r.State != "done" || r.Action != "replay" || len(r.Left) != 0 {
 		t.Errorf("%s", out)
 	}
 	for _, id := range ids {
@@ -178,7 +178,7 @@ func TestReplayByFilter(t *testing.T) {
 	}
 	a := d.audits()
 	if len(a) != 1 || a[0].ID != r.Audit || a[0].Action != "replay" || !strings.HasPrefix(a[0].Actor, "on call") || a[0].Matched != 10 || a[0].Moved != 10 ||
-		a[0].State != auditDone || a[0].FinishedAt == nil || !strings.Contains(string(a[0].Filter), `"8453:42"`) || !strings.Contains(string(a[0].Filter), `"since": "20`) {
+		a[0].State != "done" || a[0].FinishedAt == nil || !strings.Contains(string(a[0].Filter), `"8453:42"`) || !strings.Contains(string(a[0].Filter), `"since": "20`) {
 		t.Errorf("%+v %s", a, a[0].Filter)
 	}
 	d.says(0, "on call·[2J replay done 10 10", "delivery", "audit")
@@ -249,10 +249,10 @@ func TestReplayIsStopped(t *testing.T) {
 	stop()
 	code := receive(t, "the end", ended)
 	r := decode[operator.MoveReport](t, out.String())
-	if code != exitFailed || r.State != auditCancelled || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
+	if code != exitFailed || r.State != "cancelled" || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
 		t.Errorf("%d %s %s", code, out.String(), errs.String())
 	}
-	if a := d.audits(); len(a) != 1 || a[0].State != auditCancelled || a[0].Moved != 1 || !strings.Contains(a[0].Note, "stopped after 1 of 3") {
+	if a := d.audits(); len(a) != 1 || a[0].State != "cancelled" || a[0].Moved != 1 || !strings.Contains(a[0].Note, "stopped after 1 of 3") {
 		t.Errorf("%+v", a)
 	}
 	if d.status(ids[2]) != "dead timeout" {
@@ -280,7 +280,7 @@ func TestCancel(t *testing.T) {
 	if _, err := d.store.Record(t.Context(), claim, dead); err == nil || d.status(runs) != "cancelled operator" {
 		t.Errorf("%v, %s", err, d.status(runs))
 	}
-	if a := d.audits(); len(a) != 3 || a[0].Action != "cancel" || a[0].Moved != 1 || a[1].Moved != 0 || a[1].State != auditDone {
+	if a := d.audits(); len(a) != 3 || a[0].Action != "cancel" || a[0].Moved != 1 || a[1].Moved != 0 || a[1].State != "done" {
 		t.Errorf("%+v", a)
 	}
 }

@@ -337,29 +337,6 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 	}
 }
 
-// flushed tells when it was asked to.
-type flushed func(context.Context)
-
-func (f flushed) Flush(ctx context.Context) { f(ctx) }
-
-// A probe that renewed a token has the store take it before it ends, also when somebody interrupts it.
-func TestProbeFlushes(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var did []string
-	p := &prober{app: &app{ctx: ctx}}
-	p.ending(flushed(func(ctx context.Context) {
-		if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
-			t.Error("without end, or at its end")
-		}
-		did = append(did, "flush")
-	}), func() { did = append(did, "close") })()
-	if !slices.Equal(did, []string{"flush", "close"}) {
-		t.Errorf("%v", did)
-	}
-}
-
 // Who interrupts a question need not answer it.
 func TestYesIsInterrupted(t *testing.T) {
 	t.Parallel()

@@ -170,7 +170,7 @@ func TestTokenSet(t *testing.T) {
 	if err != nil || r.Epoch != 3 || r.State == store.StateNeedsAuth {
 		t.Errorf("%+v %v", r, err)
 	}
-	if a := d.audits(); len(a) != 6 || a[4].Action != "token set" || a[4].Actor != "on call" || !strings.Contains(string(a[4].Filter), "https://other.example") || a[1].State != auditFailed {
+	if a := d.audits(); len(a) != 6 || a[4].Action != "token set" || a[4].Actor != "on call" || !strings.Contains(string(a[4].Filter), "https://other.example") || a[1].State != "failed" {
 		t.Errorf("%+v", a)
 	}
 	d.nowhere()

@@ -23,12 +23,12 @@ type Store interface {
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
+	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
 
-	AgentTokens(ctx context.Context, g store.Agent) (tokens []store.Token, held bool, err error)
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin string) (released int, _ []store.Task, _ error)
-	LeaseRenewal(ctx context.Context, t store.Token, refused []byte, ttl time.Duration) (store.Renewal, error)
+	agentauth.TokenLedger // of tokens that are sent and renewed
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 

@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"bytes"
@@ -14,9 +14,9 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// probeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8 (RFC 9562 §5.8) whose
+// ProbeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8 (RFC 9562 §5.8) whose
 // first bytes spell "probe".
-const probeDeliveryID = "70726f62-6500-8000-8000-000000000000"
+const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
 
 // probeName is where the sample's addresses and hashes come from: the same five letters in their last bytes.
 const probeName = "probe"
@@ -68,8 +68,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 		return s, err
 	}
 	limits.Registries = func(uint64) (erc8004.Registries, bool) {
-		return erc8004.Registries{},
-			false
+		return erc8004.Registries{}, false
 	} // the operator names the agent's
 	s.job, err = job.Parse(line, limits)
 	return s, err
@@ -77,22 +76,22 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 
 // meta marks a sample where the agent reads what a delivery is (DESIGN §5).
 func (s sample) meta() map[string]any {
-	return map[string]any{"io.agentherald/delivery": map[string]any{"id": probeDeliveryID, "probe": true, "attempt": 1, "replay": false,
+	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1, "replay": false,
 		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
 // arguments of a sample before they are fitted.
-func (s sample) arguments() map[string]any { return s.job.Arguments(s.file, probeDeliveryID) }
+func (s sample) arguments() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
 
 // Changes of an argument.
 const (
-	argumentKept    = ""
+	ArgumentKept    = ""
 	argumentChanged = "changed"
-	argumentDropped = "dropped"
+	ArgumentDropped = "dropped"
 )
 
-// probedArgument is one argument of the sample, and what the tool's schema made of it.
-type probedArgument struct {
+// ProbedArgument is one argument of the sample, and what the tool's schema made of it.
+type ProbedArgument struct {
 	Name   string          `json:"name"`
 	Sample json.RawMessage `json:"sample"`
 	Sent   json.RawMessage `json:"sent,omitempty"` // none when it is dropped
@@ -100,20 +99,20 @@ type probedArgument struct {
 }
 
 // compare lists the arguments of the documentation in its order. A nil sent: only the sample is known.
-func (s sample) compare(sent map[string]any) ([]probedArgument, error) {
+func (s sample) compare(sent map[string]any) ([]ProbedArgument, error) {
 	all := s.arguments()
-	var out []probedArgument
+	var out []ProbedArgument
 	for _, name := range job.ArgumentNames(s.job.Kind) {
 		before, err := json.Marshal(all[name])
 		if err != nil {
 			return nil, fmt.Errorf("write the sample's %s as JSON: %w", name, err)
 		}
-		arg := probedArgument{Name: name, Sample: before}
+		arg := ProbedArgument{Name: name, Sample: before}
 		value, kept := sent[name]
 		switch {
 		case sent == nil:
 		case !kept:
-			arg.Change = argumentDropped
+			arg.Change = ArgumentDropped
 		default:
 			if arg.Sent, err = json.Marshal(value); err != nil {
 				return nil, fmt.Errorf("write the fitted %s as JSON: %w", name, err)

@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -10,49 +10,44 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/service"
 )
 
-// storeOnce is storeAtHand, and waits for one that is away only the first time.
-func (p *prober) storeOnce() (*openStore, error) {
+// openOnce is storeAtHand, and waits for one that is away only the first time.
+func (p *prober) openOnce(ctx context.Context) (*Session, error) {
 	if p.away != nil {
 		return nil, p.away
 	}
-	st, err := p.storeAtHand()
+	st, err := p.storeAtHand(ctx)
 	p.away = err
 	return st, err
 }
 
 // authorize gives the endpoint the token that a delivery would send there. done ends what renewing needs.
-func (p *prober) authorize(e *mcpcall.Endpoint) (done func(), err error) {
+func (p *prober) authorize(ctx context.Context, e *mcpcall.Endpoint) (done func(), err error) {
 	done = func() {}
 	if e.URL == "" || len(e.Headers) > 0 {
 		return done, nil
 	}
-	st, err := p.storeOnce()
+	st, err := p.openOnce(ctx)
 	if err != nil {
-		return done, nil // keep says why
+		return done, nil // store says why
 	}
-	done = st.close
-	tokens, _, err := st.AgentTokens(p.ctx, p.agent)
+	done = st.Close
+	tokens, _, err := st.AgentTokens(ctx, p.agent)
 	if err != nil || len(tokens) == 0 {
 		return done, err
 	}
-	keys, err := service.Keyset(p.cfg)
+	keys, err := p.Backend.Keyset()
 	if err != nil {
 		return done, fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than it answers deliveries: %w", err)
 	}
-	client, err := service.OAuth(p.content.Guard)
+	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: st, Opener: keys, Sealer: keys, OAuth: p.content.OAuth, Spool: st.Spool, Logger: p.Logger})
 	if err != nil {
 		return done, err
 	}
-	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: st.Store, Opener: keys, Sealer: keys, OAuth: client, Spool: st.renewals(), Logger: p.log})
-	if err != nil {
-		return done, err
-	}
-	done = p.ending(p.authorizer, st.close)
-	subject := agentauth.Subject{Agent: p.agent, NamedByJob: p.cmd.URL != "", Insist: true}
-	if p.auth, err = p.authorizer.Authorize(p.ctx, subject, *e); err != nil {
+	done = flushing(ctx, p.authorizer, st.Close)
+	subject := agentauth.Subject{Agent: p.agent, NamedByJob: p.ask.URL != "", Insist: true}
+	if p.auth, err = p.authorizer.Authorize(ctx, subject, *e); err != nil {
 		return done, err
 	}
 	*e = p.auth.Endpoint
@@ -72,12 +67,12 @@ func (p *prober) sentStored(e mcpcall.Endpoint) bool {
 	return granted || !stored && len(e.Headers) > 0
 }
 
-// ending has the store take what it did not when a token was renewed, before it is closed: a refresh token that was replaced is good for
+// flushing has the store take what it did not when a token was renewed, before it is closed: a refresh token that was replaced is good for
 // nothing any more.
-func (p *prober) ending(c interface{ Flush(context.Context) }, closeStore func()) func() {
+func flushing(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) func() {
 	return func() {
 		defer closeStore()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), flushTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
 		c.Flush(ctx)
 	}
@@ -100,13 +95,13 @@ func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 	p.note(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", p.found.Agent))
 }
 
-// renewing makes a request of the agent and, when the agent refuses an access token, once more with another one, as a delivery does.
-func (p *prober) renewing(e *mcpcall.Endpoint, request func() error) error {
+// withTokenRefresh makes a request of the agent and, when the agent refuses an access token, once more with another one, as a delivery does.
+func (p *prober) withTokenRefresh(ctx context.Context, e *mcpcall.Endpoint, request func() error) error {
 	if p.auth == nil {
 		return request()
 	}
 	before := p.auth.Refreshed()
-	err := p.authorizer.WithTokenRefresh(p.ctx, p.auth, func(_ context.Context, now mcpcall.Endpoint) error {
+	err := p.authorizer.WithTokenRefresh(ctx, p.auth, func(_ context.Context, now mcpcall.Endpoint) error {
 		*e = now
 		return request()
 	})

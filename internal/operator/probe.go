@@ -1,0 +1,387 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// Probe is what a look at an agent found.
+type Probe struct {
+	Agent     string            `json:"agent"`
+	Registry  string            `json:"identityRegistry"`
+	Steps     []Step            `json:"steps,omitempty"` // of the chain; none when the servers file or --url names the endpoint
+	Endpoint  *Endpoint         `json:"endpoint,omitempty"`
+	Server    *ProbedServer     `json:"server,omitempty"` // none: it was not reached
+	Protocol  string            `json:"protocol,omitempty"`
+	ListedMs  float64           `json:"listedMs,omitempty"` // connecting, the handshake and the list
+	Tools     []store.KnownTool `json:"tools,omitempty"`
+	ToolsCut  bool              `json:"toolsCut,omitempty"` // the agent's list is longer than is read
+	Kind      job.Kind          `json:"kind"`
+	Asked     string            `json:"askedTool"`
+	Tool      string            `json:"tool,omitempty"` // what the agent calls it
+	Arguments []ProbedArgument  `json:"arguments,omitempty"`
+	Fits      bool              `json:"fits"`
+	Answer    *ProbedAnswer     `json:"answer,omitempty"` // of --send
+	Status    store.Status      `json:"status,omitempty"` // that a delivery would get now; none when it would be delivered, or called
+	Reason    retry.Reason      `json:"reason,omitempty"`
+	Verdict   string            `json:"verdict"`
+	NextStep  string            `json:"nextStep,omitempty"` // what a person does about the reason
+	Notes     []string          `json:"notes,omitempty"`
+	Kept      bool              `json:"kept"` // what was learned is written down
+	TookMs    float64           `json:"tookMs"`
+
+	Name  string `json:"-"` // of the agent, in a sentence
+	again error  // why a delivery would try again, or that there is no such agent
+}
+
+// ProbedServer is what an agent says its server is.
+type ProbedServer struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// ProbedAnswer is what the agent's tool answered to the sample.
+type ProbedAnswer struct {
+	IsError    bool            `json:"isError"`
+	Unreadable bool            `json:"unreadable,omitempty"`
+	Text       string          `json:"text"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	TookMs     float64         `json:"tookMs"`
+}
+
+// ProbeRequest says which agent is looked at, and with what sample.
+type ProbeRequest struct {
+	AgentRef
+	Kind      string // the sample's
+	Tool      string // to fit it to; "": the kind's own
+	Send      bool   // call the tool with the sample
+	URL       string // look at this address instead of the agent's own; nothing is written down then
+	Transport string // with URL: http (default) or sse
+}
+
+// prober is one look at an agent.
+type prober struct {
+	*Operator
+	ask     ProbeRequest
+	agent   store.Agent
+	sample  sample
+	content *Content
+	listed  *servers.Server // the agent's entry of the servers file; nil: none, or a URL
+	found   Probe
+	reached error // why the agent's tools could not be listed
+	asked   bool  // the agent was asked for them
+	away    error // why there is no store; nil: it has not been looked for, or is there
+
+	authorizer *agentauth.Authorizer // nil: no token is stored for the agent
+	auth       *agentauth.Authorization
+}
+
+// Probe connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is called.
+func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
+	p, err := o.prepareProbe(ask)
+	if err != nil {
+		return Probe{}, err
+	}
+	defer p.content.Close()
+	began := time.Now()
+	p.conclude(p.run(ctx))
+	p.found.TookMs = milliseconds(time.Since(began))
+	p.store(ctx)
+	p.checkDisabled(ctx)
+	return p.found, nil
+}
+
+// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or without Send: called.
+func (r Probe) End(check bool) error {
+	if check && r.again == nil && r.Status != "" {
+		return ErrUndeliverable
+	}
+	return r.again
+}
+
+// prepareProbe refuses what cannot be meant before anything is connected to.
+func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
+	g, err := o.agent(ask.AgentRef)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := resolverAgent(g); err != nil {
+		return nil, err
+	}
+	p := &prober{Operator: o, ask: ask, agent: g,
+		found: Probe{Agent: shortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind), Name: DescribeAgent(g)}}
+	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
+	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
+		return nil, misuse("the sample is refused like a job: %v", err)
+	}
+	p.found.Asked = p.sample.job.Action.ToolName
+	if err := p.checkURL(); err != nil {
+		return nil, err
+	}
+	p.content, err = o.Backend.OpenContent()
+	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
+		p.content.Close()
+		return nil, misuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID, g.ChainID)
+	}
+	return p, err
+}
+
+// checkURL looks at the URL that was given, or without one the agent up in the servers file.
+func (p *prober) checkURL() (err error) {
+	switch u, err := url.Parse(p.ask.URL); {
+	case p.ask.URL == "" && p.ask.Transport != "":
+		return misuse("--transport is for --url")
+	case p.ask.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
+		return misuse("--url must be an http or https URL")
+	case p.ask.URL != "" && u.User != nil:
+		return misuse("--url holds a user or password, which no agent is sent")
+	case p.ask.URL != "":
+		return nil
+	}
+	p.listed, err = p.listedServer(p.agent)
+	return err
+}
+
+// run goes as far as a delivery would, and calls only when it was told to.
+func (p *prober) run(ctx context.Context) error {
+	endpoint, err := p.findEndpoint(ctx)
+	if err != nil {
+		return err
+	}
+	done, err := p.authorize(ctx, &endpoint)
+	defer done()
+	if err != nil {
+		return err
+	}
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands, CallTimeout: p.Settings.CallTimeout, Logger: p.Logger,
+		Supervised: true})
+	if err != nil {
+		return err
+	}
+	defer p.disconnect(ctx, pool)
+	tool, err := p.listTools(ctx, pool, &endpoint)
+	if err != nil {
+		p.adviseOAuth(endpoint, err)
+		return err
+	}
+	args, err := p.fitArguments(tool)
+	if err != nil || !p.ask.Send {
+		return err
+	}
+	err = p.callTool(ctx, pool, &endpoint, tool, args)
+	p.adviseOAuth(endpoint, err)
+	return err
+}
+
+// findEndpoint finds the endpoint: --url, the servers file, the chain.
+func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
+	if p.ask.URL != "" {
+		e := mcpcall.Endpoint{Transport: cmp.Or(p.ask.Transport, mcpcall.TransportHTTP), URL: p.ask.URL}
+		p.found.Endpoint = &Endpoint{Transport: e.Transport, Address: withoutQuery(e.URL), From: "--url"}
+		return e, checkAddress(p.content.Guard, e.URL)
+	}
+	if p.listed != nil {
+		if e, ok := p.listed.Endpoint(); ok {
+			p.found.Endpoint = &Endpoint{Transport: e.Transport, Address: p.listed.Display, From: "the servers file"}
+			return e, nil
+		}
+	}
+	if !p.content.HasChain(p.agent.ChainID) {
+		return mcpcall.Endpoint{}, retry.Fail(retry.ChainUnconfigured, fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d", p.agent.ChainID, p.agent.ChainID))
+	}
+	agent, err := resolverAgent(p.agent)
+	if err != nil {
+		return mcpcall.Endpoint{}, err
+	}
+	t, err := p.content.Resolver.Resolve(ctx, agent)
+	p.found.Steps = describeSteps(t)
+	if err != nil {
+		return mcpcall.Endpoint{}, err
+	}
+	p.found.Endpoint = describeEndpoint(t)
+	e := mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint}
+	return e, checkAddress(p.content.Guard, e.URL)
+}
+
+// listTools connects, lists the agent's tools and finds the sample's.
+func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint) (mcpcall.Tool, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.CallTimeout)
+	defer cancel()
+	began := time.Now()
+	var set mcpcall.ToolSet
+	err := p.withTokenRefresh(ctx, e, func() (err error) {
+		set, err = pool.Tools(ctx, *e, true)
+		return err
+	})
+	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
+	var call *mcpcall.CallError
+	switch {
+	case errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err):
+		p.reached = nil // it was; it does not even know tools/list
+	case err != nil:
+		return mcpcall.Tool{}, err
+	}
+	p.found.Server, p.found.Protocol, p.found.ToolsCut = &ProbedServer{set.Server.Name, set.Server.Version}, set.Protocol, set.Cut
+	for _, t := range set.Tools {
+		p.found.Tools = append(p.found.Tools, store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0})
+	}
+	return p.findTool(set.Tools)
+}
+
+// findTool picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file lets be called.
+func (p *prober) findTool(tools []mcpcall.Tool) (mcpcall.Tool, error) {
+	names := delivery.ToolNames(p.found.Asked, p.Settings.ToolAliases, p.listed)
+	if len(names) > 0 {
+		if tool, ok := mcpcall.Find(tools, names[0], names[1:]); ok {
+			return tool, nil
+		}
+	}
+	return mcpcall.Tool{}, delivery.NoTool(p.sample.job.Kind, p.found.Asked, names, tools)
+}
+
+// fitArguments shows what the tool's schema makes of the sample, or why it refuses it.
+func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
+	p.found.Tool = tool.Name
+	fitted, err := delivery.Fit(p.sample.job, p.sample.file, ProbeDeliveryID, tool)
+	p.found.Fits = err == nil
+	list, failed := p.sample.compare(fitted.Arguments)
+	p.found.Arguments = list
+	return fitted.Arguments, cmp.Or(err, failed)
+}
+
+// callTool calls the tool once.
+func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout())
+	defer cancel()
+	began := time.Now()
+	var answer mcpcall.Answer
+	err := p.withTokenRefresh(ctx, e, func() (err error) {
+		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.meta()})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text, Result: answer.Raw, TookMs: milliseconds(time.Since(began))}
+	if answer.IsError {
+		return retry.Fail(retry.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
+	}
+	return nil
+}
+
+// conclude says what a delivery would come to.
+func (p *prober) conclude(err error) {
+	r := &p.found
+	switch {
+	case err == nil && p.ask.Send:
+		r.Verdict = "a delivery is delivered: the agent took the sample"
+	case err == nil:
+		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now "+
+			"(--send calls it with the sample)", r.Tool, r.Endpoint.Address)
+	default:
+		v := retry.Classify(err)
+		p.judge(v)
+		r.again = endOf(v)
+	}
+}
+
+// judge makes the verdict what the probe comes to, and says what a person does about it.
+func (p *prober) judge(v retry.Verdict) {
+	r := &p.found
+	r.Status, r.Reason, r.Verdict = describeVerdict(v)
+	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked, Listed: p.listed != nil}
+	if r.Endpoint != nil {
+		s.Endpoint = r.Endpoint.Address
+	}
+	r.NextStep = v.Reason.NextStep(s)
+}
+
+func (p *prober) note(text string) { p.found.Notes = append(p.found.Notes, text) }
+
+// store writes down what was learned, when there is a store. That there is none is no failure.
+func (p *prober) store(ctx context.Context) {
+	if !p.asked || p.ask.URL != "" {
+		return
+	}
+	seen, ok := p.observation()
+	if !ok {
+		return
+	}
+	st, err := p.openOnce(ctx)
+	if err != nil {
+		p.note("what was learned is not written down: " + err.Error())
+		return
+	}
+	defer st.Close()
+	if err := st.ObserveAgent(ctx, p.agent, seen); err != nil {
+		p.note(err.Error())
+		return
+	}
+	p.found.Kept = true
+}
+
+// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held before anything else is looked at.
+func (p *prober) checkDisabled(ctx context.Context) {
+	if p.ask.URL != "" {
+		return // what is looked at is that address
+	}
+	byFile := p.listed != nil && !p.listed.Enabled
+	err := delivery.Disabled(byFile, !byFile && p.rowDisables(ctx))
+	if err == nil {
+		return
+	}
+	p.note("once it is enabled: " + p.found.Verdict)
+	p.judge(retry.Classify(err))
+	p.found.again = nil // it will be the same the next time
+}
+
+// rowDisables tells whether the agent's row disables it, as far as there is a store to ask.
+func (p *prober) rowDisables(ctx context.Context) bool {
+	st, err := p.openOnce(ctx)
+	if err != nil {
+		return false // store says why
+	}
+	defer st.Close()
+	r, err := st.AgentRow(ctx, p.agent)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		p.note(err.Error())
+	}
+	return err == nil && !r.Enabled
+}
+
+// observation is what was found out about the agent; false when it was not the agent that failed.
+func (p *prober) observation() (store.AgentObservation, bool) {
+	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
+	if p.reached == nil {
+		l.Protocol, l.ServerInfo, l.Tools = p.found.Protocol, marshal(p.found.Server), store.ToolList(p.found.Tools)
+		return l, true
+	}
+	v := retry.Classify(p.reached)
+	l.State, l.Error = store.StateFailed, v.Text
+	if v.Reason == retry.AuthRequired {
+		l.State = store.StateNeedsAuth
+	}
+	return l, v.AgentFault
+}
+
+// timeout is how long a delivery waits for the agent's answer.
+func (p *prober) timeout() time.Duration {
+	if p.listed != nil && p.listed.Timeout > 0 {
+		return min(p.Settings.CallTimeout, p.listed.Timeout)
+	}
+	return p.Settings.CallTimeout
+}

@@ -1,0 +1,54 @@
+package operator
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// flushed tells when it was asked to.
+type flushed func(context.Context)
+
+func (f flushed) Flush(ctx context.Context) { f(ctx) }
+
+// A probe that renewed a token has the store take it before it ends, also when somebody interrupts it.
+func TestProbeFlushes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var did []string
+	flushing(ctx, flushed(func(ctx context.Context) {
+		if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
+			t.Error("without end, or at its end")
+		}
+		did = append(did, "flush")
+	}), func() { did = append(did, "close") })()
+	if !slices.Equal(did, []string{"flush", "close"}) {
+		t.Errorf("%v", did)
+	}
+}
+
+// TestSamplesAreJobs: every kind's sample has all arguments of its tool, and none but the empty tag and endpoint is without a value.
+func TestSamplesAreJobs(t *testing.T) {
+	t.Parallel()
+	g := store.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}
+	for _, kind := range []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse} {
+		s, err := newSample(kind, g, "", job.Limits{})
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		list, err := s.compare(nil)
+		if err != nil || len(list) != len(job.ArgumentNames(kind)) {
+			t.Errorf("%s: %v, %v", kind, list, err)
+		}
+		for _, a := range list {
+			empty := string(a.Sample) == `""` && (a.Name == "tag2" || a.Name == "endpoint")
+			if len(a.Sample) == 0 || string(a.Sample) == "null" || string(a.Sample) == `""` && !empty {
+				t.Errorf("%s: %s is %s", kind, a.Name, a.Sample)
+			}
+		}
+	}
+}
