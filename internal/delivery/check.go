@@ -47,13 +47,21 @@ type eventCheck struct {
 	detail         string
 }
 
-// checkEvent holds what is for a disabled agent, and asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL
-// for the chain, or with HERALD_VERIFY_EVENT=off, the job is believed.
+// checkEvent asks the chain about the event, and then holds what is for a disabled agent. Not before: a job whose event is of another agent
+// would be held in the place of the right one.
 func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *servers.Server) (eventCheck, error) {
-	checked := eventCheck{job: c.Job, disabledByFile: server != nil && !server.Enabled, detail: "not asked"}
-	if err := Disabled(checked.disabledByFile, !c.Enabled); err != nil {
-		return checked, err
+	checked, err := e.findEvent(ctx, c)
+	if err == nil {
+		checked.disabledByFile = server != nil && !server.Enabled
+		err = Disabled(checked.disabledByFile, !c.Enabled)
 	}
+	return checked, err
+}
+
+// findEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
+// HERALD_VERIFY_EVENT=off, the job is believed.
+func (e *Executor) findEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
+	checked := eventCheck{job: c.Job, detail: "not asked"}
 	client, ok := e.Chain(c.Job.ChainID)
 	if !ok || e.Verify == chain.VerifyOff {
 		return checked, nil

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -263,5 +265,47 @@ func TestLineOutlastsAnOutage(t *testing.T) {
 	}
 	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
 		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+}
+
+// A validation's key does not name its agent. One that is first and names an agent that is disabled is not held in the right one's place.
+func TestFirstComerOfADisabledAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
+	agent, disabled := w.register(at(victim.URL)), w.register(nil)
+	ctx, request := within(t, 30*time.Second), common.Hash{0x42}
+	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
+		t.Fatal(err)
+	}
+	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var j map[string]any
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
+			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
+			dec.UseNumber()
+			if err := dec.Decode(&j); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first := maps.Clone(j)
+	first["agentId"] = disabled.String()
+	id := w.submit(first)[0].ID
+	registry := strings.ToLower(w.net.Deployment().Identity.Hex())
+	if _, _, err := w.store.EnableAgent(ctx, store.Agent{ChainID: w.net.ChainID(), Registry: registry, ID: disabled.String()}, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.submit(j)[0]; got.Verdict != store.Conflict || got.ID != id {
+		t.Fatalf("%+v", got)
+	}
+	k := w.newWorker()
+	w.turn(k, id)
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
+		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
 	}
 }
