@@ -3,6 +3,8 @@ package delivery
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math/big"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,14 +22,15 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	begun, finish := make(chan bool, 8), make(chan bool)
-	silent := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+	silence := onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 		begun <- true
 		select {
 		case <-finish:
 		case <-r.Context().Done():
 		}
 		return false
-	}))
+	})
+	silent, silentToo := newAgent(t, silence), newAgent(t, silence)
 	well := newAgent(t)
 	longest := make(chan int, 8)
 	k := w.newWorker(func(c *Config) {
@@ -45,7 +48,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 		return w.accept(j)
 	}
 	large := strings.Repeat("<", 40<<10)
-	first, second, next, small, huge := feedback(silent, large+"1"), feedback(silent, large+"2"), feedback(well, large+"3"), feedback(well, "small"),
+	first, second, next, small, huge := feedback(silent, large+"1"), feedback(silentToo, large+"2"), feedback(well, large+"3"), feedback(well, "small"),
 		feedback(well, strings.Repeat("<", 200<<10))
 
 	done := make(chan string, 2)
@@ -89,7 +92,94 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			t.Errorf("an attempt holds %d bytes for its history", n)
 		}
 	}
-	if !k.executor.arguments.TryAcquire(1 << 20) {
-		t.Error("a share was not given back")
+	if held := k.executor.arguments.held; len(held) != 0 {
+		t.Errorf("not given back: %v", held)
+	}
+}
+
+// TestLargeArgumentsAreShared: who has large arguments in flight leaves room for others: newcomers a half, one origin three quarters. A call
+// that is alone there goes in any case.
+func TestLargeArgumentsAreShared(t *testing.T) {
+	t.Parallel()
+	b := argumentBudget{most: 64, held: map[string]int64{}}
+	var releases []func()
+	take := func(bytes int64, origin string, newcomer, want bool) {
+		t.Helper()
+		release := b.acquire(bytes, origin, newcomer)
+		if (release != nil) != want {
+			t.Errorf("%d bytes at %s: %v, held %v", bytes, origin, release != nil, b.held)
+		}
+		if release != nil {
+			releases = append(releases, release)
+		}
+	}
+	take(16, "a", true, true)
+	take(1, "a", true, false)
+	take(1, "a", false, false)
+	take(16, "b", true, true)
+	take(1, "c", true, false) // newcomers have their half
+	take(24, "c", false, true)
+	take(1, "c", false, false)
+	take(8, "d", false, true)
+	take(1, "e", false, false) // all is taken
+	for _, release := range releases {
+		release()
+	}
+	take(64, "a", true, true)
+	releases[len(releases)-1]()
+	if len(b.held) != 0 {
+		t.Errorf("not given back: %v", b.held)
+	}
+}
+
+// TestSilentAgentsLeaveRoomForArguments: agents that nobody knows take large files and do not answer; an agent that answers is called beside
+// them with a file of its own.
+func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	begun, finish := make(chan bool, 8), make(chan bool)
+	silence := onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		begun <- true
+		select {
+		case <-finish:
+		case <-r.Context().Done():
+		}
+		return false
+	})
+	well := newAgent(t)
+	k := w.newWorker(func(c *Config) {
+		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<20, 20*time.Second, 40*time.Second
+		c.Newcomers = must(NewNewcomers(32, nil, nil))
+	})
+	healthy := w.register(at(well.URL))
+	feedback := func(agent *big.Int, text string) uuid.UUID {
+		file := []byte(`"` + text + `"`)
+		cid := must(w.gateway.AddFile(file))
+		j, _ := w.rate(devnet.Feedback{AgentID: agent, URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash(file)})
+		return w.accept(j)
+	}
+	if note, err := k.runner.Deliver(t.Context(), feedback(healthy, "known from now on"), 1); err != nil || note != "" {
+		t.Fatalf("%q, %v", note, err)
+	}
+	done := make(chan string, 4)
+	for i := range 4 { // 240 kB of arguments each, counted three times: four fill the budget
+		id := feedback(w.register(at(newAgent(t, silence).URL)), strings.Repeat("<", 40<<10)+strings.Repeat("x", i))
+		go func() {
+			note, err := k.runner.Deliver(t.Context(), id, 1)
+			done <- fmt.Sprint(note, err)
+		}()
+	}
+	for range 2 { // two are called, two are put off
+		receive(t, "a call", begun)
+		if note := receive(t, "one that is put off", done); !strings.Contains(note, "large arguments") {
+			t.Error(note)
+		}
+	}
+	if note, err := k.runner.Deliver(t.Context(), feedback(healthy, strings.Repeat("b", 70<<10)), 1); err != nil || note != "" {
+		t.Errorf("the agent that answers: %q, %v", note, err)
+	}
+	close(finish)
+	for range 2 {
+		receive(t, "the end", done)
 	}
 }

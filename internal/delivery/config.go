@@ -23,7 +23,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/sync/semaphore"
 )
 
 // Ledger is the store as a delivery needs it.
@@ -146,5 +145,6 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	return &Executor{Config: cfg, observed: observed, waits: newWaitSummary(), arguments: semaphore.NewWeighted(cfg.MaxArgumentBytes)}, nil
+	return &Executor{Config: cfg, observed: observed, waits: newWaitSummary(),
+		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, nil
 }

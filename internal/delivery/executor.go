@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/sync/semaphore"
 )
 
 // Executor makes attempts to deliver. Safe for concurrent use.
@@ -20,7 +19,7 @@ type Executor struct {
 	Config
 	observed  *lru.Cache[store.Agent, time.Time] // when the tools that are recorded of an agent were listed
 	waits     *waitSummary
-	arguments *semaphore.Weighted // bytes of large arguments in flight
+	arguments argumentBudget
 
 	spoolWarned atomic.Int64 // when ignoreSpooled warned last, in ns
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
@@ -22,7 +23,7 @@ type preparedCall struct {
 	sanitized bool              // characters were taken out of what strangers wrote
 	recorded  json.RawMessage   // the arguments as the attempt keeps them
 	digest    [sha256.Size]byte // of the tool's name and the arguments
-	reserved  int64             // bytes of Executor.arguments
+	release   func()            // gives back what is reserved in Executor.arguments; nil: nothing is
 
 	listing *mcpcall.ToolSet // what the agent said last of its tools; nil: it did not say
 }
@@ -63,7 +64,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	if err != nil {
 		return call, err
 	}
-	reserved, err := e.reserveArguments(len(fitted.Sent))
+	release, err := e.reserveArguments(a, len(fitted.Sent))
 	if err != nil {
 		return call, err
 	}
@@ -71,7 +72,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
 		recorded: store.KeepSide(fitted.Sent), // all of it would be held for as long as the agent takes
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
-		reserved: reserved, listing: &listing,
+		release:  release, listing: &listing,
 	}, nil
 }
 
@@ -115,26 +116,64 @@ func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.To
 // smallArguments are sent without asking, so that honest agents do not wait behind large ones.
 const smallArguments = 64 << 10
 
+// argumentBudget bounds the bytes that calls in flight hold of large arguments: in all; half of that at newcomers; a quarter at one origin. A
+// call that is alone there may have more.
+type argumentBudget struct {
+	most int64
+
+	mu   sync.Mutex
+	held map[string]int64 // of all, of newcomers, of each origin
+}
+
+// acquire takes so many bytes for a call at an origin; release is nil if they are not to be had.
+func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
+	const all, newcomers = "all", "newcomers"
+	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
+	if newcomer {
+		bounds[newcomers] = b.most / 2
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for of, most := range bounds {
+		if held := b.held[of]; held > 0 && held+bytes > most {
+			return nil
+		}
+	}
+	for of := range bounds {
+		b.held[of] += bytes
+	}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for of := range bounds {
+			if b.held[of] -= bytes; b.held[of] == 0 {
+				delete(b.held, of)
+			}
+		}
+	}
+}
+
 // reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt off: the agent decides
 // how long they are held.
-func (e *Executor) reserveArguments(size int) (reserved int64, err error) {
+func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
-		return 0, nil
+		return nil, nil
 	}
 	// Three times: the arguments, the request that is made of them, and a copy while it is made.
 	share := min(3*int64(size), e.MaxArgumentBytes)
-	if !e.arguments.TryAcquire(share) {
-		return 0, retry.Pause(retry.AgentBusy, 0,
+	if release = e.arguments.acquire(share, limitedOrigin(a.endpoint.Endpoint, a.claim.Agent()), a.slots != nil); release == nil {
+		return nil, retry.Pause(retry.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}
-	return share, nil
+	return release, nil
 }
 
 // releaseArguments lets go of a call's arguments, and gives back their share.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments = nil
-	if call.reserved > 0 {
-		e.arguments.Release(call.reserved)
-		call.reserved = 0
+	if call.release != nil {
+		call.release()
+		call.release = nil
 	}
 }
