@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -58,15 +59,21 @@ const (
 	// allNewcomers and failedNewcomers name what is no domain.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
+	domainSlot      = "domain " // goes before a domain's name: a host may be called newcomers
 	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
 	maxRememberedAgents = 4096
 	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
 	// put off costs a claim and a record. While theirs hang nobody waits.
 	maxSlotWait = 200 * time.Millisecond
+	// waiterShare is the part of a worker's slots in which attempts wait so, and again those of agents that failed: a quarter of the slots is
+	// always free of newcomers. A worker of few slots lets nobody wait.
+	waiterShare = 8
 	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
 	// that come back in the same moment would be in everybody's way.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
+	// maxReturnWait is the longest wait of one that was put off; behind so many others it is from a half of that on, at random.
+	maxReturnWait = 5 * time.Minute
 	// slotTTL is longer than any attempt: its slot is given back by the attempt itself.
 	slotTTL = 24 * time.Hour
 )
@@ -77,8 +84,12 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		now = time.Now
 	}
 	share := max(1, slots/newcomerShare)
+	room := slots / waiterShare
+	if room == 0 {
+		room = -1 // none; 0 would be the default
+	}
 	bound := func(n int) (*ratelimit.Limiter, error) {
-		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: slots, MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: logger, Now: now})
+		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: room, MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: logger, Now: now})
 	}
 	all, err := bound(share)
 	if err != nil {
@@ -150,7 +161,7 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string) (relea
 		return func() {}, nil
 	}
 	before := len(s.held)
-	err = s.acquire(ctx, s.newcomers.bounded, domain,
+	err = s.acquire(ctx, s.newcomers.bounded, domainSlot+domain,
 		"agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 	return func() { s.releaseAfter(ctx, before) }, err
 }
@@ -188,7 +199,7 @@ func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait is the wait, or a longer one, of those that shall come back soon.
+// spreadWait is the wait, or a longer one up to maxReturnWait, of those that shall come back soon.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
 		return wait // it is by how long attempts take
@@ -198,6 +209,10 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	now := n.now()
 	if n.lastReturn = n.lastReturn.Add(minReturnGap); n.lastReturn.Before(now.Add(wait)) {
 		n.lastReturn = now.Add(wait)
+	}
+	if latest := now.Add(maxReturnWait); n.lastReturn.After(latest) {
+		n.lastReturn = latest
+		return maxReturnWait/2 + rand.N(maxReturnWait/2)
 	}
 	return n.lastReturn.Sub(now)
 }

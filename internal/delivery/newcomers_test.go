@@ -1,14 +1,17 @@
 package delivery
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -170,7 +173,7 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 	b := &newcomerSlots{newcomers: w.Newcomers, token: "x"}
-	if !w.waits(b.acquire(t.Context(), w.bounded, "a.example", "")) {
+	if !w.waits(b.acquire(t.Context(), w.bounded, domainSlot+"a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}
 }
@@ -204,12 +207,14 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 func TestNewcomersWaitAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := must(NewNewcomers(2, nil, nil))
+		n := must(NewNewcomers(8, nil, nil))
 		defer n.Close()
 		w := &newcomerWorld{T: t, Newcomers: n}
 		first, second := w.attempt(1), w.attempt(2)
-		if err := w.slot(first); err != nil {
-			t.Fatal(err)
+		for _, a := range []*attempt{first, w.attempt(11), w.attempt(12), w.attempt(13)} {
+			if err := w.slot(a); err != nil {
+				t.Fatal(err)
+			}
 		}
 		entered := make(chan error, 1)
 		go func() { entered <- w.slot(second) }()
@@ -219,9 +224,41 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 			t.Error(err)
 		}
 		if third := w.slot(w.attempt(3)); !w.waits(third) {
-			t.Error("there are two slots")
+			t.Error("there are five slots")
 		}
 	})
+}
+
+// TestNewcomersWaitersLeaveAQuarter: a quarter of the slots is always free of newcomers, of those that hold a slot of theirs and of those that
+// wait for one, also while theirs are given back fast and everybody may hope for the next.
+func TestNewcomersWaitersLeaveAQuarter(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{1, 4, 8, 32, 100} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := must(NewNewcomers(slots, nil, nil))
+				defer n.Close()
+				w := &newcomerWorld{T: t, Newcomers: n}
+				for agent := range int64(slots) {
+					n.noteOutcome(w.attempt(agent).claim.Agent(), false)
+				}
+				putOff := make(chan error, 2*slots)
+				for agent := range int64(2 * slots) {
+					go func() {
+						if err := w.slot(w.attempt(agent)); err != nil {
+							putOff <- err
+						}
+					}()
+				}
+				synctest.Wait()
+				in := 2*slots - len(putOff)
+				if most := max(1, slots-slots/4); in > most || in < max(1, slots/2) {
+					t.Errorf("newcomers are in %d of %d slots, want at most %d", in, slots, most)
+				}
+			})
+		})
+	}
 }
 
 // TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
@@ -269,6 +306,45 @@ func TestNewcomersComeBackApart(t *testing.T) {
 	}
 }
 
+// TestNewcomersComeBackInTime: however many are put off, nobody is told to wait longer than five minutes, and the latest not all the same time.
+func TestNewcomersComeBackInTime(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 32)
+	for i := range int64(16) {
+		if err := w.slot(w.attempt(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.clock = w.clock.Add(time.Second)
+	waits := map[time.Duration]bool{}
+	for i := range int64(20_000) {
+		v := retry.Classify(w.slot(w.attempt(1000 + i)))
+		if v.Reason != retry.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
+			t.Fatalf("number %d: %s, comes back in %s", i, v.Reason, v.Pause)
+		}
+		waits[v.Pause] = true
+	}
+	if len(waits) < 10_000 {
+		t.Errorf("they come back at %d times", len(waits))
+	}
+	w.clock = w.clock.Add(maxReturnWait)
+	if v := retry.Classify(w.slot(w.attempt(999))); v.Pause > 2*time.Second {
+		t.Errorf("after a quiet time: %s", v.Pause)
+	}
+}
+
+// TestNewcomersOfALocalHost: a host may have the name of what is no domain, and is a domain all the same.
+func TestNewcomersOfALocalHost(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 4) // one slot for a domain
+	if err := w.enters(w.attempt(1), "http://newcomers:8080/mcp"); err != nil {
+		t.Fatal(err)
+	}
+	if !w.waits(w.enters(w.attempt(2), "http://newcomers:8080/mcp")) {
+		t.Error("the host called newcomers is not counted as a domain")
+	}
+}
+
 // TestRegistrableDomain: who mints host names, or addresses of a network that is theirs, has no more domains for it.
 func TestRegistrableDomain(t *testing.T) {
 	t.Parallel()
@@ -292,5 +368,54 @@ func TestRegistrableDomain(t *testing.T) {
 		if got := registrableDomain(url); got != want {
 			t.Errorf("%q: %q, want %q", url, got, want)
 		}
+	}
+}
+
+// TestWhatIsNoFailureOfAnAgent: an agent is not among those that failed for the file that a client named, the endpoint that a job names, or the
+// time that a job left it.
+func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	healthy := newAgent(t)
+	failing := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		http.Error(rw, "broken", http.StatusInternalServerError)
+		return true
+	}))
+	silent := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		<-r.Context().Done()
+		return true
+	}))
+	k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(32, nil, nil)) })
+	for name, c := range map[string]struct {
+		at     *agent
+		file   string
+		action map[string]any
+		want   bool
+	}{
+		"its own failure":      {failing, "", nil, true},
+		"its own silence":      {silent, "", nil, true},
+		"a file that is no":    {healthy, "https://10.0.0.1/x", nil, false},
+		"the job's endpoint":   {healthy, "", own(failing.URL, nil), false},
+		"the job's impatience": {silent, "", map[string]any{"timeoutMs": 1000}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(c.at.URL)), URI: c.file})
+			if c.action != nil {
+				j = with(j, c.action)
+			}
+			id := w.accept(j)
+			note, err := k.runner.Deliver(t.Context(), id, 1)
+			if err == nil && note == "" {
+				t.Fatal("it was delivered")
+			}
+			d := w.row(id)
+			agent, _ := new(big.Int).SetString(d.AgentID, 10)
+			claim := &store.Claim{Job: job.Job{ChainID: w.net.ChainID(), IdentityRegistry: w.net.Deployment().Identity, AgentID: agent}}
+			if _, failed := k.executor.Newcomers.weighAgent(claim); failed != c.want {
+				t.Errorf("after %q, %v it failed: %v", note, err, failed)
+			}
+		})
 	}
 }

@@ -41,10 +41,10 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d.Reason, d.Error, d.Free = string(v.Reason), v.Text, v.Free
 	d.Moved = v.Moved && a.claim.Job.Action.ResolveEndpoint && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
-	if v.AgentFault {
-		e.Newcomers.noteOutcome(a.claim.Agent(), false)
-		if a.stage.name != "fetch" { // the feedback's file is its client's affair
-			d.AgentError = v.Text
+	if v.AgentFault && a.stage.name != "fetch" { // the feedback's file is its client's affair
+		d.AgentError = v.Text
+		if a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort { // else the job chose where, or how fast, the agent was to answer
+			e.Newcomers.noteOutcome(a.claim.Agent(), false)
 		}
 	}
 
