@@ -465,6 +465,25 @@ func TestSealedCandidates(t *testing.T) {
 	}
 }
 
+// TestSealedCandidateOfAnotherAgent: headers are sealed for the agent of their own job, which need not be that of the job before it.
+func TestSealedCandidateOfAnotherAgent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	validation := func(agent int64) Intake {
+		j := feedback(1, 1)
+		j.Kind, j.AgentID, j.ValidatorAddress, j.BlockNumber = job.KindValidationResponse, big.NewInt(agent), common.Address{1}, 900
+		return Intake{Job: j}
+	}
+	behind := validation(42)
+	behind.SealedHeaders = []byte("behind")
+	behind.Job.Action.ResolveEndpoint, behind.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}
+	accept(t, s, validation(7), behind)
+	page, _, _, err := s.SealedAfter(t.Context(), [16]byte{})
+	if err != nil || len(page) != 1 || page[0].AgentID != "42" {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
+
 // TestFirstComersAndClaims: producers enqueue one event at false, pending and true positions, with true and false content, each with an action of
 // its own, while workers claim,
 // lose their leases and record late. Whatever happens in between: the agent is called once, with a true job, which was the first true one of

@@ -32,7 +32,7 @@ func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed
 		), sealed AS (
 			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
 			UNION ALL
-			SELECT false, p.id, p.chain_id, c.identity_registry, p.agent_id, c.job, c.secret_headers
+			SELECT false, p.id, p.chain_id, c.identity_registry, c.agent_id, c.job, c.secret_headers
 			  FROM page p JOIN herald.candidates c ON c.delivery_id = p.id WHERE c.secret_headers IS NOT NULL
 		)
 		SELECT own, id, chain_id, identity_registry, agent_id::text,
