@@ -3,8 +3,8 @@
 //	agent                        speaks MCP on stdin and stdout
 //	agent -http 127.0.0.1:8081   speaks streamable HTTP at /mcp; port 0 takes a free one
 //
-// Herald may call more than once for one feedback, when an answer was lost; deliveryId stays the same, and the agent counts each
-// only once.
+// Herald may call more than once for one feedback, when an answer was lost; deliveryId stays the same, and the agent
+// counts each only once.
 package main
 
 import (
@@ -72,7 +72,7 @@ func main() {
 	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "Takes feedback about this agent.", json.RawMessage(inputSchema)),
 		mcp.NewTypedToolHandler(receive))
 
-	err := serve(agent, *listen, *registration)
+	err := serveAgent(agent, *listen, *registration)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
@@ -81,7 +81,7 @@ func main() {
 
 const wellKnown = "/.well-known/agent-registration.json"
 
-func serve(agent *server.MCPServer, address, registration string) error {
+func serveAgent(agent *server.MCPServer, address, registration string) error {
 	if address == "" {
 		return server.ServeStdio(agent)
 	}

@@ -14,8 +14,8 @@ const maxAnswerText = 16 << 10
 
 // Answer is what a tool that ran answered.
 type Answer struct {
-	// Raw is the result as received, bounded by Config.MaxAnswerBytes; credentials that the agent echoes are masked. It may hold
-	// anything JSON can, also what Postgres cannot store.
+	// Raw is the result as received, bounded by Config.MaxAnswerBytes; credentials that the agent echoes are masked. It
+	// may hold anything JSON can, also what Postgres cannot store.
 	Raw json.RawMessage
 	// Text is the text of the answer (its text blocks, else its structured content), cleaned, at most 16 KiB.
 	Text string
@@ -23,14 +23,15 @@ type Answer struct {
 	IsError bool
 	// Protocol is the revision spoken; as Endpoint.ProtocolHint it spares the next worker a guess.
 	Protocol string
-	// Unreadable: a result came, so the tool ran, but all or part of it is in no form this version knows: structuredContent without
-	// content, an unknown kind of block, a task, no content at all.
+	// Unreadable: a result came, so the tool ran, but all or part of it is in no form this version knows:
+	// structuredContent without content, an unknown kind of block, a task, no content at all.
 	Unreadable bool
 }
 
-// readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its end or that
-// the result must be treated as invalid: *InputRequiredError and, for an unknown resultType, *BadAnswerError. mask, which may be nil, is for
-// the text before it is cut, so that no half of a credential is left at its end.
+// readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its
+// end or that the result must be treated as invalid: *InputRequiredError and, for an unknown resultType,
+// *BadAnswerError. mask, which may be nil, is for the text before it is cut, so that no half of a credential is left at
+// its end.
 func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
 	r, ok := readResult(raw)
@@ -91,8 +92,8 @@ type block struct {
 	Text *string `json:"text"`
 }
 
-// readResult reads what it can, each part for itself; false when there is no content, or something is of another type than it should
-// be. Of a name that is there twice encoding/json makes what it likes.
+// readResult reads what it can, each part for itself; false when there is no content, or something is of another type
+// than it should be. Of a name that is there twice encoding/json makes what it likes.
 func readResult(raw json.RawMessage) (r result, ok bool) {
 	var parts struct {
 		Content           json.RawMessage `json:"content"`
@@ -130,8 +131,8 @@ func readBlocks(content json.RawMessage) ([]block, bool) {
 	return blocks, true
 }
 
-// redact masks credentials that the agent sent back in Raw. r may be nil.
-func (a *Answer) redact(r *secret.Masker) {
+// maskSecrets masks credentials that the agent sent back in Raw. r may be nil.
+func (a *Answer) maskSecrets(r *secret.Masker) {
 	if r == nil {
 		return
 	}

@@ -63,11 +63,11 @@ func TestReadAnswer(t *testing.T) {
 func TestAnswerRedacts(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp?key=querysecret", Env: []string{"TOKEN=envsecret1"}}
-	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`), ep.redactor())
+	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`), ep.newMasker())
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.redact(ep.redactor())
+	a.maskSecrets(ep.newMasker())
 	if strings.Contains(string(a.Raw), "secret") || strings.Contains(a.Text, "secret") || a.Text != "you sent ****** to ?******" {
 		t.Errorf("not masked: %s %q", a.Raw, a.Text)
 	}
@@ -79,17 +79,17 @@ func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Secrets: []secret.Secret{secret.New("pin77")},
 		Headers: map[string]secret.Secret{"Authorization": secret.New("basic " + base64.StdEncoding.EncodeToString([]byte("feedback:hunter2:x"))),
 			"X-Key": secret.New("k3y!")}}
-	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`), ep.redactor())
+	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`), ep.newMasker())
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.redact(ep.redactor())
+	a.maskSecrets(ep.newMasker())
 	if want := "******:******, hunter2, ******, ******, ******, receivefeedback"; a.Text != want || !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "hunter2:x") {
 		t.Errorf("%q, %s", a.Text, a.Raw)
 	}
 	// A name that is a part of a tool's name hides no tool.
 	page := toolPage{tools: []Tool{{Name: "give.feedback", InputSchema: json.RawMessage(`{"feedback":"k3y!"}`)}}}
-	if page.redact(ep.redactor()); len(page.tools) != 1 || string(page.tools[0].InputSchema) != `{"feedback":"k3y!"}` {
+	if page.maskSecrets(ep.newMasker()); len(page.tools) != 1 || string(page.tools[0].InputSchema) != `{"feedback":"k3y!"}` {
 		t.Errorf("%+v", page.tools)
 	}
 }
@@ -101,11 +101,11 @@ func TestAnswerRedactsWhateverTheSpelling(t *testing.T) {
 	for _, spelt := range []string{`ab/cd+ef==&<gh>`, `ab\/cd+ef==&<gh>`, `ab/cd+ef\u003d\u003d\u0026\u003Cgh\u003e`, `\u0061\u0062/cd+ef==&<gh>`, `ab%2Fcd%2Bef%3D%3D%26%3Cgh%3E`, `ab&#x2F;cd+ef==&amp;&lt;gh&gt;`,
 		`{\"echo\":\"ab\\/cd+ef==&<gh>\"}`} {
 		raw := json.RawMessage(`{"content":[{"type":"text","text":"sent ` + spelt + ` by you"}],"structuredContent":{"token":"` + spelt + `"},"isError":false}`)
-		a, err := readAnswer(raw, ep.redactor())
+		a, err := readAnswer(raw, ep.newMasker())
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.redact(ep.redactor())
+		a.maskSecrets(ep.newMasker())
 		if !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "cd") || strings.Contains(a.Text, "cd") || !strings.Contains(a.Text, "******") || !strings.Contains(string(a.Raw), " by you") {
 			t.Errorf("%s: %s %q", spelt, a.Raw, a.Text)
 		}
@@ -118,7 +118,7 @@ func TestAnswerRedactsBeforeItCuts(t *testing.T) {
 	ep := Endpoint{Transport: TransportStdio, Env: []string{"TOKEN=envsecret1"}}
 	filler := strings.Repeat("x", maxAnswerText-5)
 	for _, raw := range []string{`{"content":[{"type":"text","text":"` + filler + `envsec\u0072et1"}]}`, `{"content":[],"structuredContent":"` + filler[1:] + `envsecret1"}`} {
-		a, err := readAnswer(json.RawMessage(raw), ep.redactor())
+		a, err := readAnswer(json.RawMessage(raw), ep.newMasker())
 		if err != nil || len(a.Text) > maxAnswerText || strings.Contains(a.Text, "e") {
 			t.Errorf("%d bytes, ends in %q, %v", len(a.Text), a.Text[len(a.Text)-12:], err)
 		}
@@ -136,7 +136,7 @@ func FuzzAnswer(f *testing.F) {
 		if len(a.Text) > maxAnswerText+3 || !utf8.ValidString(a.Text) || text.Sanitize(a.Text) != a.Text {
 			t.Fatalf("text %q", a.Text)
 		}
-		a.redact(secret.NewMasker([]string{"ok"}))
+		a.maskSecrets(secret.NewMasker([]string{"ok"}))
 		if len(a.Raw) > 0 && json.Valid(raw) && !json.Valid(a.Raw) {
 			t.Fatal("masking broke the JSON")
 		}

@@ -16,15 +16,15 @@ import (
 type Config struct {
 	// Guard dials every HTTP endpoint. Required.
 	Guard *netguard.Guard
-	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or a line of a
-	// command's output. What is longer is a *TooLargeError. Default 1 MiB.
+	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or a
+	// line of a command's output. What is longer is a *TooLargeError. Default 1 MiB.
 	MaxAnswerBytes int64
 	// MaxRequestBytes bounds the arguments of one call; more is a *RequestTooLargeError. Default 8 MiB.
 	MaxRequestBytes int
 	// OpenTimeout bounds connecting and the handshake together. Default 10 s.
 	OpenTimeout time.Duration
-	// ProbeTimeout bounds the wait for server/discover, which agents of older revisions may ignore. Default 2 s, at most half of
-	// OpenTimeout, so that there is time for the older handshake.
+	// ProbeTimeout bounds the wait for server/discover, which agents of older revisions may ignore. Default 2 s, at
+	// most half of OpenTimeout, so that there is time for the older handshake.
 	ProbeTimeout time.Duration
 	// CallTimeout bounds a Tools or Call whose context has no deadline. Default 30 s.
 	CallTimeout time.Duration
@@ -32,32 +32,35 @@ type Config struct {
 	IdleTimeout time.Duration
 	// ToolsTTL is how long a tool list is believed. Default 10 min.
 	ToolsTTL time.Duration
-	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool that does not
-	// exist does not become a stream of listings. Default 1 s.
+	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool
+	// that does not exist does not become a stream of listings. Default 1 s.
 	RelistAfter time.Duration
-	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy. It
-	// bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
+	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy.
+	// It bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
 	MaxClients int
-	// MaxHeldBytes bounds what clients that nobody uses hold of what agents sent: tool lists, schemas compiled from them, and events that
-	// have not ended. The longest unused one makes room. Default 64 MiB.
+	// MaxHeldBytes bounds what clients that nobody uses hold of what agents sent: tool lists, schemas compiled from
+	// them, and events that have not ended. The longest unused one makes room. Default 64 MiB.
 	MaxHeldBytes int64
-	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake. Default 16.
+	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake.
+	// Default 16.
 	IdlePerHost int
-	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default none.
+	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default
+	// none.
 	StdioCommands [][]string
-	// MaxAge is how old a command's process becomes before it is replaced: calls in flight end with the old one, the next go to a new one.
-	// Default 24 h.
+	// MaxAge is how old a command's process becomes before it is replaced: calls in flight end with the old one, the
+	// next go to a new one. Default 24 h.
 	MaxAge time.Duration
-	// PingAfter is how long a client with something to lose (a process, an event stream, a session) is left alone before it is asked
-	// whether it is still there, and replaced if not. Default 1 min.
+	// PingAfter is how long a client with something to lose (a process, an event stream, a session) is left alone
+	// before it is asked whether it is still there, and replaced if not. Default 1 min.
 	PingAfter time.Duration
 	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
 	Decoding *decode.Budget
-	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and LANG.
+	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and
+	// LANG.
 	StdioEnv []string
-	// Supervised: this program calls RunSupervisor first of all, so that each command can have a supervisor, which ends whatever the command
-	// started when the command or this process ends, however that was. Without it, and elsewhere than on Linux, that is only the command
-	// and its process group.
+	// Supervised: this program calls RunSupervisor first of all, so that each command can have a supervisor, which ends
+	// whatever the command started when the command or this process ends, however that was. Without it, and elsewhere
+	// than on Linux, that is only the command and its process group.
 	Supervised bool
 	// ClientVersion is what agents are told beside the name "herald". Default "dev".
 	ClientVersion string
@@ -70,8 +73,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Guard == nil {
 		return c, errors.New("mcpcall: Config.Guard is required")
 	}
-	for name, d := range map[string]*time.Duration{"OpenTimeout": &c.OpenTimeout, "ProbeTimeout": &c.ProbeTimeout, "CallTimeout": &c.CallTimeout,
-		"IdleTimeout": &c.IdleTimeout, "ToolsTTL": &c.ToolsTTL, "RelistAfter": &c.RelistAfter, "MaxAge": &c.MaxAge, "PingAfter": &c.PingAfter} {
+	for name, d := range map[string]*time.Duration{
+		"OpenTimeout": &c.OpenTimeout, "ProbeTimeout": &c.ProbeTimeout, "CallTimeout": &c.CallTimeout,
+		"IdleTimeout": &c.IdleTimeout, "ToolsTTL": &c.ToolsTTL, "RelistAfter": &c.RelistAfter,
+		"MaxAge": &c.MaxAge, "PingAfter": &c.PingAfter,
+	} {
 		if *d < 0 {
 			return c, fmt.Errorf("mcpcall: Config.%s is negative", name)
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// killGrace is by how much a call to a command may overrun its deadline before the command is killed: mcp-go's write to a command
-// that stopped reading knows no deadline, and holds up every other call.
+// killGrace is by how much a call to a command may overrun its deadline before the command is killed: mcp-go's write to
+// a command that stopped reading knows no deadline, and holds up every other call.
 const killGrace = 250 * time.Millisecond
 
 // conn is one initialised client. It is never initialised again.
@@ -41,12 +41,12 @@ type conn struct {
 
 	bad     atomic.Bool  // it failed, and is to be replaced
 	suspect atomic.Bool  // a request that was written brought nothing in its time, and none since brought anything
-	answers atomic.Int64 // see heard
+	answers atomic.Int64 // see countHeard
 
-	hold func(bytes int64) // more, or less, that are kept of what the agent sent
+	reportHeld func(bytes int64) // more, or less, that are kept of what the agent sent
 
 	// Guarded by Pool.mu.
-	held     int64 // sum of what hold was told
+	held     int64 // bytes kept of what the agent sent, as hold was told
 	counted  bool  // in Pool.held while nobody uses it
 	inflight int
 	uses     int // how often it was acquired
@@ -54,7 +54,7 @@ type conn struct {
 	drained  chan struct{} // closed when retired and not in use
 	checking bool
 	checked  time.Time // when it was last asked for a sign of life
-	silentAt int64     // one more than heard() when it last gave none, 0 if it never failed to
+	silentAt int64     // one more than countHeard() when it last gave none, 0 if it never failed to
 
 	noPing bool // it answers other things than ping; of the health check that runs
 
@@ -65,19 +65,19 @@ type conn struct {
 	listed  int64    // bytes of tools, as hold was told
 }
 
-// ended: the command or the event stream is gone.
-func (c *conn) ended() bool {
+// transportEnded: the command or the event stream is gone.
+func (c *conn) transportEnded() bool {
 	return c.process != nil && c.process.Ended() || c.stream != nil && c.stream.Ended()
 }
 
-func (c *conn) isBroken() bool { return c.bad.Load() || c.ended() }
+func (c *conn) isBroken() bool { return c.bad.Load() || c.transportEnded() }
 
 // close ends the session or the process. It takes seconds with an agent that does not cooperate, less when ctx ends.
 func (c *conn) close(ctx context.Context) {
 	if c.process != nil {
 		c.process.Stop(ctx)
 		if tail := c.process.StderrTail(); tail != "" {
-			c.log.Debug("a command's last words", "stderr", text.Excerpt(c.masked(tail), 1000))
+			c.log.Debug("a command's last words", "stderr", text.Excerpt(c.mask(tail), 1000))
 		}
 	}
 	_ = c.client.Close() // an agent that does not take its leave is not our trouble
@@ -90,9 +90,9 @@ func (c *conn) onNotification(method string) {
 	}
 }
 
-// record runs one call into mcp-go's client and returns what was seen of its last request. A command whose call does not return in
-// time is killed, and a panic over what the agent sent is an error.
-func (c *conn) record(ctx context.Context, do func(context.Context) error) (transport.Response, error) {
+// recordRequest runs one call into mcp-go's client and returns what was seen of its last request. A command whose call
+// does not return in time is killed, and a panic over what the agent sent is an error.
+func (c *conn) recordRequest(ctx context.Context, do func(context.Context) error) (transport.Response, error) {
 	ctx, recorder := transport.WithRecorder(ctx)
 	defer c.killAfter(ctx)()
 	err := transport.Safely(func() error { return do(ctx) })
@@ -120,32 +120,32 @@ func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	}
 }
 
-// call calls a tool.
-func (c *conn) call(ctx context.Context, req Request) (Answer, error) {
+// callTool calls a tool.
+func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	request, err := c.callRequest(req)
 	if err != nil {
 		return Answer{}, &CallError{Stage: StageCall, Err: err}
 	}
-	response, err := c.send(ctx, request)
+	response, err := c.sendCall(ctx, request)
 	if response.Error != nil && response.Error.Code == mcp.HEADER_MISMATCH && c.mirrorsArguments() {
 		// The agent wants arguments mirrored into headers; mcp-go does so for tools it has listed, as they were then.
 		c.stale.Store(true)
 		if _, listErr := c.listTools(ctx, true); listErr == nil {
-			response, err = c.send(ctx, request)
+			response, err = c.sendCall(ctx, request)
 		}
 	}
 	if c.modern && err == nil {
 		if reply, ok := transport.DeclineInput(response.Result); ok {
-			response, err = c.send(transport.WithInputReply(ctx, reply), request)
+			response, err = c.sendCall(transport.WithInputReply(ctx, reply), request)
 			response.Written = true // the agent has looked at the first
 		}
 	}
 	if err != nil || response.Result == nil {
-		return Answer{}, c.failure(StageCall, ctx, response, err)
+		return Answer{}, c.callError(StageCall, ctx, response, err)
 	}
 	answer, err := readAnswer(response.Result, c.redact)
 	answer.Protocol = c.protocol
-	answer.redact(c.redact)
+	answer.maskSecrets(c.redact)
 	if err != nil {
 		return answer, &CallError{Stage: StageCall, Written: true, Err: err}
 	}
@@ -170,8 +170,8 @@ func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error)
 	return request, nil
 }
 
-func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (transport.Response, error) {
-	response, err := c.record(ctx, func(ctx context.Context) error {
+func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (transport.Response, error) {
+	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		_, err := c.client.CallTool(ctx, request)
 		return err
 	})
@@ -188,7 +188,7 @@ func (c *conn) send(ctx context.Context, request mcp.CallToolRequest) (transport
 // mirrorsArguments: arguments that a tool's schema marks with x-mcp-header are sent as headers too.
 func (c *conn) mirrorsArguments() bool { return c.modern && c.kind == TransportHTTP }
 
-func (c *conn) masked(s string) string {
+func (c *conn) mask(s string) string {
 	if c.redact == nil {
 		return s
 	}

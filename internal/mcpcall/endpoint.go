@@ -22,31 +22,36 @@ const (
 	TransportStdio = "stdio"
 )
 
-// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint and Secrets aside, share one client.
+// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint and Secrets aside, share one
+// client.
 type Endpoint struct {
 	Transport string
 	// URL of the agent's MCP endpoint, for http; of its event stream, for sse.
 	URL string
 	// Headers are secrets; they are sent to the origin of URL and nowhere else.
 	Headers map[string]secret.Secret
-	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands, unless the endpoint is Listed.
+	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands, unless the
+	// endpoint is Listed.
 	Command string
 	Args    []string
-	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the operator's.
+	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the
+	// operator's.
 	Env []string
 	Dir string
-	// ProtocolHint is the newest protocol revision the agent is said to speak ("2025-11-25"), or what Answer.Protocol told last
-	// time. It only decides what is tried first; empty means 2025-11-25.
+	// ProtocolHint is the newest protocol revision the agent is said to speak ("2025-11-25"), or what Answer.Protocol
+	// told last time. It only decides what is tried first; empty means 2025-11-25.
 	ProtocolHint string
-	// Listed: the operator named this endpoint himself. Its command needs no entry in Config.StdioCommands, and its URL may be plain
-	// http, on any port, and in a private network. Nothing that a stranger or an enqueuer wrote may set it.
+	// Listed: the operator named this endpoint himself. Its command needs no entry in Config.StdioCommands, and its URL
+	// may be plain http, on any port, and in a private network. Nothing that a stranger or an enqueuer wrote may set
+	// it.
 	Listed bool
-	// Secrets are texts within the other fields that are secret, as a token in an argument is: masked wherever the agent echoes them. Not
-	// part of what makes a client.
+	// Secrets are texts within the other fields that are secret, as a token in an argument is: masked wherever the
+	// agent echoes them. Not part of what makes a client.
 	Secrets []secret.Secret
 }
 
-// refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency key).
+// refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency
+// key).
 var refusedHeaders = map[string]bool{
 	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true, "Expect": true,
 	"Host": true, "Idempotency-Key": true, "Keep-Alive": true, "Last-Event-Id": true, "Mcp-Method": true, "Mcp-Name": true,
@@ -54,8 +59,8 @@ var refusedHeaders = map[string]bool{
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "X-Idempotency-Key": true,
 }
 
-// check refuses an endpoint of which no client can be made, whatever its address.
-func (e Endpoint) check(cfg *Config) error {
+// checkFields refuses an endpoint of which no client can be made, whatever its address.
+func (e Endpoint) checkFields(cfg *Config) error {
 	refused := func(format string, args ...any) error {
 		return &TransportRefusedError{Transport: e.Transport, Why: fmt.Sprintf(format, args...)}
 	}
@@ -78,8 +83,10 @@ func (e Endpoint) check(cfg *Config) error {
 		if e.Command == "" {
 			return refused("it names no command")
 		}
-		if !e.Listed && !slices.ContainsFunc(cfg.StdioCommands, func(c []string) bool { return slices.Equal(c, argv) }) {
-			return refused("the command is not one that the operator listed; to run it, add exactly it and its arguments to HERALD_STDIO_COMMANDS")
+		listed := slices.ContainsFunc(cfg.StdioCommands, func(c []string) bool { return slices.Equal(c, argv) })
+		if !e.Listed && !listed {
+			return refused("the command is not one that the operator listed; " +
+				"to run it, add exactly it and its arguments to HERALD_STDIO_COMMANDS")
 		}
 		if len(e.Headers) > 0 {
 			return refused("a command takes no headers")
@@ -111,8 +118,9 @@ func headerName(s string) bool {
 // headerControl: what must not be in a header's value.
 func headerControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
-// key identifies the client that serves e. It is a hash, so that no credential becomes a map key that something might print.
-func (e Endpoint) key() [sha256.Size]byte {
+// clientKey identifies the client that serves e. It is a hash, so that no credential becomes a map key that something
+// might print.
+func (e Endpoint) clientKey() [sha256.Size]byte {
 	buf := make([]byte, 0, 256)
 	add := func(s string) {
 		buf = append(binary.BigEndian.AppendUint32(buf, uint32(len(s))), s...)
@@ -137,9 +145,9 @@ func (e Endpoint) key() [sha256.Size]byte {
 	return sha256.Sum256(buf)
 }
 
-// redactor masks what of e is secret wherever an agent echoes it; nil when nothing is. Of Basic credentials both halves are, as they are
-// and encoded. more is masked too.
-func (e Endpoint) redactor(more ...string) *secret.Masker {
+// newMasker masks what of e is secret wherever an agent echoes it; nil when nothing is. Of Basic credentials both
+// halves are, as they are and encoded. more is masked too.
+func (e Endpoint) newMasker(more ...string) *secret.Masker {
 	texts, names := more, []string(nil)
 	for _, value := range e.Headers {
 		v := value.Reveal()

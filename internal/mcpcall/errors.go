@@ -24,8 +24,9 @@ var (
 	ErrClosed = errors.New("the pool of MCP clients is closed")
 	// ErrBusy: as many clients as the pool may hold are in use; nothing was sent.
 	ErrBusy = errors.New("every MCP client of the pool is in use")
-	// ErrSessionGone: the agent did not know the session, neither the first nor a new one; nothing was executed. Servers that share
-	// no sessions behind one address do this; it is worth trying again. CallError.Status is 0 then, whatever status said it.
+	// ErrSessionGone: the agent did not know the session, neither the first nor a new one; nothing was executed.
+	// Servers that share no sessions behind one address do this; it is worth trying again. CallError.Status is 0 then,
+	// whatever status said it.
 	ErrSessionGone = errors.New("the agent does not know its own session")
 )
 
@@ -39,7 +40,8 @@ var (
 //	!Written                    nothing of the call was sent or looked at, also with Timeout
 //	Written                     anything else: it may have run
 //
-// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and what the dial guard refused (netguard.BlockedError).
+// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and what the dial guard
+// refused (netguard.BlockedError).
 type CallError struct {
 	Stage      string
 	Status     int           // the HTTP status when it was not 2xx, else 0
@@ -71,8 +73,8 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// TransportRefusedError: the endpoint is of a kind that is not called, or a command that the operator did not list. Nothing was
-// sent or started.
+// TransportRefusedError: the endpoint is of a kind that is not called, or a command that the operator did not list.
+// Nothing was sent or started.
 type TransportRefusedError struct {
 	Transport string // as named: http, stdio, …
 	Why       string // a sentence without secrets

@@ -16,9 +16,9 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// failure says what became of a request that brought no result, and marks the client broken when it is. The error is a *CallError,
-// in errAgain when the request may be sent again.
-func (c *conn) failure(stage string, ctx context.Context, response transport.Response, err error) error {
+// callError says what became of a request that brought no result, and marks the client broken when it is. The error is
+// a *CallError, in errAgain when the request may be sent again.
+func (c *conn) callError(stage string, ctx context.Context, response transport.Response, err error) error {
 	e := &CallError{Stage: stage, Written: stage == StageCall && response.Written}
 	again := false
 	var last error // what a second attempt ends with, nil: with e
@@ -30,23 +30,26 @@ func (c *conn) failure(stage string, ctx context.Context, response transport.Res
 		e.RetryAfter = response.RetryAfter
 		if again = response.Session && sessionGone(response); again {
 			if response.Status == http.StatusBadRequest && response.Error == nil { // of a session just made it is about the request
-				last = &CallError{Stage: stage, Status: response.Status, RetryAfter: response.RetryAfter, Written: e.Written, Err: errors.New(c.describeRefusal(response))}
+				last = &CallError{Stage: stage, Status: response.Status, RetryAfter: response.RetryAfter,
+					Written: e.Written, Err: errors.New(c.describeRefusal(response))}
 			}
 			e.Written = false // it was not looked at
 			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
 		} else {
 			e.Status = response.Status
 			for _, value := range response.Challenge {
-				e.Challenge = append(e.Challenge, c.masked(value))
+				e.Challenge = append(e.Challenge, c.mask(value))
 			}
 			e.Err = &described{text: c.describeRefusal(response), cause: response.Blocked}
 			again = stage != StageOpen && c.modern && eraGone(response)
 		}
 	case response.Error != nil:
-		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, text.Excerpt(c.masked(response.Error.Message), 300))
+		message := text.Excerpt(c.mask(response.Error.Message), 300)
+		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, message)
 	case response.TooLarge != nil:
 		e.Err = response.TooLarge
-	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0: // told to an earlier call of the same client
+	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0:
+		// Told to an earlier call of the same client.
 		e.Err = ErrSessionGone
 		again = true
 	case errors.Is(err, mcptransport.ErrSessionTerminated): // told to the GET that was to resume the stream of an answer
@@ -60,7 +63,7 @@ func (c *conn) failure(stage string, ctx context.Context, response transport.Res
 	case c.process != nil && c.process.OutputTooLong():
 		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.process != nil && (errors.Is(err, mcptransport.ErrTransportClosed) || c.process.Ended()):
-		e.Err = errors.New(c.process.ExitReason(c.masked))
+		e.Err = errors.New(c.process.ExitReason(c.mask))
 		again = !response.Written
 		c.bad.Store(true)
 	case c.stream != nil && c.stream.Opened() && c.stream.Ended():
@@ -98,7 +101,8 @@ func (c *conn) describeLostStream(why error) error {
 	}
 	sentence := "the agent ended its event stream"
 	if !errors.Is(why, io.EOF) {
-		sentence = "the agent's event stream broke off: " + text.Excerpt(c.masked(netguard.Explain("the agent", 0, why).Error()), 200)
+		reason := c.mask(netguard.Explain("the agent", 0, why).Error())
+		sentence = "the agent's event stream broke off: " + text.Excerpt(reason, 200)
 	}
 	return &described{text: sentence, cause: withoutURL(why)}
 }
@@ -119,9 +123,9 @@ func (c *conn) describeError(response transport.Response, err error) error {
 	inner := withoutURL(err)
 	var op net.Error
 	if response.Status != 0 && !errors.As(inner, &op) && !errors.Is(inner, io.ErrUnexpectedEOF) {
-		return &BadAnswerError{Why: text.Excerpt(c.masked(transport.DescribeUnusable(inner)), 200)}
+		return &BadAnswerError{Why: text.Excerpt(c.mask(transport.DescribeUnusable(inner)), 200)}
 	}
-	return &described{text: text.Excerpt(c.masked(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
+	return &described{text: text.Excerpt(c.mask(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
 // describeTimeout words a request whose context ended; lack is what did not come in time.
@@ -142,7 +146,7 @@ func describeTimeout(ctx context.Context, lack string) error {
 func (c *conn) describeRefusal(response transport.Response) string {
 	sentence := fmt.Sprintf("the agent answered HTTP %d", response.Status)
 	if response.Blocked != nil {
-		return sentence + ", a redirect, which is not followed: " + c.masked(response.Blocked.Error())
+		return sentence + ", a redirect, which is not followed: " + c.mask(response.Blocked.Error())
 	}
 	if response.Status >= 300 && response.Status < 400 {
 		return sentence + ", a redirect, which is not followed; let the agent register its final address"
@@ -154,14 +158,14 @@ func (c *conn) describeRefusal(response transport.Response) string {
 	if response.Error != nil {
 		detail = response.Error.Message
 	}
-	if detail = text.Excerpt(c.masked(detail), 200); detail != "" {
+	if detail = text.Excerpt(c.mask(detail), 200); detail != "" {
 		sentence += ": " + detail
 	}
 	return sentence
 }
 
-// sessionGone reads the answer to a request that carried a session id: 404 as the specification says, or 400 as some servers
-// say, unless the JSON-RPC error is about the request itself.
+// sessionGone reads the answer to a request that carried a session id: 404 as the specification says, or 400 as some
+// servers say, unless the JSON-RPC error is about the request itself.
 func sessionGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusNotFound:
@@ -171,7 +175,8 @@ func sessionGone(response transport.Response) bool {
 			return true
 		}
 		switch response.Error.Code {
-		case mcp.INVALID_PARAMS, mcp.METHOD_NOT_FOUND, mcp.INTERNAL_ERROR, mcp.PARSE_ERROR, mcp.HEADER_MISMATCH, mcp.UNSUPPORTED_PROTOCOL_VERSION:
+		case mcp.INVALID_PARAMS, mcp.METHOD_NOT_FOUND, mcp.INTERNAL_ERROR, mcp.PARSE_ERROR, mcp.HEADER_MISMATCH,
+			mcp.UNSUPPORTED_PROTOCOL_VERSION:
 			return false
 		}
 		return true
@@ -179,8 +184,8 @@ func sessionGone(response transport.Response) bool {
 	return false
 }
 
-// eraGone reads a refusal of a request without session, which an agent that no longer speaks 2026-07-28 answers like this. A new
-// client finds out; if it does speak it, the second answer stands.
+// eraGone reads a refusal of a request without session, which an agent that no longer speaks 2026-07-28 answers like
+// this. A new client finds out; if it does speak it, the second answer stands.
 func eraGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:

@@ -16,8 +16,8 @@ import (
 // maxChecks is how many health checks run at the same time.
 const maxChecks = 16
 
-// checkIdle asks the clients that nobody used for long whether they are still there, and, used or not, those that let a request wait
-// in vain. One that is not is retired before another delivery meets it.
+// checkIdle asks the clients that nobody used for long whether they are still there, and, used or not, those that let a
+// request wait in vain. One that is not is retired before another delivery meets it.
 func (p *Pool) checkIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,7 +39,8 @@ func (p *Pool) startChecks() {
 			continue
 		}
 		suspect := c.suspect.Load()
-		if !suspect && (c.inflight > 0 || now.Sub(s.lastUsed) < p.cfg.PingAfter || now.Sub(c.checked) < p.cfg.PingAfter) {
+		recently := now.Sub(s.lastUsed) < p.cfg.PingAfter || now.Sub(c.checked) < p.cfg.PingAfter
+		if !suspect && (c.inflight > 0 || recently) {
 			continue
 		}
 		c.suspect.Store(false) // this check clears it up
@@ -48,16 +49,17 @@ func (p *Pool) startChecks() {
 		c.inflight++
 		p.checks++
 		uses := c.uses
-		p.wg.Go(func() { p.check(s, c, suspect, uses) })
+		p.wg.Go(func() { p.runCheck(s, c, suspect, uses) })
 	}
 }
 
-// check retires c if it shows no sign of life. Unless it was suspect, whoever used it since uses was counted will find out by himself.
-func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
+// runCheck retires c if it shows no sign of life. Unless it was suspect, whoever used it since uses was counted will
+// find out by himself.
+func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 	ctx, cancel := p.openContext()
 	defer cancel()
 	found := c.checkHealth(ctx)
-	p.release(c)
+	p.releaseClient(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.checks--
@@ -72,20 +74,20 @@ func (p *Pool) check(s *slot, c *conn, suspect bool, uses int) {
 	c.bad.Store(true)
 	c.log.Info("an agent no longer answers; it is connected anew when it is needed", "transport", c.kind)
 	if s.conn == c {
-		p.tidy(s, p.cfg.Clock())
+		p.retireIfBroken(s, p.cfg.Clock())
 	}
 }
 
-// deferRestart: a command may be busy with a call that nobody waits for any more, and what it remembers would be lost with it. It is given up
-// when it is silent for a second time and said nothing in between. Pool.mu is held.
+// deferRestart: a command may be busy with a call that nobody waits for any more, and what it remembers would be lost
+// with it. It is given up when it is silent for a second time and said nothing in between. Pool.mu is held.
 func (c *conn) deferRestart() bool {
-	before, now := c.silentAt, c.heard()+1
+	before, now := c.silentAt, c.countHeard()+1
 	c.silentAt = now
 	return c.process != nil && before != now
 }
 
-// heard grows with what the agent says.
-func (c *conn) heard() int64 {
+// countHeard grows with what the agent says.
+func (c *conn) countHeard() int64 {
 	n := c.answers.Load()
 	if c.process != nil {
 		n += c.process.Heard()
@@ -112,11 +114,11 @@ func (c *conn) hasState() bool {
 	return c.kind != TransportHTTP || c.recording.GetSessionId() != ""
 }
 
-// sign is what a health check found.
-type sign int
+// signOfLife is what a health check found.
+type signOfLife int
 
 const (
-	silent sign = iota
+	silent signOfLife = iota
 	answering
 	gone // for certain
 )
@@ -124,28 +126,28 @@ const (
 // pingID is a number, because some agents know no other ids, and none that a client of mcp-go counts up to.
 const pingID = int64(math.MaxInt32)
 
-// checkHealth asks the agent for a sign of life: with ping, which not every agent knows, and then, if it has anything to lose by being
-// misjudged, with what every one knows.
-func (c *conn) checkHealth(ctx context.Context) sign {
+// checkHealth asks the agent for a sign of life: with ping, which not every agent knows, and then, if it has anything
+// to lose by being misjudged, with what every one knows.
+func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	found, wait := silent, c.cfg.OpenTimeout
 	if c.kind != TransportHTTP {
 		wait /= 2
 	}
 	if !c.noPing {
-		found = c.ask(ctx, wait, func(ctx context.Context) error {
+		found = c.awaitSign(ctx, wait, func(ctx context.Context) error {
 			if c.modern { // which has no ping
 				_, err := c.client.Discover(ctx, mcp.DiscoverRequest{})
 				return err
 			}
-			ping := mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(pingID), Method: string(mcp.MethodPing)}
-			_, err := c.recording.SendRequest(ctx, ping)
+			_, err := c.recording.SendRequest(ctx, mcptransport.JSONRPCRequest{
+				JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(pingID), Method: string(mcp.MethodPing)})
 			return err
 		})
 	}
 	if found != silent || c.kind == TransportHTTP {
 		return found
 	}
-	found = c.ask(ctx, wait, func(ctx context.Context) error {
+	found = c.awaitSign(ctx, wait, func(ctx context.Context) error {
 		_, err := c.client.ListToolsByPage(ctx, mcp.ListToolsRequest{})
 		return err
 	})
@@ -153,27 +155,28 @@ func (c *conn) checkHealth(ctx context.Context) sign {
 	return found
 }
 
-// ask sends and waits. Any answer is a sign of life, a refusal and one that makes no sense too, unless it says that the session is gone,
-// and so is whatever else the agent says meanwhile. That a stream's agent takes a POST is none: its stream may lead nowhere.
-func (c *conn) ask(ctx context.Context, wait time.Duration, send func(context.Context) error) sign {
+// awaitSign sends and waits. Any answer is a sign of life, a refusal and one that makes no sense too, unless it says
+// that the session is gone, and so is whatever else the agent says meanwhile. That a stream's agent takes a POST is
+// none: its stream may lead nowhere.
+func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(context.Context) error) signOfLife {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	heard := c.heard()
-	response, err := c.record(ctx, send)
+	heard := c.countHeard()
+	response, err := c.recordRequest(ctx, send)
 	unknownMethod := response.Error != nil && response.Error.Code == mcp.METHOD_NOT_FOUND
 	switch {
-	case c.ended():
+	case c.transportEnded():
 		return gone
 	case response.Session && response.Status == http.StatusNotFound && !unknownMethod:
 		return gone
-	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.heard() != heard:
+	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.countHeard() != heard:
 		return answering
 	}
 	return silent
 }
 
-// cancelRequest tells an agent of the older era that nobody waits for a request any more; over HTTP a lost connection does not say so there,
-// and mcp-go leaves it at that. The agent may have run the tool all the same.
+// cancelRequest tells an agent of the older era that nobody waits for a request any more; over HTTP a lost connection
+// does not say so there, and mcp-go leaves it at that. The agent may have run the tool all the same.
 func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	if c.modern || c.kind != TransportHTTP && c.kind != TransportSSE || id.IsNil() {
 		return
@@ -185,6 +188,7 @@ func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	c.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, transport.NoticeWait)
 		defer cancel()
-		_ = transport.Safely(func() error { return c.recording.SendNotification(ctx, notice) }) // for the agent's good, not for ours
+		// For the agent's good, not for ours.
+		_ = transport.Safely(func() error { return c.recording.SendNotification(ctx, notice) })
 	})
 }

@@ -41,9 +41,9 @@ func TestRetiringDrains(t *testing.T) {
 	}()
 	eventually(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.mu.Lock()
-	p.slots[ep.key()].conn.bad.Store(true)
+	p.slots[ep.clientKey()].conn.bad.Store(true)
 	p.mu.Unlock()
-	p.sweep()
+	p.closeIdle()
 	if p.has(ep) {
 		t.Error("the broken client is still in use")
 	}

@@ -35,7 +35,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 		if err != nil {
 			return ToolSet{}, err
 		}
-		if !l.add(page) || page.cursor == "" {
+		if !l.addPage(page) || page.cursor == "" {
 			break
 		}
 		cursor = page.cursor
@@ -49,7 +49,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	defer c.countTools()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tools != nil && l.inherit(c.tools.Tools) {
+	if c.tools != nil && l.keepCompiled(c.tools.Tools) {
 		c.log.Info("an agent's tools changed", "tools", len(l.tools))
 	}
 	if l.cut {
@@ -69,7 +69,7 @@ func (c *conn) countTools() {
 	more := bytes - c.listed
 	c.listed = bytes
 	c.mu.Unlock()
-	c.hold(more)
+	c.reportHeld(more)
 }
 
 // knownTools returns the list at hand if it is not older than maxAge.
@@ -89,7 +89,7 @@ func (c *conn) copyTools() ToolSet {
 }
 
 func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
-	response, err := c.record(ctx, func(ctx context.Context) error {
+	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		var request mcp.ListToolsRequest
 		request.Params.Cursor = mcp.Cursor(cursor)
 		_, err := c.client.ListToolsByPage(ctx, request)
@@ -97,7 +97,7 @@ func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	})
 	c.noteResponse(ctx, response)
 	if response.Result == nil {
-		return toolPage{}, c.failure(StageList, ctx, response, err)
+		return toolPage{}, c.callError(StageList, ctx, response, err)
 	}
 	release, err := c.cfg.Decoding.Acquire(ctx, len(response.Result))
 	if err != nil {
@@ -108,6 +108,6 @@ func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	if readErr != nil {
 		return toolPage{}, &CallError{Stage: StageList, Err: readErr}
 	}
-	page.redact(c.redact)
+	page.maskSecrets(c.redact)
 	return page, nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// The two eras of the protocol. Which one is tried first is decided by the hint; mcp-go's own probing is not used, because it takes
-// any answer for a yes and any failure, a dead network included, for a no.
+// The two eras of the protocol. Which one is tried first is decided by the hint; mcp-go's own probing is not used,
+// because it takes any answer for a yes and any failure, a dead network included, for a no.
 const (
 	modernVersion = mcp.ProtocolVersion20260728
 	legacyVersion = mcp.ProtocolVersion20251125
@@ -35,7 +35,8 @@ const (
 	longestWait = 10 * time.Second
 )
 
-// recordUptime notes how long a command stayed, and when it may be started again. HTTP clients are not held back: delivery does that.
+// recordUptime notes how long a command stayed, and when it may be started again. HTTP clients are not held back:
+// delivery does that.
 func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	if s.conn != nil && s.conn.process == nil {
 		return
@@ -48,13 +49,14 @@ func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	s.failures++
 }
 
-// openContext is for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health check.
+// openContext is for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health
+// check.
 func (p *Pool) openContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(p.closing, p.cfg.OpenTimeout)
 }
 
-// open makes the slot's client, for all who wait on o.
-func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
+// openClient makes the slot's client, for all who wait on o.
+func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	ctx, cancel := p.openContext()
 	defer cancel()
 	ctx = withPatience(ctx)
@@ -66,7 +68,7 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	}
 	p.mu.Unlock()
 
-	c, err := p.connect(ctx, ep, modern)
+	c, err := p.connectAnyEra(ctx, ep, modern)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,26 +82,26 @@ func (p *Pool) open(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 		}
 		if err == nil { // closed or dropped meanwhile; who waited for a dropped one opens another
 			s.conn = c
-			p.retire(s)
+			p.retireClient(s)
 		}
 	case err != nil:
 		if ep.Transport == TransportStdio {
 			s.recordUptime(0, now)
 		}
-		p.cfg.Logger.Debug("no connection to an agent", "endpoint", ep.location(), "err", err)
+		p.cfg.Logger.Debug("no connection to an agent", "endpoint", ep.logLocation(), "err", err)
 	default:
 		s.conn = c
 		s.modern = &c.modern
 		c.counted = c.process == nil // commands are the operator's, and few
 		p.held += c.heldIdle()
 		p.makeRoom()
-		p.cfg.Logger.Debug("connected to an agent", "endpoint", ep.location(), "protocol", c.protocol, "server", c.server.Name)
+		c.log.Debug("connected to an agent", "protocol", c.protocol, "server", c.server.Name)
 	}
 	close(o.done)
 }
 
-// location names the endpoint in a log: an origin or a command, with what of them is secret masked.
-func (e Endpoint) location() string {
+// logLocation names the endpoint in a log: an origin or a command, with what of them is secret masked.
+func (e Endpoint) logLocation() string {
 	where := e.Command
 	if e.Transport == TransportHTTP || e.Transport == TransportSSE {
 		u, err := url.Parse(e.URL)
@@ -108,28 +110,28 @@ func (e Endpoint) location() string {
 		}
 		where = transport.Origin(u)
 	}
-	if r := e.redactor(); r != nil {
+	if r := e.newMasker(); r != nil {
 		where = r.Replace(where)
 	}
 	return where
 }
 
-// connect tries the expected era and, when the agent's behaviour says so, the other one, and then the transport from before both, each
-// once. The first error says most about an agent that speaks none of them.
-func (p *Pool) connect(ctx context.Context, ep Endpoint, modern bool) (*conn, error) {
+// connectAnyEra tries the expected era and, when the agent's behaviour says so, the other one, and then the transport
+// from before both, each once. The first error says most about an agent that speaks none of them.
+func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*conn, error) {
 	if ep.Transport == TransportSSE {
-		c, _, err := p.handshake(ctx, ep, false, 0)
+		c, _, err := p.connectEra(ctx, ep, false, 0)
 		return c, err
 	}
-	c, response, err := p.handshake(ctx, ep, modern, 0)
+	c, response, err := p.connectEra(ctx, ep, modern, 0)
 	if err != nil && modern && ctx.Err() == nil && wantsModern(response) {
-		c, response, err = p.handshake(ctx, ep, true, 0)
+		c, response, err = p.connectEra(ctx, ep, true, 0)
 	}
 	if err == nil {
 		return c, nil
 	}
 	if ctx.Err() == nil && otherEra(modern, ep.Transport, response, err) {
-		other, otherResponse, second := p.handshake(ctx, ep, !modern, 0)
+		other, otherResponse, second := p.connectEra(ctx, ep, !modern, 0)
 		if second == nil {
 			return other, nil
 		}
@@ -139,14 +141,15 @@ func (p *Pool) connect(ctx context.Context, ep Endpoint, modern bool) (*conn, er
 	}
 	if ep.Transport == TransportHTTP && ctx.Err() == nil && olderTransport(response) {
 		ep.Transport = TransportSSE
-		if older, _, third := p.handshake(ctx, ep, false, p.cfg.ProbeTimeout); third == nil {
+		if older, _, third := p.connectEra(ctx, ep, false, p.cfg.ProbeTimeout); third == nil {
 			return older, nil
 		}
 	}
 	return nil, err
 }
 
-// wantsModern: the agent refuses the revision and names the very same one as supported, as a server does that begins to speak it.
+// wantsModern: the agent refuses the revision and names the very same one as supported, as a server does that begins to
+// speak it.
 func wantsModern(response transport.Response) bool {
 	if response.Error == nil || response.Error.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
 		return false
@@ -156,12 +159,17 @@ func wantsModern(response transport.Response) bool {
 	return slices.Contains(supported, any(modernVersion))
 }
 
-// olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but HTTP+SSE.
+// olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but
+// HTTP+SSE.
 func olderTransport(response transport.Response) bool {
 	if response.Method != string(mcp.MethodInitialize) || response.Error != nil {
 		return false
 	}
-	return response.Status == http.StatusBadRequest || response.Status == http.StatusNotFound || response.Status == http.StatusMethodNotAllowed
+	switch response.Status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
+		return true
+	}
+	return false
 }
 
 // otherEra reads a failed handshake.
@@ -197,24 +205,25 @@ func otherEra(modern bool, kind string, response transport.Response, err error) 
 	return response.Status != 0 || response.Written
 }
 
-// handshake makes a client of one era. On failure it returns the last response, and leaves nothing behind but what the pool waits for.
-// An event stream has streamWait to open, 0: as long as ctx lasts.
-func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWait time.Duration) (*conn, transport.Response, error) {
+// connectEra makes a client of one era. On failure it returns the last response, and leaves nothing behind but what the
+// pool waits for. An event stream has streamWait to open, 0: as long as ctx lasts.
+func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
+	streamWait time.Duration) (*conn, transport.Response, error) {
 	c := &conn{
 		kind:    ep.Transport,
 		modern:  modern,
-		redact:  ep.redactor(),
+		redact:  ep.newMasker(),
 		cfg:     &p.cfg,
-		spawn:   p.background,
+		spawn:   p.spawn,
 		drained: make(chan struct{}),
 		listing: make(chan struct{}, 1),
 		opened:  p.cfg.Clock(),
-		log:     p.cfg.Logger.With("endpoint", ep.location()),
+		log:     p.cfg.Logger.With("endpoint", ep.logLocation()),
 	}
-	c.hold = func(bytes int64) { p.hold(c, bytes) }
+	c.reportHeld = func(bytes int64) { p.countHeld(c, bytes) }
 	inner, err := p.newTransport(ep, c)
 	if err != nil {
-		failure := &described{text: c.masked(err.Error()), cause: err}
+		failure := &described{text: c.mask(err.Error()), cause: err}
 		return nil, transport.Response{}, &CallError{Stage: StageOpen, Err: failure}
 	}
 	c.recording = transport.NewRecording(inner, modern, c.onNotification, p.cfg.Clock)
@@ -225,7 +234,7 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWa
 	}
 	c.client = client.NewClient(c.recording.ForClient(), client.WithProtocolVersion(version),
 		client.WithDiscoverTimeout(p.cfg.ProbeTimeout), client.WithMaxInputRoundTrips(1))
-	response, err := c.record(ctx, func(ctx context.Context) error {
+	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		if c.stream != nil {
 			if err := c.stream.Open(ctx, streamWait); err != nil {
 				return err
@@ -234,18 +243,18 @@ func (p *Pool) handshake(ctx context.Context, ep Endpoint, modern bool, streamWa
 		if err := c.client.Start(p.ctx); err != nil {
 			return err
 		}
-		return c.initialize(ctx, version)
+		return c.initializeClient(ctx, version)
 	})
-	c.redact = ep.redactor(c.sessionTexts()...)
+	c.redact = ep.newMasker(c.sessionTexts()...)
 	if err != nil {
-		failure := c.failure(StageOpen, ctx, response, err)
+		failure := c.callError(StageOpen, ctx, response, err)
 		p.wg.Go(func() { c.close(p.ctx) })
 		return nil, response, failure
 	}
 	return c, transport.Response{}, nil
 }
 
-func (c *conn) initialize(ctx context.Context, version string) error {
+func (c *conn) initializeClient(ctx context.Context, version string) error {
 	var request mcp.InitializeRequest
 	request.Params.ProtocolVersion = version
 	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: c.cfg.ClientVersion}
@@ -253,8 +262,8 @@ func (c *conn) initialize(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
-	c.server.Name = text.Excerpt(c.masked(result.ServerInfo.Name), 200)
-	c.server.Version = text.Excerpt(c.masked(result.ServerInfo.Version), 100)
+	c.server.Name = text.Excerpt(c.mask(result.ServerInfo.Name), 200)
+	c.server.Version = text.Excerpt(c.mask(result.ServerInfo.Version), 100)
 	c.protocol = c.client.ProtocolVersion()
 	return nil
 }
@@ -309,7 +318,7 @@ func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error
 		cfg.Headers.Set(name, value.Reveal())
 	}
 	if ep.Transport == TransportSSE {
-		c.stream = transport.NewStream(cfg, c.hold)
+		c.stream = transport.NewStream(cfg, c.reportHeld)
 		return c.stream, nil
 	}
 	inner, err := transport.NewHTTP(cfg)

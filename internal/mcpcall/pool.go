@@ -36,7 +36,7 @@ type Pool struct {
 	mu     sync.Mutex
 	closed bool
 	slots  map[[sha256.Size]byte]*slot
-	held   int64 // bytes of all clients in slots that nobody uses, see hold
+	held   int64 // bytes of all clients in slots that nobody uses, see countHeld
 	checks int   // health checks that run
 }
 
@@ -82,15 +82,15 @@ func NewPool(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close refuses new work, waits for calls in flight until ctx ends, then cuts them off, and closes every client and process. It
-// returns when all of them are gone; the error is ctx's when calls were cut off.
+// Close refuses new work, waits for calls in flight until ctx ends, then cuts them off, and closes every client and
+// process. It returns when all of them are gone; the error is ctx's when calls were cut off.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
 		p.closed = true
 		p.close()
 		for _, s := range p.slots {
-			p.retire(s)
+			p.retireClient(s)
 		}
 		clear(p.slots)
 	}
@@ -114,20 +114,21 @@ func (p *Pool) Close(ctx context.Context) error {
 	return err
 }
 
-// Drop takes ep's client out of use: calls in flight end with it, and the next call opens another. For endpoints that are configured
-// no more, or differently.
+// Drop takes ep's client out of use: calls in flight end with it, and the next call opens another. For endpoints that
+// are configured no more, or differently.
 func (p *Pool) Drop(ep Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := ep.key()
+	key := ep.clientKey()
 	if s, ok := p.slots[key]; ok {
-		p.retire(s)
+		p.retireClient(s)
 		delete(p.slots, key)
 	}
 }
 
-// background runs f as one of the pool's goroutines, with a context that ends when the pool cuts off. A closing pool begins nothing.
-func (p *Pool) background(f func(ctx context.Context)) {
+// spawn runs f as one of the pool's goroutines, with a context that ends when the pool cuts off. A closing pool begins
+// nothing.
+func (p *Pool) spawn(f func(ctx context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -136,11 +137,11 @@ func (p *Pool) background(f func(ctx context.Context)) {
 	p.wg.Go(func() { f(p.ctx) })
 }
 
-// Tools returns what the agent offers, from memory when it is recent enough. fresh asks the agent anew unless its last word is
-// younger than Config.RelistAfter: use it before a verdict that a tool or an argument is missing.
+// Tools returns what the agent offers, from memory when it is recent enough. fresh asks the agent anew unless its last
+// word is younger than Config.RelistAfter: use it before a verdict that a tool or an argument is missing.
 func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, error) {
 	var set ToolSet
-	err := p.use(ctx, ep, func(ctx context.Context, c *conn) error {
+	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
 		var err error
 		set, err = c.listTools(ctx, fresh)
 		return err
@@ -148,13 +149,13 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 	return set, err
 }
 
-// Call calls a tool once. It sends a second time only where the agent said, or the transport proves, that the first was not
-// looked at: the session was unknown, or a command had died before anything was written.
+// Call calls a tool once. It sends a second time only where the agent said, or the transport proves, that the first was
+// not looked at: the session was unknown, or a command had died before anything was written.
 func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, error) {
 	var answer Answer
-	err := p.use(ctx, ep, func(ctx context.Context, c *conn) error {
+	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
 		var err error
-		answer, err = c.call(ctx, req)
+		answer, err = c.callTool(ctx, req)
 		return err
 	})
 	return answer, err
@@ -168,22 +169,22 @@ type errAgain struct {
 
 func (e errAgain) Unwrap() error { return e.error }
 
-// use runs do with a client for ep, a second time with a new one when do says so.
-func (p *Pool) use(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
+// withClient runs do with a client for ep, a second time with a new one when do says so.
+func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.cfg.CallTimeout)
 		defer cancel()
 	}
 	ctx = withPatience(ctx)
-	key := ep.key()
+	key := ep.clientKey()
 	for attempt := 0; ; attempt++ {
-		c, err := p.acquire(ctx, ep, key)
+		c, err := p.acquireClient(ctx, ep, key)
 		if err != nil {
 			return err
 		}
 		err = do(ctx, c)
-		p.release(c)
+		p.releaseClient(c)
 		var again errAgain
 		if !errors.As(err, &again) {
 			return err
@@ -194,25 +195,27 @@ func (p *Pool) use(ctx context.Context, ep Endpoint, do func(context.Context, *c
 	}
 }
 
-// acquire returns a ready client and counts its use; release ends that.
-func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
+var errCommandKeepsEnding = errors.New("the agent's command keeps ending; it is started again later")
+
+// acquireClient returns a ready client and counts its use; release ends that.
+func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
 	for tries := 0; tries < 3; tries++ {
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
-			if err := ep.check(&p.cfg); err != nil { // what is refused is refused by a closed pool too
+			if err := ep.checkFields(&p.cfg); err != nil { // what is refused is refused by a closed pool too
 				return nil, err
 			}
 			return nil, &CallError{Stage: StageOpen, Err: ErrClosed}
 		}
 		now := p.cfg.Clock()
-		s, err := p.slot(ep, key)
+		s, err := p.findSlot(ep, key)
 		if err != nil {
 			p.mu.Unlock()
 			return nil, err
 		}
 		s.lastUsed = now
-		p.tidy(s, now)
+		p.retireIfBroken(s, now)
 		if c := s.conn; c != nil {
 			p.held -= c.heldIdle()
 			c.inflight++
@@ -223,7 +226,7 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 		if wait := s.notBefore.Sub(now); s.opening == nil && wait > 0 {
 			p.mu.Unlock()
 			if wait > time.Second {
-				return nil, &CallError{Stage: StageOpen, RetryAfter: wait, Err: errors.New("the agent's command keeps ending; it is started again later")}
+				return nil, &CallError{Stage: StageOpen, RetryAfter: wait, Err: errCommandKeepsEnding}
 			}
 			if sleep(ctx, wait) != nil {
 				return nil, contextError(ctx, StageOpen)
@@ -237,7 +240,7 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 		if s.opening == nil {
 			o := &opening{done: make(chan struct{})}
 			s.opening = o
-			p.wg.Go(func() { p.open(ep, key, s, o) })
+			p.wg.Go(func() { p.openClient(ep, key, s, o) })
 		}
 		o := s.opening
 		p.mu.Unlock()
@@ -257,12 +260,12 @@ func (p *Pool) acquire(ctx context.Context, ep Endpoint, key [sha256.Size]byte) 
 	return nil, &CallError{Stage: StageOpen, Err: errors.New("the agent drops every connection as soon as it is made")}
 }
 
-// slot returns key's slot, making room for it when there is none. Whatever has a slot was checked.
-func (p *Pool) slot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
+// findSlot returns key's slot, making room for it when there is none. Whatever has a slot was checked.
+func (p *Pool) findSlot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	if s, ok := p.slots[key]; ok {
 		return s, nil
 	}
-	if err := ep.check(&p.cfg); err != nil {
+	if err := ep.checkFields(&p.cfg); err != nil {
 		return nil, err
 	}
 	if len(p.slots) >= p.cfg.MaxClients {
@@ -275,8 +278,8 @@ func (p *Pool) slot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	return s, nil
 }
 
-// dropOldest drops the slot that was used longest ago, of those that nobody uses now and that may go. It returns false when there is none.
-// p.mu is held.
+// dropOldest drops the slot that was used longest ago, of those that nobody uses now and that may go. It returns false
+// when there is none. p.mu is held.
 func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	var oldest [sha256.Size]byte
 	var victim *slot
@@ -289,14 +292,14 @@ func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	if victim == nil {
 		return false
 	}
-	p.retire(victim)
+	p.retireClient(victim)
 	delete(p.slots, oldest)
 	return true
 }
 
-// hold notes that c holds so many bytes more, or less, of what its agent sent. What a client in use holds counts when it is released: else
-// a few large ones would have all others dropped, which cannot make room for them.
-func (p *Pool) hold(c *conn, bytes int64) {
+// countHeld notes that c holds so many bytes more, or less, of what its agent sent. What a client in use holds counts
+// when it is released: else a few large ones would have all others dropped, which cannot make room for them.
+func (p *Pool) countHeld(c *conn, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held -= c.heldIdle()
@@ -320,7 +323,7 @@ func (p *Pool) makeRoom() {
 	}
 }
 
-func (p *Pool) release(c *conn) {
+func (p *Pool) releaseClient(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.inflight--
@@ -331,8 +334,8 @@ func (p *Pool) release(c *conn) {
 	p.makeRoom()
 }
 
-// retire takes the slot's client out of use and closes it in the background once nobody uses it. p.mu is held.
-func (p *Pool) retire(s *slot) {
+// retireClient takes the slot's client out of use and closes it in the background once nobody uses it. p.mu is held.
+func (p *Pool) retireClient(s *slot) {
 	c := s.conn
 	if c == nil {
 		return
@@ -358,11 +361,11 @@ func (p *Pool) retire(s *slot) {
 	})
 }
 
-// tidy retires the slot's client if it is broken, or a process that is too old. p.mu is held.
-func (p *Pool) tidy(s *slot, now time.Time) {
+// retireIfBroken retires the slot's client if it is broken, or a process that is too old. p.mu is held.
+func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 	if c := s.conn; c != nil && (c.isBroken() || c.process != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
 		s.recordUptime(now.Sub(c.opened), now)
-		p.retire(s)
+		p.retireClient(s)
 	}
 }
 
@@ -374,7 +377,7 @@ func (p *Pool) sweepLoop() {
 	for {
 		select {
 		case <-ticker.C:
-			p.sweep()
+			p.closeIdle()
 			p.checkIdle()
 		case <-p.closing.Done():
 			return
@@ -382,16 +385,16 @@ func (p *Pool) sweepLoop() {
 	}
 }
 
-func (p *Pool) sweep() {
+func (p *Pool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.cfg.Clock()
 	for key, s := range p.slots {
-		p.tidy(s, now)
+		p.retireIfBroken(s, now)
 		if s.opening != nil || s.conn != nil && s.conn.inflight > 0 || now.Sub(s.lastUsed) < p.cfg.IdleTimeout {
 			continue
 		}
-		p.retire(s)
+		p.retireClient(s)
 		delete(p.slots, key)
 	}
 }
@@ -409,7 +412,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // contextError is the error of a request whose context ended before anything was sent.
 func contextError(ctx context.Context, stage string) error {
-	return &CallError{Stage: stage, Timeout: errors.Is(ctx.Err(), context.DeadlineExceeded), Err: describeTimeout(ctx, "the agent did not answer")}
+	timeout := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	return &CallError{Stage: stage, Timeout: timeout, Err: describeTimeout(ctx, "the agent did not answer")}
 }
 
 type patienceKey struct{}

@@ -162,7 +162,7 @@ func TestIdleAndBounded(t *testing.T) {
 		t.Errorf("all in use: %v", err)
 	}
 	pass(time.Hour)
-	p.sweep()
+	p.closeIdle()
 	if held() != 2 {
 		t.Error("a client in use was closed for idleness")
 	}
@@ -172,7 +172,7 @@ func TestIdleAndBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	p.sweep()
+	p.closeIdle()
 	if held() != 0 {
 		t.Errorf("%d idle clients kept", held())
 	}

@@ -94,7 +94,7 @@ func TestMaxAge(t *testing.T) {
 		t.Errorf("the call in flight was answered by %q, want %s", got, first)
 	}
 	now.pass(2 * time.Hour)
-	p.sweep()
+	p.closeIdle()
 	closePool(t, p)
 	noneLeft(t, dir, 2)
 }
@@ -103,7 +103,7 @@ func TestMaxAge(t *testing.T) {
 func (p *Pool) inFlight(ep Endpoint) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.slots[ep.key()]; s != nil && s.conn != nil {
+	if s := p.slots[ep.clientKey()]; s != nil && s.conn != nil {
 		return s.conn.inflight
 	}
 	return 0
@@ -112,7 +112,7 @@ func (p *Pool) inFlight(ep Endpoint) int {
 func (p *Pool) has(ep Endpoint) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.slots[ep.key()]
+	s := p.slots[ep.clientKey()]
 	return s != nil && s.conn != nil
 }
 
@@ -188,7 +188,7 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	p.mu.Lock()
-	if p.slots[stopped.key()].conn.noPing {
+	if p.slots[stopped.clientKey()].conn.noPing {
 		t.Error("a command's answer to ping was not taken for one")
 	}
 	p.mu.Unlock()
@@ -335,7 +335,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 				return
 			case <-tick.C:
 			}
-			p.sweep()
+			p.closeIdle()
 			p.checkIdle()
 			if n%4 == 0 {
 				stream.endAll()

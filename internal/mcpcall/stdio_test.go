@@ -388,7 +388,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.mu.Lock()
-	exited := p.slots[ep.key()].conn.process.Exited()
+	exited := p.slots[ep.clientKey()].conn.process.Exited()
 	p.mu.Unlock()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

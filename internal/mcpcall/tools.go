@@ -44,8 +44,8 @@ type Tool struct {
 	schema *arguments.Schema // of InputSchema, shared by copies; nil for a Tool that did not come from a list
 }
 
-// Fit returns args as t's input schema wants them, validated (see arguments.Schema.Fit); the error is a *SchemaError. args is not
-// changed. A tool without a schema takes anything.
+// Fit returns args as t's input schema wants them, validated (see arguments.Schema.Fit); the error is a *SchemaError.
+// args is not changed. A tool without a schema takes anything.
 func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	schema := t.schema
 	if schema == nil {
@@ -66,8 +66,8 @@ func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
 	return Tool{}, false
 }
 
-// Aliases returns the other spellings under which a tool "agent.receiveX" is known: agent_receiveX, receiveX and agent/receiveX. Other
-// names have none: what an operator calls agent.delete is not to become delete.
+// Aliases returns the other spellings under which a tool "agent.receiveX" is known: agent_receiveX, receiveX and
+// agent/receiveX. Other names have none: what an operator calls agent.delete is not to become delete.
 func Aliases(name string) []string {
 	short, ok := strings.CutPrefix(name, "agent.")
 	if !ok || !strings.HasPrefix(short, "receive") || short == "receive" {
@@ -83,8 +83,9 @@ type toolPage struct {
 	cut    bool
 }
 
-// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others. With mirrored, so
-// is one whose x-mcp-header annotations are invalid: revision 2026-07-28 says that it must not be called over HTTP.
+// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others.
+// With mirrored, so is one whose x-mcp-header annotations are invalid: revision 2026-07-28 says that it must not be
+// called over HTTP.
 func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	var result struct {
 		Tools      []json.RawMessage `json:"tools"`
@@ -117,9 +118,9 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	return page, nil
 }
 
-// redact leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas, which are quoted where
-// arguments do not fit. r may be nil.
-func (p *toolPage) redact(r *secret.Masker) {
+// maskSecrets leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas,
+// which are quoted where arguments do not fit. r may be nil.
+func (p *toolPage) maskSecrets(r *secret.Masker) {
 	if r = r.WithoutWords(); r == nil {
 		return
 	}
@@ -141,8 +142,8 @@ type toolList struct {
 	onCompiled func() // see arguments.NewSchema
 }
 
-// add reports whether there is room for more.
-func (l *toolList) add(page toolPage) bool {
+// addPage reports whether there is room for more.
+func (l *toolList) addPage(page toolPage) bool {
 	l.cut = l.cut || page.cut
 	for _, t := range page.tools {
 		if len(l.tools) >= maxListTools || l.bytes+len(t.InputSchema) > maxListBytes {
@@ -160,8 +161,9 @@ func (l *toolList) add(page toolPage) bool {
 	return true
 }
 
-// inherit keeps the compiled schemas of an earlier list for the tools that did not change, and reports whether any did.
-func (l *toolList) inherit(old []Tool) (changed bool) {
+// keepCompiled keeps the compiled schemas of an earlier list for the tools that did not change, and reports whether any
+// did.
+func (l *toolList) keepCompiled(old []Tool) (changed bool) {
 	changed = len(old) != len(l.tools)
 	for i, t := range l.tools {
 		j := slices.IndexFunc(old, func(o Tool) bool { return o.Name == t.Name })

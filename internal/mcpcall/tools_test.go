@@ -39,7 +39,7 @@ func TestToolListBounds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !l.add(page) {
+		if !l.addPage(page) {
 			break
 		}
 	}
@@ -52,7 +52,7 @@ func TestToolListBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = toolList{}
-	l.add(huge)
+	l.addPage(huge)
 	if _, err := Fit(l.tools[0], map[string]any{}); err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Errorf("Fit on a schema that was too long: %v", err)
 	}
@@ -84,7 +84,7 @@ func FuzzTools(f *testing.F) {
 			return
 		}
 		var l toolList
-		l.add(page)
+		l.addPage(page)
 		for _, tool := range l.tools {
 			args := map[string]any{"value": "5", "score": json.Number("1"), "n": nil, "file": json.RawMessage(`{"a":[1,2]}`)}
 			out, err := Fit(tool, args)

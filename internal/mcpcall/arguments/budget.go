@@ -11,8 +11,9 @@ import (
 // errBudget ends the evaluation of one schema; the validator does not look further into the value then.
 var errBudget = errors.New("validation budget spent")
 
-// budget counts the evaluations of one validation. The validator has no limit of its own, and a schema of a few lines can make it
-// work for years (allOf of two references, thirty levels deep). Once the budget is spent, every further evaluation fails at once.
+// budget counts the evaluations of one validation. The validator has no limit of its own, and a schema of a few lines
+// can make it work for years (allOf of two references, thirty levels deep). Once the budget is spent, every further
+// evaluation fails at once.
 type budget struct {
 	left     int
 	spent    bool
@@ -20,7 +21,7 @@ type budget struct {
 	patience time.Duration // 0: maxValidation
 }
 
-func (b *budget) start() {
+func (b *budget) startValidation() {
 	b.left, b.spent = maxEvaluations, false
 	b.deadline = time.Now().Add(cmp.Or(b.patience, maxValidation))
 }
@@ -35,8 +36,8 @@ func (b *budget) charge(n int) bool {
 	return !b.spent
 }
 
-// spend returns what is called as the "format" of s, which the validator looks at before it goes into a value.
-func (b *budget) spend(s *jsonschema.Schema) func(v any) error {
+// chargeFor returns what is called as the "format" of s, which the validator looks at before it goes into a value.
+func (b *budget) chargeFor(s *jsonschema.Schema) func(v any) error {
 	w := weighSchema(s)
 	return func(v any) error {
 		n := 1 + w.once
@@ -71,7 +72,7 @@ func weighSchema(s *jsonschema.Schema) weight {
 			w.names += len(names)
 		}
 	}
-	once, each := subschemas(s)
+	once, each := directSubschemas(s)
 	w.once, w.each = enumCost(once), enumCost(each)
 	return w
 }
@@ -87,9 +88,9 @@ func enumCost(of []*jsonschema.Schema) int {
 	return n >> 4
 }
 
-// attach puts the budget into every schema reachable from s, in place of its format: formats are annotations here, the agent knows
-// best what it takes for a URI. It returns false for references that only an evaluation can resolve.
-func (b *budget) attach(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) bool {
+// attachTo puts the budget into every schema reachable from s, in place of its format: formats are annotations here,
+// the agent knows best what it takes for a URI. It returns false for references that only an evaluation can resolve.
+func (b *budget) attachTo(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) bool {
 	if s == nil || seen[s] {
 		return true
 	}
@@ -97,19 +98,19 @@ func (b *budget) attach(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) 
 	if s.DynamicRef != nil || s.RecursiveRef != nil {
 		return false
 	}
-	s.Format = &jsonschema.Format{Name: "budget", Validate: b.spend(s)}
-	once, each := subschemas(s)
+	s.Format = &jsonschema.Format{Name: "budget", Validate: b.chargeFor(s)}
+	once, each := directSubschemas(s)
 	for _, sub := range append(once, each...) {
-		if !b.attach(sub, seen) {
+		if !b.attachTo(sub, seen) {
 			return false
 		}
 	}
 	return true
 }
 
-// subschemas returns the schemas right inside s, some of them nil: those that apply to a value or to one part of it, and those that
-// apply to each of its parts.
-func subschemas(s *jsonschema.Schema) (once, each []*jsonschema.Schema) {
+// directSubschemas returns the schemas right inside s, some of them nil: those that apply to a value or to one part of
+// it, and those that apply to each of its parts.
+func directSubschemas(s *jsonschema.Schema) (once, each []*jsonschema.Schema) {
 	once = []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.ContentSchema}
 	each = []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020, s.UnevaluatedItems}
 	for _, list := range [][]*jsonschema.Schema{s.AllOf, s.AnyOf, s.OneOf, s.PrefixItems} {

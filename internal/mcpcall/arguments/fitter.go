@@ -15,12 +15,13 @@ import (
 
 // Fit returns args as the schema wants them, validated; the error is a *SchemaError. args is not changed.
 //
-//   - A name that the schema forbids (additionalProperties and unevaluatedProperties false, a false subschema, propertyNames with
-//     an enum) is dropped.
-//   - A null where null is not allowed, or an empty string that the schema refuses, is dropped when the schema does not require it.
+//   - A name that the schema forbids (additionalProperties and unevaluatedProperties false, a false subschema,
+//     propertyNames with an enum) is dropped.
+//   - A null where null is not allowed, or an empty string that the schema refuses, is dropped when the schema does not
+//     require it.
 //   - A null where the schema requires a string becomes the empty string.
-//   - A job.Decimal becomes an exact number; an integer, rounded half to even, where the schema says integer; a string where it
-//     says string. One outside 0 to 100 is dropped.
+//   - A job.Decimal becomes an exact number; an integer, rounded half to even, where the schema says integer; a string
+//     where it says string. One outside 0 to 100 is dropped.
 //   - A string becomes a number, and a number a string, where the schema takes only the other.
 //   - Raw JSON is never altered; where the schema takes only a string it becomes its own text.
 //
@@ -66,13 +67,13 @@ type droppedValue struct{}
 func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) map[string]any {
 	out := make(map[string]any, len(v))
 	for name, value := range v {
-		if f.forbids(schema, name, 0) {
+		if f.forbidsProperty(schema, name, 0) {
 			continue
 		}
 		property := f.propertySchema(schema, name)
 		types := f.allowedTypes(property, 0)
 		if value == nil && types&typeNull == 0 {
-			if !f.requires(schema, name, 0) {
+			if !f.requiresProperty(schema, name, 0) {
 				continue
 			}
 			if types&typeString != 0 {
@@ -123,8 +124,8 @@ func (f *argumentFitter) fitValue(schema *jsonschema.Schema, types typeSet, v an
 	return v
 }
 
-// dropEmptyStrings removes from fitted and instance the optional empty strings that the schema refused, and reports whether there
-// were any.
+// dropEmptyStrings removes from fitted and instance the optional empty strings that the schema refused, and reports
+// whether there were any.
 func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *jsonschema.ValidationError,
 	fitted, instance map[string]any) (any bool) {
 	for _, leaf := range leafErrors(invalid, nil) {
@@ -132,7 +133,7 @@ func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *js
 			continue
 		}
 		name := leaf.InstanceLocation[0]
-		if instance[name] == "" && !f.requires(schema, name, 0) {
+		if instance[name] == "" && !f.requiresProperty(schema, name, 0) {
 			delete(fitted, name)
 			delete(instance, name)
 			any = true
@@ -196,8 +197,9 @@ func firstByte(raw json.RawMessage) byte {
 	return 0
 }
 
-// decodeArguments returns args as the validator knows them: nothing but the types of encoding/json, raw JSON decoded, and numbers that
-// exact arithmetic would choke on replaced by ones of the same sign that it bears. What is sent stays as it was.
+// decodeArguments returns args as the validator knows them: nothing but the types of encoding/json, raw JSON decoded,
+// and numbers that exact arithmetic would choke on replaced by ones of the same sign that it bears. What is sent stays
+// as it was.
 func decodeArguments(args map[string]any) (map[string]any, error) {
 	out := make(map[string]any, len(args))
 	for name, value := range args {

@@ -7,15 +7,15 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Bounds of the regular expressions of one schema. `(abcdefgh){1000}` is 8,000 instructions of 40 bytes, and a schema has room for
-// thousands of those.
+// Bounds of the regular expressions of one schema. `(abcdefgh){1000}` is 8,000 instructions of 40 bytes, and a schema
+// has room for thousands of those.
 const (
 	maxPatternBytes = 4 << 10 // of one
 	maxPatternSize  = 20_000  // of all that differ, see patternExtent; 1 to 2 MB
 )
 
-// patterns compiles the regular expressions of one schema, each once however often it is written.
-type patterns struct {
+// patternCompiler compiles the regular expressions of one schema, each once however often it is written.
+type patternCompiler struct {
 	budget *budget
 	room   int
 	known  map[string]*pattern
@@ -29,8 +29,9 @@ type pattern struct {
 	budget *budget        // of validations
 }
 
-// compile never fails: what Go's engine does not know (look-ahead, back-references) or what is too large is the agent's to check.
-func (ps *patterns) compile(text string) (jsonschema.Regexp, error) {
+// compile never fails: what Go's engine does not know (look-ahead, back-references) or what is too large is the agent's
+// to check.
+func (ps *patternCompiler) compile(text string) (jsonschema.Regexp, error) {
 	if p, ok := ps.known[text]; ok {
 		return p, nil
 	}
@@ -53,7 +54,8 @@ func (ps *patterns) compile(text string) (jsonschema.Regexp, error) {
 	return p, nil
 }
 
-// patternExtent estimates the instructions of a parsed expression, and counts the runes that list its character classes, which repetitions share.
+// patternExtent estimates the instructions of a parsed expression, and counts the runes that list its character
+// classes, which repetitions share.
 func patternExtent(re *syntax.Regexp) (size, runes int) {
 	size, runes = 1, len(re.Rune)
 	if re.Op == syntax.OpLiteral {

@@ -7,9 +7,9 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Sanitize returns args without the characters that make text read differently from what it is (see text.Sanitize). It looks into
-// every string, also the names and values of raw JSON, whose other bytes stay as they are. The second result tells whether anything
-// was removed; if not, args itself is returned. args is never changed.
+// Sanitize returns args without the characters that make text read differently from what it is (see text.Sanitize). It
+// looks into every string, also the names and values of raw JSON, whose other bytes stay as they are. The second result
+// tells whether anything was removed; if not, args itself is returned. args is never changed.
 func Sanitize(args map[string]any) (map[string]any, bool) {
 	out, changed := sanitizeValue(args)
 	if !changed {
@@ -46,7 +46,8 @@ func sanitizeValue(v any) (any, bool) {
 	return v, false
 }
 
-// sanitizeRaw rewrites only the string tokens that hold something unwanted, so that numbers, order and spacing stay the author's.
+// sanitizeRaw rewrites only the string tokens that hold something unwanted, so that numbers, order and spacing stay the
+// author's.
 func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 	var out []byte // nil until the first change
 	kept := 0      // raw[:kept] is in out
@@ -83,7 +84,8 @@ func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 	return append(out, raw[kept:]...), true
 }
 
-// mayMislead: only an escape, DEL, C1 (0xc2 …) or U+20xx (0xe2 …) can hide something unwanted; raw control bytes are no JSON.
+// mayMislead: only an escape, DEL, C1 (0xc2 …) or U+20xx (0xe2 …) can hide something unwanted; raw control bytes are no
+// JSON.
 func mayMislead(token []byte) bool {
 	return bytes.IndexByte(token, '\\') >= 0 || bytes.IndexByte(token, 0x7f) >= 0 ||
 		bytes.IndexByte(token, 0xc2) >= 0 || bytes.IndexByte(token, 0xe2) >= 0

@@ -30,8 +30,8 @@ const (
 // schemaURL is where the compiler believes the schema to be. Nothing is ever loaded: see noLoader.
 const schemaURL = "https://schema.invalid/input"
 
-// Schema is the input schema of one tool. It compiles on first use and validates one call at a time: the budget belongs to the
-// compiled schema, and one agent has few calls in flight.
+// Schema is the input schema of one tool. It compiles on first use and validates one call at a time: the budget belongs
+// to the compiled schema, and one agent has few calls in flight.
 type Schema struct {
 	raw      json.RawMessage // as the agent sent it, nil when there was none
 	tooLarge bool            // longer than MaxSchemaBytes, and not kept
@@ -47,7 +47,8 @@ type Schema struct {
 	budget budget
 }
 
-// NewSchema keeps raw, the schema as the agent sent it. onCompiled, which may be nil, is called when the schema was compiled.
+// NewSchema keeps raw, the schema as the agent sent it. onCompiled, which may be nil, is called when the schema was
+// compiled.
 func NewSchema(raw json.RawMessage, onCompiled func()) *Schema {
 	if len(raw) > MaxSchemaBytes {
 		return &Schema{tooLarge: true}
@@ -88,7 +89,7 @@ func (s *Schema) prepare() error {
 }
 
 func (s *Schema) compile() (problem string) {
-	if why := exceeds(s.raw, maxSchemaDepth, maxSchemaObjects); why != "" {
+	if why := describeExcess(s.raw, maxSchemaDepth, maxSchemaObjects); why != "" {
 		return "it " + why
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(s.raw))
@@ -115,7 +116,7 @@ func (s *Schema) compile() (problem string) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
-	expressions := &patterns{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}
+	expressions := &patternCompiler{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}
 	c.UseRegexpEngine(expressions.compile)
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return "it cannot be compiled"
@@ -125,7 +126,7 @@ func (s *Schema) compile() (problem string) {
 		return describeCompileError(err)
 	}
 	parts := map[*jsonschema.Schema]bool{}
-	if !s.budget.attach(compiled, parts) {
+	if !s.budget.attachTo(compiled, parts) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
 	s.compiled = compiled
@@ -160,7 +161,7 @@ func (s *Schema) validate(instance any) (err error) {
 			err = &SchemaError{Problem: "the arguments cannot be checked against it"}
 		}
 	}()
-	s.budget.start()
+	s.budget.startValidation()
 	err = s.compiled.Validate(instance)
 	if s.budget.spent {
 		return &SchemaError{Problem: "checking the arguments against it takes too long"}
@@ -168,7 +169,8 @@ func (s *Schema) validate(instance any) (err error) {
 	return err
 }
 
-// noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch anything.
+// noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch
+// anything.
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) { return nil, errors.New("other documents are not loaded") }
@@ -184,8 +186,8 @@ func isKnownDialect(url string) bool {
 	return false
 }
 
-// exceeds says why raw JSON is too much to be looked at, or nothing. It does not recurse.
-func exceeds(raw []byte, maxDepth, maxObjects int) string {
+// describeExcess says why raw JSON is too much to be looked at, or nothing. It does not recurse.
+func describeExcess(raw []byte, maxDepth, maxObjects int) string {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	depth, objects := 0, 0

@@ -30,30 +30,32 @@ var typeNames = map[string]typeSet{
 	"string": typeString, "array": typeArray, "object": typeObject,
 }
 
-// maxWalkerSteps bounds how much of a schema one Fit looks at before it stops adapting and leaves the rest to the validation.
+// maxWalkerSteps bounds how much of a schema one Fit looks at before it stops adapting and leaves the rest to the
+// validation.
 const maxWalkerSteps = 20_000
 
-// schemaWalker asks a compiled schema what it says about a property: references are resolved there, and each part is read as the
-// revision of JSON Schema says in which it is written. The walker under-reads what it does not understand or has no steps left for:
-// then nothing is adapted and validation decides.
+// schemaWalker asks a compiled schema what it says about a property: references are resolved there, and each part is
+// read as the revision of JSON Schema says in which it is written. The walker under-reads what it does not understand
+// or has no steps left for: then nothing is adapted and validation decides.
 type schemaWalker struct {
 	steps int
 }
 
-// spend takes n steps and reports whether there are more.
-func (w *schemaWalker) spend(n int) bool {
+// takeSteps takes n steps and reports whether there are more.
+func (w *schemaWalker) takeSteps(n int) bool {
 	w.steps -= n
 	return w.steps > 0
 }
 
-// enter is asked before a schema is looked at.
-func (w *schemaWalker) enter(s *jsonschema.Schema, depth int) bool {
-	return s != nil && depth <= maxWalkerDepth && w.spend(1)
+// mayEnter is asked before a schema is looked at.
+func (w *schemaWalker) mayEnter(s *jsonschema.Schema, depth int) bool {
+	return s != nil && depth <= maxWalkerDepth && w.takeSteps(1)
 }
 
 const maxWalkerDepth = 16 // of references and combinators inside each other
 
-// appliedTogether yields the schemas that apply to the same value as s besides s itself: the target of $ref, the members of allOf.
+// appliedTogether yields the schemas that apply to the same value as s besides s itself: the target of $ref, the
+// members of allOf.
 func appliedTogether(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 	return func(yield func(*jsonschema.Schema) bool) {
 		if s.Ref != nil && !yield(s.Ref) {
@@ -67,8 +69,8 @@ func appliedTogether(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 	}
 }
 
-// alternatives yields the groups of which one member applies.
-func alternatives(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
+// alternativeGroups yields the groups of which one member applies.
+func alternativeGroups(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
 	return func(yield func([]*jsonschema.Schema) bool) {
 		if len(s.AnyOf) > 0 && !yield(s.AnyOf) {
 			return
@@ -87,14 +89,14 @@ func (w *schemaWalker) allowedTypes(s *jsonschema.Schema, depth int) typeSet {
 	if isFalse(s) {
 		return 0
 	}
-	if !w.enter(s, depth) {
+	if !w.mayEnter(s, depth) {
 		return typeAny
 	}
 	t := declaredTypes(s)
 	if s.Const != nil {
 		t &= typeOf(*s.Const)
 	}
-	if s.Enum != nil && w.spend(len(s.Enum.Values)) {
+	if s.Enum != nil && w.takeSteps(len(s.Enum.Values)) {
 		var of typeSet
 		for _, v := range s.Enum.Values {
 			of |= typeOf(v)
@@ -104,7 +106,7 @@ func (w *schemaWalker) allowedTypes(s *jsonschema.Schema, depth int) typeSet {
 	for part := range appliedTogether(s) {
 		t &= w.allowedTypes(part, depth+1)
 	}
-	for group := range alternatives(s) {
+	for group := range alternativeGroups(s) {
 		var of typeSet
 		for _, member := range group {
 			of |= w.allowedTypes(member, depth+1)
@@ -147,7 +149,8 @@ func typeOf(v any) typeSet {
 	return typeAny
 }
 
-// ownProperty returns what properties and patternProperties of s itself say about name; too much when no steps are left.
+// ownProperty returns what properties and patternProperties of s itself say about name; too much when no steps are
+// left.
 func (w *schemaWalker) ownProperty(s *jsonschema.Schema, name string) []*jsonschema.Schema {
 	var out []*jsonschema.Schema
 	if p, ok := s.Properties[name]; ok {
@@ -164,12 +167,12 @@ func (w *schemaWalker) ownProperty(s *jsonschema.Schema, name string) []*jsonsch
 // matchesPattern answers yes for what it cannot or may not find out, as the validator does.
 func (w *schemaWalker) matchesPattern(re jsonschema.Regexp, name string) bool {
 	p, ok := re.(*pattern)
-	return !ok || p.re == nil || !w.spend(p.cost(name)) || p.re.MatchString(name)
+	return !ok || p.re == nil || !w.takeSteps(p.cost(name)) || p.re.MatchString(name)
 }
 
 // propertySchema returns one schema that says what s says about its property name; nil when that is nothing.
 func (w *schemaWalker) propertySchema(s *jsonschema.Schema, name string) *jsonschema.Schema {
-	return allOf(w.properties(s, name, 0))
+	return allOf(w.propertySchemas(s, name, 0))
 }
 
 // allOf is one schema in place of several.
@@ -183,8 +186,8 @@ func allOf(of []*jsonschema.Schema) *jsonschema.Schema {
 	return &jsonschema.Schema{AllOf: of}
 }
 
-func (w *schemaWalker) properties(s *jsonschema.Schema, name string, depth int) []*jsonschema.Schema {
-	if !w.enter(s, depth) {
+func (w *schemaWalker) propertySchemas(s *jsonschema.Schema, name string, depth int) []*jsonschema.Schema {
+	if !w.mayEnter(s, depth) {
 		return nil
 	}
 	out := w.ownProperty(s, name)
@@ -195,12 +198,12 @@ func (w *schemaWalker) properties(s *jsonschema.Schema, name string, depth int) 
 		out = append(out, additional)
 	}
 	for part := range appliedTogether(s) {
-		out = append(out, w.properties(part, name, depth+1)...)
+		out = append(out, w.propertySchemas(part, name, depth+1)...)
 	}
-	for group := range alternatives(s) {
+	for group := range alternativeGroups(s) {
 		var members []*jsonschema.Schema
 		for _, member := range group {
-			of := allOf(w.properties(member, name, depth+1))
+			of := allOf(w.propertySchemas(member, name, depth+1))
 			if of == nil {
 				members = nil // one alternative says nothing, so the group says nothing
 				break
@@ -216,7 +219,7 @@ func (w *schemaWalker) properties(s *jsonschema.Schema, name string, depth int) 
 
 // itemSchema returns the schema of an array's elements, when there is one for all.
 func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
-	for depth := 0; w.enter(s, depth); depth++ {
+	for depth := 0; w.mayEnter(s, depth); depth++ {
 		switch items := s.Items.(type) {
 		case *jsonschema.Schema:
 			return items
@@ -241,28 +244,28 @@ func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
 	return nil
 }
 
-// requires reports whether s requires a property name in every case.
-func (w *schemaWalker) requires(s *jsonschema.Schema, name string, depth int) bool {
-	if !w.enter(s, depth) {
+// requiresProperty reports whether s requires a property name in every case.
+func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string, depth int) bool {
+	if !w.mayEnter(s, depth) {
 		return false
 	}
-	if w.spend(len(s.Required)) && slices.Contains(s.Required, name) {
+	if w.takeSteps(len(s.Required)) && slices.Contains(s.Required, name) {
 		return true
 	}
 	for part := range appliedTogether(s) {
-		if w.requires(part, name, depth+1) {
+		if w.requiresProperty(part, name, depth+1) {
 			return true
 		}
 	}
 	return false
 }
 
-// forbids reports whether no object with a property name can satisfy s.
-func (w *schemaWalker) forbids(s *jsonschema.Schema, name string, depth int) bool {
+// forbidsProperty reports whether no object with a property name can satisfy s.
+func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth int) bool {
 	if isFalse(s) {
 		return true
 	}
-	if !w.enter(s, depth) {
+	if !w.mayEnter(s, depth) {
 		return false
 	}
 	here := w.ownProperty(s, name)
@@ -280,25 +283,25 @@ func (w *schemaWalker) forbids(s *jsonschema.Schema, name string, depth int) boo
 	}
 	if s.PropertyNames != nil && s.PropertyNames.Enum != nil {
 		names := s.PropertyNames.Enum.Values
-		if w.spend(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name }) {
+		if w.takeSteps(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name }) {
 			return true
 		}
 	}
 	for part := range appliedTogether(s) {
-		if w.forbids(part, name, depth+1) {
+		if w.forbidsProperty(part, name, depth+1) {
 			return true
 		}
 	}
-	for group := range alternatives(s) {
-		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool { return !w.forbids(member, name, depth+1) }) {
+	for group := range alternativeGroups(s) {
+		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool { return !w.forbidsProperty(member, name, depth+1) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// mayEvaluate reports whether unevaluatedProperties of s may have nothing to say about name: any part of s that may apply says
-// something about it, or it could not be found out.
+// mayEvaluate reports whether unevaluatedProperties of s may have nothing to say about name: any part of s that may
+// apply says something about it, or it could not be found out.
 func (w *schemaWalker) mayEvaluate(s *jsonschema.Schema, name string, depth int) bool {
 	if s.AdditionalProperties != nil || len(w.ownProperty(s, name)) > 0 {
 		return true
@@ -307,7 +310,7 @@ func (w *schemaWalker) mayEvaluate(s *jsonschema.Schema, name string, depth int)
 		switch {
 		case part == nil:
 			return false
-		case !w.enter(part, depth+1):
+		case !w.mayEnter(part, depth+1):
 			return true
 		}
 		return part.UnevaluatedProperties != nil || w.mayEvaluate(part, name, depth+1)
@@ -317,7 +320,7 @@ func (w *schemaWalker) mayEvaluate(s *jsonschema.Schema, name string, depth int)
 			return true
 		}
 	}
-	for group := range alternatives(s) {
+	for group := range alternativeGroups(s) {
 		if slices.ContainsFunc(group, inside) {
 			return true
 		}

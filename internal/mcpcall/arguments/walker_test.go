@@ -168,8 +168,8 @@ func TestWalkerStops(t *testing.T) {
 		}
 		const many = 1 << 40
 		w := schemaWalker{steps: many}
-		w.forbids(s.compiled, "value", 0)
-		w.requires(s.compiled, "value", 0)
+		w.forbidsProperty(s.compiled, "value", 0)
+		w.requiresProperty(s.compiled, "value", 0)
 		if taken := many - w.steps; taken < entries {
 			t.Errorf("%s: %d steps for %d entries", name, taken, entries)
 		}
@@ -179,7 +179,7 @@ func TestWalkerStops(t *testing.T) {
 // An expression is compiled once, and one that is too large matches everything, as one does that Go's engine does not know.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
-	ps := &patterns{budget: &budget{}, room: maxPatternSize, known: map[string]*pattern{}}
+	ps := &patternCompiler{budget: &budget{}, room: maxPatternSize, known: map[string]*pattern{}}
 	compile := func(text string) *pattern {
 		re, err := ps.compile(text)
 		if err != nil {
@@ -187,7 +187,7 @@ func TestPatterns(t *testing.T) {
 		}
 		return re.(*pattern)
 	}
-	ps.budget.start()
+	ps.budget.startValidation()
 	p := compile(`^0x[0-9a-f]{64}$`)
 	if p.MatchString("0x12") || p != compile(`^0x[0-9a-f]{64}$`) || ps.budget.left >= maxEvaluations {
 		t.Errorf("%+v, %d left", p, ps.budget.left)

@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// redirect is where a browser would be sent with the answer. Nobody listens there: the person here stops at the redirect and reads it.
+	// redirect is where a browser would be sent with the answer. Nobody listens there: the person here stops at the
+	// redirect and reads it.
 	redirect = "http://127.0.0.1:33418/callback"
-	// clientMetadata is the client id where an authorization server takes the address of a document about the client for one; the
-	// suite's name for it. The document is for authorization servers to read.
+	// clientMetadata is the client id where an authorization server takes the address of a document about the client
+	// for one; the suite's name for it. The document is for authorization servers to read.
 	clientMetadata = "https://conformance-test.local/client-metadata.json"
-	// maxAuthorizations bounds how often one step (listing the tools, one call) may have the client get a new token: for a 401 and for a
-	// scope that proves too small.
+	// maxAuthorizations bounds how often one step (listing the tools, one call) may have the client get a new token:
+	// for a 401 and for a scope that proves too small.
 	maxAuthorizations = 2
 )
 
-// operator is what an operator would have stored for the agent: a client that the authorization server knows. Without an id, none.
+// operator is what an operator would have stored for the agent: a client that the authorization server knows. Without
+// an id, none.
 type operator struct {
 	ID        string `json:"client_id"`
 	Secret    string `json:"client_secret"`
@@ -35,7 +37,8 @@ type operator struct {
 	Issuer    string `json:"issuer"` // whom the client is for; empty: whoever is met first
 }
 
-// authorizer gets the tokens that one agent asks for, and remembers what belongs to which authorization server. Not safe for concurrent use.
+// authorizer gets the tokens that one agent asks for, and remembers what belongs to which authorization server. Not
+// safe for concurrent use.
 type authorizer struct {
 	oauth    *oauth.Client
 	web      *http.Client // of the person who clicks; follows no redirect
@@ -50,11 +53,11 @@ func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mc
 	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{}, scopes: map[string]string{}}
 }
 
-// do tries something with the agent, and again with a new token for as long as it is refused for want of one.
-func (a *authorizer) do(ctx context.Context, try func(mcpcall.Endpoint) error) error {
+// withToken tries something with the agent, and again with a new token for as long as it is refused for want of one.
+func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) error) error {
 	for n := 0; ; n++ {
 		err := try(a.ep)
-		ch, refused := challenged(err)
+		ch, refused := readChallenge(err)
 		if !refused {
 			return err
 		}
@@ -67,8 +70,8 @@ func (a *authorizer) do(ctx context.Context, try func(mcpcall.Endpoint) error) e
 	}
 }
 
-// challenged: a 401, or a 403 that says that the token's scope is too small. Other refusals are not about the token.
-func challenged(err error) (oauth.Challenge, bool) {
+// readChallenge: a 401, or a 403 that says that the token's scope is too small. Other refusals are not about the token.
+func readChallenge(err error) (oauth.Challenge, bool) {
 	var call *mcpcall.CallError
 	if !errors.As(err, &call) {
 		return oauth.Challenge{}, false
@@ -83,7 +86,7 @@ func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	if err != nil {
 		return err
 	}
-	server, err := a.server(ctx, resource)
+	server, err := a.authorizationServer(ctx, resource)
 	if err != nil {
 		return err
 	}
@@ -92,9 +95,9 @@ func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	var token oauth.Token
 	switch {
 	case slices.Contains(server.Grants, oauth.GrantClientCredentials) && a.operator.ID != "":
-		token, err = a.byItself(ctx, server, resource, scope)
+		token, err = a.obtainByItself(ctx, server, resource, scope)
 	case len(server.Grants) == 0 || slices.Contains(server.Grants, "authorization_code"):
-		token, err = a.byPerson(ctx, server, resource, scope)
+		token, err = a.obtainByPerson(ctx, server, resource, scope)
 	default:
 		err = fmt.Errorf("%s has no grant that is used here: %q", server.Issuer, server.Grants)
 	}
@@ -106,8 +109,9 @@ func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	return nil
 }
 
-// server is the resource's authorization server: for the operator's client the one that it is for, or that it has been shown to.
-func (a *authorizer) server(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
+// authorizationServer is the resource's authorization server: for the operator's client the one that it is for, or that
+// it has been shown to.
+func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
 	if a.operator.ID == "" {
 		return a.oauth.ServerOf(ctx, resource, "")
 	}
@@ -118,9 +122,9 @@ func (a *authorizer) server(ctx context.Context, resource oauth.Resource) (oauth
 	return server, err
 }
 
-// byItself gets a token for the operator's client, with nobody there.
-func (a *authorizer) byItself(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
-	known, err := a.known(server)
+// obtainByItself gets a token for the operator's client, with nobody there.
+func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+	known, err := a.operatorClient(server)
 	if err != nil {
 		return oauth.Token{}, err
 	}
@@ -128,9 +132,9 @@ func (a *authorizer) byItself(ctx context.Context, server oauth.Server, resource
 		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
 }
 
-// byPerson has a person agree: one who opens the address and clicks yes.
-func (a *authorizer) byPerson(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
-	client, err := a.client(ctx, server, scope)
+// obtainByPerson has a person agree: one who opens the address and clicks yes.
+func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+	client, err := a.loginClient(ctx, server, scope)
 	if err != nil {
 		return oauth.Token{}, err
 	}
@@ -139,7 +143,7 @@ func (a *authorizer) byPerson(ctx context.Context, server oauth.Server, resource
 	if err != nil {
 		return oauth.Token{}, err
 	}
-	callback, err := a.click(ctx, login.URL())
+	callback, err := a.openAsPerson(ctx, login.URL())
 	if err != nil {
 		return oauth.Token{}, err
 	}
@@ -147,11 +151,12 @@ func (a *authorizer) byPerson(ctx context.Context, server oauth.Server, resource
 	return token, err
 }
 
-// client is who asks this authorization server: the operator's client, a document's address where it takes one, or a client that registers.
-func (a *authorizer) client(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
+// loginClient is who asks this authorization server: the operator's client, a document's address where it takes one, or
+// a client that registers.
+func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
 	switch known, ok := a.clients[server.Issuer]; {
 	case a.operator.ID != "":
-		return a.known(server)
+		return a.operatorClient(server)
 	case ok:
 		return known, nil
 	case server.ClientIDMetadata:
@@ -165,8 +170,8 @@ func (a *authorizer) client(ctx context.Context, server oauth.Server, scope stri
 	return a.clients[server.Issuer], nil
 }
 
-// known is the operator's client as this server wants it to prove itself.
-func (a *authorizer) known(server oauth.Server) (oauth.LoginConfig, error) {
+// operatorClient is the operator's client as this server wants it to prove itself.
+func (a *authorizer) operatorClient(server oauth.Server) (oauth.LoginConfig, error) {
 	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
 	c := oauth.LoginConfig{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
 	switch method {
@@ -178,8 +183,8 @@ func (a *authorizer) known(server oauth.Server) (oauth.LoginConfig, error) {
 	return c, err
 }
 
-// click is the person: opens the address and returns what the redirect would bring.
-func (a *authorizer) click(ctx context.Context, address string) (url.Values, error) {
+// openAsPerson is the person: opens the address and returns what the redirect would bring.
+func (a *authorizer) openAsPerson(ctx context.Context, address string) (url.Values, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, fmt.Errorf("open the authorization page: %w", err)

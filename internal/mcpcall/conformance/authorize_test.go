@@ -58,7 +58,7 @@ func TestAuthorize(t *testing.T) {
 			case tt.operator.ID != "":
 				s.Register("us", tt.operator.Secret)
 			}
-			if err := run(t.Context(), s.AgentURL, "2025-11-25", about(t, tt.operator)); err != nil {
+			if err := runScenario(t.Context(), s.AgentURL, "2025-11-25", about(t, tt.operator)); err != nil {
 				t.Error(err)
 			}
 			if calls := s.Calls(); len(calls) != 1 || calls[0].Token != s.Tokens()[0].Access {
@@ -89,7 +89,7 @@ func TestAuthorizeStepUpByPerson(t *testing.T) {
 		}
 		return false
 	})
-	if err := run(t.Context(), s.AgentURL, "2026-07-28", ""); err != nil {
+	if err := runScenario(t.Context(), s.AgentURL, "2026-07-28", ""); err != nil {
 		t.Error(err)
 	}
 	var asked []oauthtest.Request
@@ -119,7 +119,7 @@ func TestAuthorizeStepUp(t *testing.T) {
 		}
 		return false
 	})
-	if err := run(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"})); err != nil {
+	if err := runScenario(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"})); err != nil {
 		t.Error(err)
 	}
 	tokens := s.Tokens()
@@ -135,7 +135,7 @@ func TestAuthorizeStepUp(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		return true
 	})
-	err := run(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"}))
+	err := runScenario(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"}))
 	if err == nil || !strings.Contains(err.Error(), "refused after 2 new tokens") || len(s.Tokens()) != 4 {
 		t.Errorf("%v, %d tokens", err, len(s.Tokens()))
 	}
@@ -146,7 +146,7 @@ func TestAuthorizeOneIssuer(t *testing.T) {
 	t.Parallel()
 	s, other := oauthtest.New(t, oauthtest.Options{}), oauthtest.New(t, oauthtest.Options{})
 	s.NameIssuers(other.Issuer)
-	err := run(t.Context(), s.AgentURL, "2025-11-25", about(t, operator{ID: "us", Secret: "secret", Issuer: s.Issuer}))
+	err := runScenario(t.Context(), s.AgentURL, "2025-11-25", about(t, operator{ID: "us", Secret: "secret", Issuer: s.Issuer}))
 	if err == nil || !strings.Contains(err.Error(), other.Issuer) {
 		t.Error(err)
 	}
@@ -176,7 +176,7 @@ func TestAuthorizeRefusesAnswer(t *testing.T) {
 				}
 				return true
 			})
-			if err := run(t.Context(), s.AgentURL, "2025-11-25", ""); err == nil {
+			if err := runScenario(t.Context(), s.AgentURL, "2025-11-25", ""); err == nil {
 				t.Error("taken")
 			}
 			if got := s.TokenRequests(); len(got) != 0 {

@@ -1,14 +1,16 @@
-// Command conformance is the client that the Model Context Protocol's conformance suite tests: internal/mcpcall, used as a delivery
-// uses it. `make conformance` runs it (scripts/conformance); the suite starts it once for each of its scenarios as
+// Command conformance is the client that the Model Context Protocol's conformance suite tests: internal/mcpcall, used
+// as a delivery uses it. `make conformance` runs it (scripts/conformance); the suite starts it once for each of its
+// scenarios as
 //
 //	conformance URL
 //
-// with the scenario's name, its context and the revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and _PROTOCOL_VERSION, records what is
-// sent to URL, and judges that and the exit code.
+// with the scenario's name, its context and the revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and _PROTOCOL_VERSION,
+// records what is sent to URL, and judges that and the exit code.
 //
-// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them; whenever it is refused for
-// want of a token it gets one with internal/oauth, by the client that the context names or as a person who says yes to everything, and
-// repeats that step. There is no code here for one scenario, but for the arguments that its tools are called with.
+// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them;
+// whenever it is refused for want of a token it gets one with internal/oauth, by the client that the context names or
+// as a person who says yes to everything, and repeats that step. There is no code here for one scenario, but for the
+// arguments that its tools are called with.
 package main
 
 import (
@@ -37,14 +39,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, "conformance: the one argument is the URL of a scenario's server")
 		os.Exit(2)
 	}
-	if err := run(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"), os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
+	if err := runScenario(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"), os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
 }
 
-// run meets one server. Tools whose schema refuses the arguments are left alone, as a delivery would leave them: the suite judges.
-func run(ctx context.Context, url, revision, about string) (err error) {
+// runScenario meets one server. Tools whose schema refuses the arguments are left alone, as a delivery would leave
+// them: the suite judges.
+func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	wanted, known, err := readContext(about)
 	if err != nil {
 		return err
@@ -70,7 +73,7 @@ func run(ctx context.Context, url, revision, about string) (err error) {
 	}
 	agent := newAuthorizer(client, web, known, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision})
 	var set mcpcall.ToolSet
-	err = agent.do(ctx, func(ep mcpcall.Endpoint) (err error) {
+	err = agent.withToken(ctx, func(ep mcpcall.Endpoint) (err error) {
 		set, err = pool.Tools(ctx, ep, false)
 		return err
 	})
@@ -82,21 +85,21 @@ func run(ctx context.Context, url, revision, about string) (err error) {
 	for _, tool := range set.Tools {
 		args, ok := wanted[tool.Name]
 		if !ok {
-			args = arguments(tool, set.Tools)
+			args = exampleArguments(tool, set.Tools)
 		}
-		errs = append(errs, call(ctx, pool, agent, tool, args))
+		errs = append(errs, callTool(ctx, pool, agent, tool, args))
 	}
 	return errors.Join(errs...)
 }
 
-func call(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool, args map[string]any) error {
+func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool, args map[string]any) error {
 	fitted, err := mcpcall.Fit(tool, args)
 	if err != nil {
 		fmt.Printf("%s is not called: %v\n", tool.Name, err)
 		return nil
 	}
 	var answer mcpcall.Answer
-	err = agent.do(ctx, func(ep mcpcall.Endpoint) (err error) {
+	err = agent.withToken(ctx, func(ep mcpcall.Endpoint) (err error) {
 		answer, err = pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
 		return err
 	})
@@ -136,8 +139,9 @@ func readContext(about string) (map[string]map[string]any, operator, error) {
 	return calls, c.operator, nil
 }
 
-// arguments are what a tool is called with of which the scenario says nothing: something for each argument that its schema requires.
-func arguments(tool mcpcall.Tool, all []mcpcall.Tool) map[string]any {
+// exampleArguments are what a tool is called with of which the scenario says nothing: something for each argument that
+// its schema requires.
+func exampleArguments(tool mcpcall.Tool, all []mcpcall.Tool) map[string]any {
 	if tool.Name == "json_schema_echo" { // takes the other tool's schema as it was received
 		if other, ok := mcpcall.Find(all, "json_schema_2020_12_tool", nil); ok {
 			return map[string]any{"schema": other.InputSchema}

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 	}
 	web := httptest.NewServer(server.NewStreamableHTTPServer(agent))
 	defer web.Close()
-	if err := run(t.Context(), web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`); err != nil {
+	if err := runScenario(t.Context(), web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()
@@ -43,10 +43,10 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunFails(t *testing.T) {
-	if err := run(t.Context(), "http://127.0.0.1:1/", "", "{"); err == nil {
+	if err := runScenario(t.Context(), "http://127.0.0.1:1/", "", "{"); err == nil {
 		t.Error("a context that is no JSON was taken")
 	}
-	if err := run(t.Context(), "http://127.0.0.1:1/", "", ""); err == nil {
+	if err := runScenario(t.Context(), "http://127.0.0.1:1/", "", ""); err == nil {
 		t.Error("no server, no error")
 	}
 }

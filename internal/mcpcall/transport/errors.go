@@ -11,12 +11,14 @@ import (
 )
 
 var (
-	// ErrWrongEra: the client was opened for 2026-07-28 and mcp-go wants to fall back to initialize. The pool decides about that.
+	// ErrWrongEra: the client was opened for 2026-07-28 and mcp-go wants to fall back to initialize. The pool decides
+	// about that.
 	ErrWrongEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 says")
 	// ErrWrongID: the answer belongs to another request.
 	ErrWrongID = errors.New("the answer carries another request's id")
-	// ErrResultTaken ends a tools/call, and a tools/list of the older era, in mcp-go's client once the result is recorded: only an
-	// error keeps it from reading the result too, from refusing what it does not know, and from repeating the call.
+	// ErrResultTaken ends a tools/call, and a tools/list of the older era, in mcp-go's client once the result is
+	// recorded: only an error keeps it from reading the result too, from refusing what it does not know, and from
+	// repeating the call.
 	ErrResultTaken = errors.New("the result was taken")
 )
 
@@ -58,7 +60,8 @@ func (e *StartError) Error() string {
 }
 func (e *StartError) Unwrap() error { return e.err }
 
-// withoutPath words an error without the path of the command or of its folder, which may have been filled in with a secret.
+// withoutPath words an error without the path of the command or of its folder, which may have been filled in with a
+// secret.
 func withoutPath(err error) string {
 	var path *fs.PathError
 	var lookup *exec.Error

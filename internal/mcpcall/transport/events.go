@@ -12,15 +12,16 @@ const (
 	holdStep     = 16 << 10 // how much an event grows before hold is told
 )
 
-// event is one server-sent event. id and retry are not read: HTTP+SSE cannot be resumed, and over streamable HTTP mcp-go does it.
+// event is one server-sent event. id and retry are not read: HTTP+SSE cannot be resumed, and over streamable HTTP
+// mcp-go does it.
 type event struct {
 	name string // "" when it has none, which means "message"
 	data []byte
 	size int64 // bytes that it took, comments included
 }
 
-// eventReader reads an event stream whose author is a stranger, for both transports that have one. Lines end with LF or CRLF; a lone
-// CR, which the format allows too, is taken for text, as no JSON has one.
+// eventReader reads an event stream whose author is a stranger, for both transports that have one. Lines end with LF or
+// CRLF; a lone CR, which the format allows too, is taken for text, as no JSON has one.
 type eventReader struct {
 	in       *bufio.Reader
 	limit    int64               // bytes of one event, comments included
@@ -34,8 +35,8 @@ func newEventReader(in io.Reader, limit int64) *eventReader {
 	return &eventReader{in: bufio.NewReaderSize(in, 4096), limit: limit}
 }
 
-// next returns the next event that has data. An event that the stream's end cuts off is none.
-func (r *eventReader) next() (event, error) {
+// nextEvent returns the next event that has data. An event that the stream's end cuts off is none.
+func (r *eventReader) nextEvent() (event, error) {
 	for {
 		block, err := r.nextBlock()
 		if err != nil {
@@ -47,7 +48,8 @@ func (r *eventReader) next() (event, error) {
 	}
 }
 
-// nextBlock returns the stream's bytes up to and including the next empty line. An error comes with the bytes before it.
+// nextBlock returns the stream's bytes up to and including the next empty line. An error comes with the bytes before
+// it.
 func (r *eventReader) nextBlock() (block []byte, err error) {
 	r.countHeld(0)
 	for lines := 0; ; lines++ {

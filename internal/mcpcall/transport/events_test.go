@@ -111,12 +111,12 @@ func TestEventReader(t *testing.T) {
 	in := ": hello\n\nevent: endpoint\r\ndata: /p\r\n\r\ndata:a\ndata: b\ndata\nid: 7\nretry: 1\n\nevent: only a name\n\ndata:\n\nunknown: x\ndata: c\n\ndata: cut off"
 	r := newEventReader(strings.NewReader(in), 1000)
 	for _, want := range []event{{"endpoint", []byte("/p"), 29}, {"", []byte("a\nb\n"), 36}, {"", nil, 7}, {"", []byte("c"), 20}} {
-		got, err := r.next()
+		got, err := r.nextEvent()
 		if err != nil || got.name != want.name || !bytes.Equal(got.data, want.data) || got.size != want.size {
 			t.Fatalf("got %q %q of %d bytes, %v; want %q %q of %d", got.name, got.data, got.size, err, want.name, want.data, want.size)
 		}
 	}
-	if _, err := r.next(); !errors.Is(err, io.EOF) {
+	if _, err := r.nextEvent(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
 	for name, in := range map[string]string{
@@ -126,18 +126,19 @@ func TestEventReader(t *testing.T) {
 	} {
 		r := newEventReader(strings.NewReader(in), 1000)
 		var large *TooLargeError
-		if _, err := r.next(); !errors.As(err, &large) {
+		if _, err := r.nextEvent(); !errors.As(err, &large) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	long := strings.Repeat("x", 9000)
 	r = newEventReader(strings.NewReader("data: "+long+"\n\n"), 10_000)
-	if e, err := r.next(); err != nil || string(e.data) != long {
+	if e, err := r.nextEvent(); err != nil || string(e.data) != long {
 		t.Errorf("a long line: %d bytes, %v", len(e.data), err)
 	}
 }
 
-// Whatever a stream brings, it is read to its end within the bounds, and nothing but an answer with a pending number is an answer.
+// Whatever a stream brings, it is read to its end within the bounds, and nothing but an answer with a pending number is
+// an answer.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte("event: endpoint\ndata: /post?s=1\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"))
 	f.Add([]byte("event: endpoint\ndata: https://b.example/\n\n"))

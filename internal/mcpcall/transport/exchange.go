@@ -33,8 +33,8 @@ func (r Response) Refused() bool { return r.Status != 0 && r.Status/100 != 2 }
 // Answered: the agent said something about the request, be it no.
 func (r Response) Answered() bool { return r.Result != nil || r.Error != nil || r.Refused() }
 
-// exchange is one JSON-RPC request on its way. The transport's goroutines write into it, also after the request was given up, hence
-// the lock.
+// exchange is one JSON-RPC request on its way. The transport's goroutines write into it, also after the request was
+// given up, hence the lock.
 type exchange struct {
 	stream bool // the answer is an event stream that does not end
 
@@ -44,7 +44,8 @@ type exchange struct {
 	read     int64 // bytes of the answer, all streams of the request together
 }
 
-// record changes the response under the lock. Of a request that nobody waits for, the nil exchange, nothing is recorded.
+// record changes the response under the lock. Of a request that nobody waits for, the nil exchange, nothing is
+// recorded.
 func (x *exchange) record(change func(*Response)) {
 	if x == nil {
 		return

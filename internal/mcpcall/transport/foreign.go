@@ -13,7 +13,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What mcp-go says only in the text of an error, or by the form of its messages. The pinned version's texts are tested in foreign_test.go; look there when it changes.
+// What mcp-go says only in the text of an error, or by the form of its messages. The pinned version's texts are tested
+// in foreign_test.go; look there when it changes.
 const (
 	foreignContentType = "unexpected content type" // "…: " and the type when there is one
 	foreignNoID        = "response should contain RPC id"

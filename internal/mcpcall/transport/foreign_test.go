@@ -20,7 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What foreign.go reads out of mcp-go's errors is what the pinned version writes. After an update, look whether it still does.
+// What foreign.go reads out of mcp-go's errors is what the pinned version writes. After an update, look whether it
+// still does.
 func TestForeignErrors(t *testing.T) {
 	t.Parallel()
 	modules, err := os.ReadFile("../../../go.mod")

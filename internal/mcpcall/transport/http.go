@@ -96,7 +96,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	first := x.beginHTTP(req)
 	if first {
-		ctx = httptrace.WithClientTrace(ctx, x.trace())
+		ctx = httptrace.WithClientTrace(ctx, x.clientTrace())
 	}
 	if req.Method == http.MethodDelete { // a goodbye, whose answer nobody reads
 		var cancel context.CancelFunc
@@ -142,16 +142,17 @@ func (x *exchange) beginHTTP(req *http.Request) (first bool) {
 	return first
 }
 
-// trace notes when the request may start to be written: as soon as there is a connection. net/http repeats a POST by itself only when
-// nothing of it was written; each attempt begins with GetConn.
-func (x *exchange) trace() *httptrace.ClientTrace {
+// clientTrace notes when the request may start to be written: as soon as there is a connection. net/http repeats a POST
+// by itself only when nothing of it was written; each attempt begins with GetConn.
+func (x *exchange) clientTrace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) { x.record(func(r *Response) { r.Written = false }) },
 		GotConn: func(httptrace.GotConnInfo) { x.recordWritten() },
 	}
 }
 
-// recordStatus records the status and, of a refusal, what comes with it; its body is replaced by the beginning that was read.
+// recordStatus records the status and, of a refusal, what comes with it; its body is replaced by the beginning that was
+// read.
 func (rt *roundTripper) recordStatus(x *exchange, res *http.Response) {
 	if res.StatusCode/100 == 2 {
 		x.record(func(r *Response) { r.Status = res.StatusCode })
@@ -166,8 +167,8 @@ func (rt *roundTripper) recordStatus(x *exchange, res *http.Response) {
 	})
 }
 
-// blockedRedirect is the guard's refusal of the address that an answer redirects to, nil when there is none. Redirects are not
-// followed; it tells an attempt to lead inside from an agent that moved.
+// blockedRedirect is the guard's refusal of the address that an answer redirects to, nil when there is none. Redirects
+// are not followed; it tells an attempt to lead inside from an agent that moved.
 func (rt *roundTripper) blockedRedirect(res *http.Response) error {
 	to, err := res.Location()
 	var blocked *netguard.BlockedError
@@ -186,8 +187,8 @@ func readRefusal(body io.ReadCloser) []byte {
 	return b
 }
 
-// readChallenges is what a 401 or 403 says about how to authenticate (RFC 9110 §11.6.1), the first few. One that is too long is left
-// out: a part of it would say something else.
+// readChallenges is what a 401 or 403 says about how to authenticate (RFC 9110 §11.6.1), the first few. One that is too
+// long is left out: a part of it would say something else.
 func readChallenges(res *http.Response) []string {
 	if res.StatusCode != http.StatusUnauthorized && res.StatusCode != http.StatusForbidden {
 		return nil
@@ -221,14 +222,14 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	b.x.record(func(*Response) { b.x.read += int64(n); read = b.x.read })
 	switch {
 	case read > b.limit:
-		return 0, b.fail(&TooLargeError{Limit: b.limit, Unit: "bytes"})
+		return 0, b.failWith(&TooLargeError{Limit: b.limit, Unit: "bytes"})
 	case !b.tokens.Add(p[:n]):
-		return 0, b.fail(tooManyTokens())
+		return 0, b.failWith(tooManyTokens())
 	}
 	return n, err
 }
 
-func (b *limitedBody) fail(err *TooLargeError) error {
+func (b *limitedBody) failWith(err *TooLargeError) error {
 	b.x.recordTooLarge(err)
 	b.err = err
 	return err
@@ -236,9 +237,9 @@ func (b *limitedBody) fail(err *TooLargeError) error {
 
 func (b *limitedBody) Close() error { return b.body.Close() }
 
-// eventBody is an event stream on its way to mcp-go, byte for byte, but of the events that answer a request none beyond the response:
-// mcp-go hands a response to the one who waits for it, keeps a second, and with a third stops for ever. Each would leave a goroutine
-// behind.
+// eventBody is an event stream on its way to mcp-go, byte for byte, but of the events that answer a request none beyond
+// the response: mcp-go hands a response to the one who waits for it, keeps a second, and with a third stops for ever.
+// Each would leave a goroutine behind.
 type eventBody struct {
 	*limitedBody
 	events *eventReader
@@ -276,7 +277,7 @@ func (b *eventBody) nextEvent() ([]byte, error) {
 	var tooLarge *TooLargeError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, b.fail(tooLarge)
+		return nil, b.failWith(tooLarge)
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
 	}

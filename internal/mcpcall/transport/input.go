@@ -12,16 +12,16 @@ import (
 // maxInputRequests bounds how many questions of an agent are declined.
 const maxInputRequests = 16
 
-// InputReply is what a call is repeated with after its agent asked for input (revision 2026-07-28): raw JSON, nil where there is
-// none.
+// InputReply is what a call is repeated with after its agent asked for input (revision 2026-07-28): raw JSON, nil where
+// there is none.
 type InputReply struct {
 	responses json.RawMessage
 	state     json.RawMessage // the agent's own, as it came
 }
 
-// DeclineInput reads a result that asks for input and says no to every question for a person, so that a tool that only wants a
-// confirmation ends as its author meant it to when nobody is there. It reports false where there is nothing to say, or something that
-// no is no answer to; then the result stands.
+// DeclineInput reads a result that asks for input and says no to every question for a person, so that a tool that only
+// wants a confirmation ends as its author meant it to when nobody is there. It reports false where there is nothing to
+// say, or something that no is no answer to; then the result stands.
 func DeclineInput(result json.RawMessage) (InputReply, bool) {
 	var asked struct {
 		ResultType    string                     `json:"resultType"`
@@ -60,7 +60,8 @@ func WithInputReply(ctx context.Context, reply InputReply) context.Context {
 	return context.WithValue(ctx, inputReplyKey{}, reply)
 }
 
-// addInputReply adds the reply of ctx to a call's params. mcp-go has them as a map on 2026-07-28, the only revision that has replies.
+// addInputReply adds the reply of ctx to a call's params. mcp-go has them as a map on 2026-07-28, the only revision
+// that has replies.
 func addInputReply(ctx context.Context, params any) any {
 	reply, ok := ctx.Value(inputReplyKey{}).(InputReply)
 	fields, isMap := params.(map[string]json.RawMessage)

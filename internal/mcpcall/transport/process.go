@@ -54,18 +54,18 @@ type pipes struct {
 
 // toCommand and fromCommand make a pipe and return both ends, nil after an error.
 func (p *pipes) toCommand() (ours, theirs *os.File) {
-	theirs, ours = p.add()
+	theirs, ours = p.openPipe()
 	p.ours, p.theirs = append(p.ours, ours), append(p.theirs, theirs)
 	return ours, theirs
 }
 
 func (p *pipes) fromCommand() (ours, theirs *os.File) {
-	ours, theirs = p.add()
+	ours, theirs = p.openPipe()
 	p.ours, p.theirs = append(p.ours, ours), append(p.theirs, theirs)
 	return ours, theirs
 }
 
-func (p *pipes) add() (r, w *os.File) {
+func (p *pipes) openPipe() (r, w *os.File) {
 	if p.err == nil {
 		r, w, p.err = os.Pipe()
 	}
@@ -78,8 +78,8 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// StartProcess starts argv with exactly env. A line of its output longer than maxLine ends it. The caller owns the process until Stop
-// has returned. With supervised, and on Linux, a supervisor ends whatever the command started.
+// StartProcess starts argv with exactly env. A line of its output longer than maxLine ends it. The caller owns the
+// process until Stop has returned. With supervised, and on Linux, a supervisor ends whatever the command started.
 func StartProcess(argv, env []string, dir string, maxLine int64, supervised bool) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = env, dir, processAttributes()
@@ -106,7 +106,7 @@ func StartProcess(argv, env []string, dir string, maxLine int64, supervised bool
 	p.stderr = stderr
 
 	started := make(chan error)
-	go p.own(started)
+	go p.ownProcess(started)
 	err := <-started
 	closeFiles(ends.theirs)
 	if err != nil {
@@ -131,8 +131,9 @@ type commandTransport struct {
 // Close, which both have, is the transport's: it closes stdin too.
 func (t commandTransport) Close() error { return t.Stdio.Close() }
 
-// own starts the command and stays with it on one thread: the kernel's "kill it when its parent dies" means the thread.
-func (p *Process) own(started chan<- error) {
+// ownProcess starts the command and stays with it on one thread: the kernel's "kill it when its parent dies" means the
+// thread.
+func (p *Process) ownProcess(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.cmd.Start()
@@ -146,8 +147,8 @@ func (p *Process) own(started chan<- error) {
 		return
 	}
 	pid := p.cmd.Process.Pid
-	// What it left behind in its group is ended with it: before it is reaped if possible, because then the group's number is still
-	// its own for certain.
+	// What it left behind in its group is ended with it: before it is reaped if possible, because then the group's
+	// number is still its own for certain.
 	if awaitExit(pid) {
 		p.signalGroup(syscall.SIGKILL)
 		p.mu.Lock()
@@ -248,7 +249,8 @@ func (p *Process) Kill() {
 	p.signalGroup(syscall.SIGKILL)
 }
 
-// Stop ends the command: its stdin ends, then SIGTERM, then SIGKILL; at once when ctx ends. It returns when nothing is left.
+// Stop ends the command: its stdin ends, then SIGTERM, then SIGKILL; at once when ctx ends. It returns when nothing is
+// left.
 func (p *Process) Stop(ctx context.Context) {
 	_ = p.stdin.Close()
 	if p.OutputTooLong() || !p.exitsWithin(ctx, politeWait) {
@@ -289,7 +291,8 @@ func (p *Process) StderrTail() string {
 	return string(p.lastStderr)
 }
 
-// ExitReason says how the command ended, with the last line of its stderr, of which mask is given the whole: half a secret is not found.
+// ExitReason says how the command ended, with the last line of its stderr, of which mask is given the whole: half a
+// secret is not found.
 func (p *Process) ExitReason(mask func(string) string) string {
 	sentence := "the agent's command no longer answers"
 	t := time.NewTimer(drainWait) // its exit is noticed a moment after its pipes

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes: a group of its own, so that all of it can be ended, and the kernel ends the command if this process dies
-// without a chance to.
+// processAttributes: a group of its own, so that all of it can be ended, and the kernel ends the command if this
+// process dies without a chance to.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

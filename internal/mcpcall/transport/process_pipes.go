@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// stdinWriter is the command's stdin. It notes which request a line belongs to, and gives up on a command that does not read.
+// stdinWriter is the command's stdin. It notes which request a line belongs to, and gives up on a command that does not
+// read.
 type stdinWriter struct {
 	pipe   *os.File
 	broken func() // ends the command
@@ -21,8 +22,8 @@ type stdinWriter struct {
 	pending map[string]*exchange // by mcp-go's spelling of the id
 }
 
-// track makes Write note what is written of the request with this id.
-func (w *stdinWriter) track(id string, x *exchange) (untrack func()) {
+// trackRequest makes Write note what is written of the request with this id.
+func (w *stdinWriter) trackRequest(id string, x *exchange) (untrack func()) {
 	w.mu.Lock()
 	w.pending[id] = x
 	w.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// Recording is the transport that mcp-go's client sees: it passes messages on to the real one, and records results and errors as
-// they came.
+// Recording is the transport that mcp-go's client sees: it passes messages on to the real one, and records results and
+// errors as they came.
 type Recording struct {
 	inner  mcptransport.Interface
 	modern bool
@@ -23,9 +23,10 @@ type Recording struct {
 	mirroredBytes atomic.Int64   // of them all
 }
 
-// NewRecording records what goes over inner. modern: the client is opened for revision 2026-07-28. notify is told the method of each
-// notification of the agent, on mcp-go's reader.
-func NewRecording(inner mcptransport.Interface, modern bool, notify func(method string), now func() time.Time) *Recording {
+// NewRecording records what goes over inner. modern: the client is opened for revision 2026-07-28. notify is told the
+// method of each notification of the agent, on mcp-go's reader.
+func NewRecording(inner mcptransport.Interface, modern bool, notify func(method string),
+	now func() time.Time) *Recording {
 	answerRequests(inner, now)
 	return &Recording{inner: inner, modern: modern, notify: notify}
 }
@@ -38,8 +39,8 @@ func (t *Recording) ForClient() mcptransport.Interface {
 	return t
 }
 
-// httpRecording adds what mcp-go asks HTTP transports for; by having it a transport says that it is one. HTTP+SSE is one of them
-// here, so that mcp-go leaves telling the agent of calls that were given up to the pool.
+// httpRecording adds what mcp-go asks HTTP transports for; by having it a transport says that it is one. HTTP+SSE is
+// one of them here, so that mcp-go leaves telling the agent of calls that were given up to the pool.
 type httpRecording struct {
 	*Recording
 	connection mcptransport.HTTPConnection
@@ -68,20 +69,23 @@ func (t *Recording) SendNotification(ctx context.Context, n mcp.JSONRPCNotificat
 	return t.inner.SendNotification(withExchange(ctx, x), n)
 }
 
-// requestTracker is a transport that has to be told which exchange a message with this id belongs to, since it sees bytes only.
+// requestTracker is a transport that has to be told which exchange a message with this id belongs to, since it sees
+// bytes only.
 type requestTracker interface {
-	track(id string, x *exchange) (untrack func())
+	trackRequest(id string, x *exchange) (untrack func())
 }
 
-// SendRequest sends and records what came. A status other than 2xx is always an error, even when its body looks like an answer.
-func (t *Recording) SendRequest(ctx context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+// SendRequest sends and records what came. A status other than 2xx is always an error, even when its body looks like an
+// answer.
+func (t *Recording) SendRequest(ctx context.Context,
+	request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
 	if t.modern && request.Method == string(mcp.MethodInitialize) {
 		return nil, ErrWrongEra
 	}
 	x := &exchange{response: Response{Method: request.Method, ID: request.ID}}
 	recorderOf(ctx).begin(x)
 	if tracker, ok := t.inner.(requestTracker); ok {
-		defer tracker.track(request.ID.String(), x)()
+		defer tracker.trackRequest(request.ID.String(), x)()
 	}
 	if t.modern && request.Method == string(mcp.MethodToolsCall) {
 		request.Params = addInputReply(ctx, request.Params)
@@ -135,8 +139,8 @@ func (t *Recording) SendRequest(ctx context.Context, request mcptransport.JSONRP
 	return response, nil
 }
 
-// answerRequests answers what an agent asks of its client: ping, and "no such method" for the rest, since no capability is
-// declared. A flood is not answered: each answer costs a goroutine and, on HTTP, a request.
+// answerRequests answers what an agent asks of its client: ping, and "no such method" for the rest, since no capability
+// is declared. A flood is not answered: each answer costs a goroutine and, on HTTP, a request.
 func answerRequests(inner mcptransport.Interface, now func() time.Time) {
 	agent, ok := inner.(interface {
 		SetRequestHandler(handler mcptransport.RequestHandler)
@@ -162,6 +166,7 @@ func answerRequests(inner mcptransport.Interface, now func() time.Time) {
 		case request.Method == string(mcp.MethodPing):
 			return mcptransport.NewJSONRPCResultResponse(request.ID, json.RawMessage(`{}`)), nil
 		}
-		return mcptransport.NewJSONRPCErrorResponse(request.ID, mcp.METHOD_NOT_FOUND, "this client offers no such method", nil), nil
+		const unknown = "this client offers no such method"
+		return mcptransport.NewJSONRPCErrorResponse(request.ID, mcp.METHOD_NOT_FOUND, unknown, nil), nil
 	})
 }

@@ -27,8 +27,8 @@ func (w *wire) SendNotification(_ context.Context, n mcp.JSONRPCNotification) er
 	return nil
 }
 
-// mcp-go says "cancelled" of a request whose context is over when it ends with an error, and a result that was taken is one for it. The
-// agent is told so of requests that it did not answer only.
+// mcp-go says "cancelled" of a request whose context is over when it ends with an error, and a result that was taken is
+// one for it. The agent is told so of requests that it did not answer only.
 func TestAnsweredRequestsAreNotCancelled(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][]string{`{"content":[]}`: nil, ``: {string(mcp.MethodNotificationCancelled)}} {

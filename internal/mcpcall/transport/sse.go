@@ -28,9 +28,10 @@ const (
 	unaskedWindow    = time.Minute
 )
 
-// Stream is the transport of revision 2024-11-05: a GET whose answer never ends brings all that the agent says, and its first event
-// names the address that requests are posted to. mcp-go's own is not used: it takes an agent's request for the answer to ours when
-// their numbers meet, lets calls wait out their time once the stream is lost, and posts to http when an https stream says so.
+// Stream is the transport of revision 2024-11-05: a GET whose answer never ends brings all that the agent says, and its
+// first event names the address that requests are posted to. mcp-go's own is not used: it takes an agent's request for
+// the answer to ours when their numbers meet, lets calls wait out their time once the stream is lost, and posts to http
+// when an https stream says so.
 type Stream struct {
 	base   *url.URL // of the stream
 	client *http.Client
@@ -72,7 +73,8 @@ type pendingRequest struct {
 // errStreamClosed: we closed the stream.
 var errStreamClosed = errors.New("the event stream is closed")
 
-// NewStream makes a stream that is not open yet. hold is told how many bytes more, or less, the event holds that has not ended.
+// NewStream makes a stream that is not open yet. hold is told how many bytes more, or less, the event holds that has
+// not ended.
 func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
 	s := &Stream{base: cfg.URL, client: cfg.newClient(), limit: cfg.MaxAnswerBytes, now: cfg.Now, hold: hold,
 		pending: map[string]*pendingRequest{}, over: make(chan struct{})}
@@ -80,8 +82,8 @@ func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
 	return s
 }
 
-// Open connects the stream and waits for the address of requests, at most wait; 0: as long as ctx lasts. The stream lives on when ctx
-// ends later.
+// Open connects the stream and waits for the address of requests, at most wait; 0: as long as ctx lasts. The stream
+// lives on when ctx ends later.
 func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 	x := &exchange{response: Response{Method: http.MethodGet}, stream: true}
 	recorderOf(ctx).begin(x)
@@ -91,7 +93,7 @@ func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 		defer cancel()
 	}
 	stop := context.AfterFunc(ctx, s.end)
-	err := s.connect(ctx, x)
+	err := s.connectStream(ctx, x)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -111,7 +113,7 @@ func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 	return err
 }
 
-func (s *Stream) connect(ctx context.Context, x *exchange) error {
+func (s *Stream) connectStream(ctx context.Context, x *exchange) error {
 	request, err := http.NewRequestWithContext(withExchange(s.life, x), http.MethodGet, s.base.String(), nil)
 	if err != nil {
 		return err
@@ -148,7 +150,7 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 	events.spend, events.hold = s.chargeUnasked, s.hold
 	known := false
 	for {
-		e, err := events.next()
+		e, err := events.nextEvent()
 		switch {
 		case err != nil:
 			return err
@@ -168,8 +170,8 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 	}
 }
 
-// chargeUnasked bounds what an agent may send without being asked, in size and so in the work of reading it. A request is a reason to
-// speak: to report its progress, or to answer it too late.
+// chargeUnasked bounds what an agent may send without being asked, in size and so in the work of reading it. A request
+// is a reason to speak: to report its progress, or to answer it too late.
 func (s *Stream) chargeUnasked(n int64) error {
 	if now := s.now(); now.Sub(s.window) >= unaskedWindow {
 		s.window, s.unasked, s.sentBefore = now, 0, s.sent.Swap(0)
@@ -177,12 +179,14 @@ func (s *Stream) chargeUnasked(n int64) error {
 	s.unasked += n
 	allowed := 2 + s.sent.Load() + s.sentBefore // 2: one event may be an answer that is still coming
 	if s.unasked/s.limit >= allowed {
-		return &BadAnswerError{Why: fmt.Sprintf("its event stream brings more than %d bytes a minute that nobody asked for", s.limit)}
+		const why = "its event stream brings more than %d bytes a minute that nobody asked for"
+		return &BadAnswerError{Why: fmt.Sprintf(why, s.limit)}
 	}
 	return nil
 }
 
-// endpointTarget is the address that an endpoint event names. It must have the stream's origin: the credentials are for that one.
+// endpointTarget is the address that an endpoint event names. It must have the stream's origin: the credentials are for
+// that one.
 func endpointTarget(base *url.URL, data string) (string, error) {
 	bad := func(why string) (string, error) {
 		return "", &BadAnswerError{Why: "its endpoint event " + why}
@@ -204,7 +208,8 @@ func endpointTarget(base *url.URL, data string) (string, error) {
 	return target.String(), nil
 }
 
-// handleMessage handles one message and reports whether it answers a request of ours. What is no message is passed over.
+// handleMessage handles one message and reports whether it answers a request of ours. What is no message is passed
+// over.
 func (s *Stream) handleMessage(data []byte) bool {
 	var m struct {
 		ID     mcp.RequestId            `json:"id"`
@@ -223,7 +228,8 @@ func (s *Stream) handleMessage(data []byte) bool {
 		return s.deliverAnswer(m.ID.String(), &response)
 	case m.ID.IsNil():
 		if handler, ok := s.onNotification.Load().(func(mcp.JSONRPCNotification)); ok {
-			handler(mcp.JSONRPCNotification{JSONRPC: mcp.JSONRPC_VERSION, Notification: mcp.Notification{Method: m.Method}})
+			notification := mcp.Notification{Method: m.Method}
+			handler(mcp.JSONRPCNotification{JSONRPC: mcp.JSONRPC_VERSION, Notification: notification})
 		}
 	default:
 		s.answerRequest(mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: m.ID, Method: m.Method})
@@ -325,7 +331,8 @@ func (s *Stream) SetNotificationHandler(handler func(mcp.JSONRPCNotification)) {
 func (s *Stream) SetRequestHandler(handler mcptransport.RequestHandler) { s.onRequest = handler }
 
 // SendRequest posts a request and waits for its answer on the stream.
-func (s *Stream) SendRequest(ctx context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+func (s *Stream) SendRequest(ctx context.Context,
+	request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -352,7 +359,7 @@ func (s *Stream) SendRequest(ctx context.Context, request mcptransport.JSONRPCRe
 	}
 	s.sent.Add(1)
 
-	res, err := s.post(postCtx, body)
+	res, err := s.postMessage(postCtx, body)
 	p.posted.Store(true)
 	s.finishPost(res, cancel)
 	if err == nil {
@@ -393,16 +400,16 @@ func (s *Stream) SendNotification(ctx context.Context, notification mcp.JSONRPCN
 
 // postNotice posts one message for which there is no answer.
 func (s *Stream) postNotice(ctx context.Context, body []byte) error {
-	res, err := s.post(ctx, body)
+	res, err := s.postMessage(ctx, body)
 	if res != nil {
 		discardBody(res.Body)
 	}
 	return err
 }
 
-// post posts one message. What the agent says to that is of no interest beyond its status; its body, if there is an answer at all, is
-// the caller's to close.
-func (s *Stream) post(ctx context.Context, body []byte) (*http.Response, error) {
+// postMessage posts one message. What the agent says to that is of no interest beyond its status; its body, if there is
+// an answer at all, is the caller's to close.
+func (s *Stream) postMessage(ctx context.Context, body []byte) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.postURL, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -421,8 +428,8 @@ func (s *Stream) post(ctx context.Context, body []byte) (*http.Response, error) 
 	return res, nil
 }
 
-// finishPost is done with the answer to a POST, and cancels its context then. One without a length may be kept open for as long as
-// the agent likes, and is not waited for.
+// finishPost is done with the answer to a POST, and cancels its context then. One without a length may be kept open for
+// as long as the agent likes, and is not waited for.
 func (s *Stream) finishPost(res *http.Response, cancel context.CancelFunc) {
 	if res == nil {
 		cancel()

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command is run by a supervisor, which is this program once more under another name: the kernel gives it what the command's children
-// leave behind (PR_SET_CHILD_SUBREAPER), also what made itself a daemon, and it ends all of it with the command and with the pool's
-// process. The kernel's "kill it when its parent dies" reaches the command alone.
+// A command is run by a supervisor, which is this program once more under another name: the kernel gives it what the
+// command's children leave behind (PR_SET_CHILD_SUBREAPER), also what made itself a daemon, and it ends all of it with
+// the command and with the pool's process. The kernel's "kill it when its parent dies" reaches the command alone.
 const (
 	supervisorName = "herald-command" // argv[0]; then the command's path and its argv
 	controlFD      = 3                // ends when the pool's process does, or wants everything killed
@@ -27,10 +27,11 @@ const (
 
 const canSupervise = true
 
-// RunSupervisor does not return in a process that is a supervisor. A program whose pools are supervised calls it first of all.
+// RunSupervisor does not return in a process that is a supervisor. A program whose pools are supervised calls it first
+// of all.
 func RunSupervisor() {
 	if len(os.Args) > 2 && os.Args[0] == supervisorName {
-		os.Exit(supervise(os.Args[1], os.Args[2:]))
+		os.Exit(superviseToEnd(os.Args[1], os.Args[2:]))
 	}
 }
 
@@ -45,8 +46,8 @@ func superviseCommand(cmd *exec.Cmd, control, status *os.File) {
 	cmd.SysProcAttr.Pdeathsig = 0 // it sees the end of control, and has something to do then
 }
 
-// supervise runs the command to its end and leaves none of its descendants. It returns the exit status.
-func supervise(path string, argv []string) int {
+// superviseToEnd runs the command to its end and leaves none of its descendants. It returns the exit status.
+func superviseToEnd(path string, argv []string) int {
 	runtime.LockOSThread() // the command dies with the thread that started it
 	syscall.CloseOnExec(controlFD)
 	syscall.CloseOnExec(statusFD)
@@ -107,12 +108,12 @@ func describeEnd(s syscall.WaitStatus) string {
 	return "exit status " + strconv.Itoa(s.ExitStatus())
 }
 
-// killDescendants ends all that came from this process. What lost its parent becomes a child of ours, so nothing is out of sight for
-// longer than one look.
+// killDescendants ends all that came from this process. What lost its parent becomes a child of ours, so nothing is out
+// of sight for longer than one look.
 func killDescendants() {
 	deadline := time.Now().Add(killWait)
 	for empty := 0; empty < 2 && time.Now().Before(deadline); {
-		pids := descendants(os.Getpid())
+		pids := listDescendants(os.Getpid())
 		if len(pids) == 0 {
 			empty++
 			continue
@@ -125,8 +126,8 @@ func killDescendants() {
 	}
 }
 
-// descendants lists the live processes below root.
-func descendants(root int) (found []int) {
+// listDescendants lists the live processes below root.
+func listDescendants(root int) (found []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
