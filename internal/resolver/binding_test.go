@@ -460,7 +460,7 @@ func TestStepsTellWhy(t *testing.T) {
 		"web":         {w.web + "/agent.json?key=secret", []string{"tokenURI: /agent.json", "document: not verified", "registration: services, 1 entry, 1 MCP", "binding: ", "endpoint: https://a.example/mcp"}},
 		"not had":     {w.web + "/busy", []string{"tokenURI: /busy", "document: the server answered 503"}},
 		"empty":       {" ", []string{"tokenURI: empty"}},
-		"text":        {"my \x1b[31magent", []string{"tokenURI: my \uFFFD[31magent", "document: no document"}},
+		"text":        {"my \x1b[31magent", []string{"tokenURI: my  [31magent", "document: no document"}},
 		"a lot of it": {strings.Repeat("x", 10_000), []string{"tokenURI: xxx", "document: no document"}},
 	} {
 		w.chain.set("7", c.uri)
