@@ -103,7 +103,7 @@ func (c *Client) findUnlistedRegistry(j job.Job) string {
 		slices.Contains(c.registries.Identity, j.IdentityRegistry)})
 }
 
-// emitterOf is the registry whose event a job is about, and the field that names it.
+// emitterOf names the registry whose event a job is about, and the field that names it.
 func emitterOf(j job.Job) (common.Address, string) {
 	if j.Kind == job.KindValidationResponse {
 		return j.ValidationRegistry, "validationRegistry"
@@ -153,11 +153,13 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	const op = "reading the event's receipt"
 	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}}
 	if j.TransactionHash != (common.Hash{}) {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &r})
+		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash},
+			Result: &r})
 	}
 	needed := len(elems)
 	if j.Kind == job.KindNewFeedback {
-		elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: callArgs(j.ReputationRegistry, readFeedback, latest),
+		elems = append(elems, rpc.BatchElem{Method: "eth_call",
+			Args:   callArgs(j.ReputationRegistry, readFeedback, latest),
 			Result: &stored})
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
@@ -220,7 +222,8 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 	var tx *struct {
 		Hash common.Hash `json:"hash"`
 	}
-	if err := c.sendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash", j.TransactionHash); err != nil {
+	if err := c.sendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash",
+		j.TransactionHash); err != nil {
 		return Standing{}, err
 	}
 	if tx == nil {

@@ -73,7 +73,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("chain: the chain id is 0")
 	}
 	u, err := url.Parse(cfg.URL.Reveal())
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" && u.Scheme != "wss" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" &&
+		u.Scheme != "wss" {
 		return nil, fmt.Errorf("RPC_URL_%d is no http, https, ws or wss address", cfg.ChainID)
 	}
 	if cfg.Timeout < 0 {
@@ -191,7 +192,9 @@ func (c *Client) newUnavailable(op string, err error) error {
 
 // sendBatch asks several things in one request. Errors of single elements stay in them.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error { return node.BatchCallContext(ctx, elems) })
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
+		return node.BatchCallContext(ctx, elems)
+	})
 	if err == nil && failure != nil {
 		err = c.newUnavailable(op, failure)
 	}

@@ -47,7 +47,8 @@ func compareIdentity(j job.Job, e erc8004.Event) string {
 		return "type"
 	}
 	registry, field := emitterOf(j)
-	compared := []comparison{{field, e.Address == registry}, {"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
+	compared := []comparison{{field, e.Address == registry},
+		{"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
 	if j.Kind == job.KindValidationResponse {
 		return firstDifferent(append(compared,
 			comparison{"validatorAddress", e.Validator == j.ValidatorAddress},

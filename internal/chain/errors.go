@@ -38,7 +38,8 @@ type WrongChainError struct {
 }
 
 func (e *WrongChainError) Error() string {
-	return fmt.Sprintf("the node that RPC_URL_%d names serves chain %d: set the variable to a node of chain %d", e.Want, e.Got, e.Want)
+	return fmt.Sprintf("the node that RPC_URL_%d names serves chain %d: set the variable to a node of chain %d",
+		e.Want, e.Got, e.Want)
 }
 
 // NoSuchAgentError says that the identity registry does not know an agent.
@@ -63,7 +64,8 @@ type NoContractError struct {
 }
 
 func (e *NoContractError) Error() string {
-	return fmt.Sprintf("there is no contract at %s on chain %d: check the registry addresses of this chain", e.Address, e.ChainID)
+	return fmt.Sprintf("there is no contract at %s on chain %d: check the registry addresses of this chain",
+		e.Address, e.ChainID)
 }
 
 // statusError is an answer with an HTTP status of failure. The body is left out: gateways put keys into it.
@@ -99,7 +101,7 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	return netguard.Explain("the node", within, err)
 }
 
-// listKeys are what of a node's URL may be a key: user and password, the header that they become, and what is in the
+// listKeys lists what of a node's URL may be a key: user and password, the header that they become, and what is in the
 // path and in the query. Shorter parts of those two are no keys.
 func listKeys(u *url.URL) []string {
 	const shortest = 8
@@ -126,7 +128,8 @@ func findRevert(err error) ([]byte, bool) {
 	var data rpc.DataError
 	if errors.As(err, &data) {
 		if text, ok := data.ErrorData().(string); ok {
-			if b, err := hexutil.Decode(strings.TrimPrefix(text, "Reverted ")); err == nil && (len(b) == 0 || len(b) >= 4) {
+			if b, err := hexutil.Decode(strings.TrimPrefix(text, "Reverted ")); err == nil &&
+				(len(b) == 0 || len(b) >= 4) {
 				return b, true
 			}
 		}

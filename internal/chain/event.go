@@ -21,7 +21,8 @@ var errNotDelivered = errors.New("this event is not delivered")
 func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64, limits job.Limits) (job.Job, error) {
 	index := e.LogIndex
 	j := job.Job{Kind: job.Kind(e.Kind), ChainID: chainID, IdentityRegistry: d.Identity, AgentID: e.AgentID,
-		BlockNumber: e.BlockNumber, BlockHash: e.BlockHash, TransactionHash: e.TxHash, LogIndex: &index, Timestamp: int64(blockTime)}
+		BlockNumber: e.BlockNumber, BlockHash: e.BlockHash, TransactionHash: e.TxHash, LogIndex: &index,
+		Timestamp: int64(blockTime)}
 	switch e.Kind {
 	case erc8004.NewFeedback:
 		if !e.HasIndex {

@@ -82,7 +82,8 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 		cfg.Range = 1000
 	}
 	if len(cfg.Kinds) == 0 {
-		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended, erc8004.ValidationResponse,
+		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
+			erc8004.ValidationResponse,
 			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataUpdate, erc8004.Transfer}
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From, width: cfg.Range}
@@ -92,12 +93,14 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 		}
 	}
 	if len(f.filter.Address) == 0 {
-		return nil, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", c.chainID, c.chainID, c.chainID)
+		return nil, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and "+
+			"REPUTATION_REGISTRY_%d", c.chainID, c.chainID, c.chainID)
 	}
 	f.filter.Topics = [][]common.Hash{erc8004.Topics(cfg.Kinds...)}
 	if cfg.Refused == nil {
 		f.cfg.Refused = func(_ context.Context, l types.Log, err error) error {
-			f.log.Warn("a log makes no job", "transaction", l.TxHash, "log", l.Index, "block", l.BlockNumber, "error", err)
+			f.log.Warn("a log makes no job", "transaction", l.TxHash, "log", l.Index, "block", l.BlockNumber, "error",
+				err)
 			return nil
 		}
 	}
@@ -246,7 +249,8 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 			continue
 		}
 		times[l.BlockHash] = 0
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false}, Result: new(*block)})
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false},
+			Result: new(*block)})
 	}
 	const op, atOnce = "reading the times of blocks", 50
 	for len(elems) > 0 {

@@ -59,14 +59,17 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 }
 
 // findVanished looks for the feedback in the named block and in all that is canonical up to head.
-func (c *Client) findVanished(ctx context.Context, j job.Job, lastIndex []byte, at uint64, head block) (Standing, error) {
+func (c *Client) findVanished(
+	ctx context.Context, j job.Job, lastIndex []byte, at uint64, head block,
+) (Standing, error) {
 	const op = "looking for feedback that was retracted"
 	var canonical *block
 	var stored hexutil.Bytes
 	var logs []types.Log
 	elems := []rpc.BatchElem{
 		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(at), false}, Result: &canonical},
-		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))), Result: &stored},
+		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))),
+			Result: &stored},
 		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
@@ -118,7 +121,8 @@ func newVanishedFilter(j job.Job) blockFilter {
 func hasFeedback(logs []types.Log, j job.Job) bool {
 	for _, l := range logs {
 		e, err := erc8004.Decode(l)
-		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry && e.AgentID.Cmp(j.AgentID) == 0 &&
+		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
+			e.AgentID.Cmp(j.AgentID) == 0 &&
 			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) {
 			return true
 		}

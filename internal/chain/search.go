@@ -64,7 +64,8 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 func isRefusedRange(err error) bool {
 	var answered *rpcError
 	var status *statusError
-	return errors.Is(err, errTooLarge) || errors.As(err, &answered) || errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, errTooLarge) || errors.As(err, &answered) || errors.As(err, &status) ||
+		errors.Is(err, context.DeadlineExceeded)
 }
 
 // isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again. Two codes also
@@ -85,7 +86,8 @@ func isRefusedForGood(err error) bool {
 	const methodNotFound, methodNotSupported, prunedHistory = -32601, -32004, 4444
 	var answered *rpcError
 	return errors.Is(err, errTooLarge) ||
-		errors.As(err, &answered) && slices.Contains([]int{methodNotFound, methodNotSupported, prunedHistory}, answered.code)
+		errors.As(err, &answered) && slices.Contains([]int{methodNotFound, methodNotSupported, prunedHistory},
+			answered.code)
 }
 
 // listTopics selects a job's event by what is indexed in every form of its kind.
@@ -110,7 +112,7 @@ func listTopics(j job.Job) [][]common.Hash {
 	return topics(erc8004.NewFeedback, agent, client)
 }
 
-// searchRange is where the event of a job without a transactionHash is looked for; empty when from is above to.
+// searchRange says where the event of a job without a transactionHash is looked for; empty when from is above to.
 func (c *Client) searchRange(j job.Job, head uint64) (from, to uint64) {
 	switch {
 	case j.BlockNumber != 0:

@@ -76,10 +76,13 @@ func (s *silence) noteOutcome(ctx context.Context, err error) {
 
 // askNode makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do
 // was not run.
-func (c *Client) askNode(ctx context.Context, op string, do func(context.Context, *rpc.Client) error) (failure, err error) {
+func (c *Client) askNode(
+	ctx context.Context, op string, do func(context.Context, *rpc.Client) error,
+) (failure, err error) {
 	probe, err := c.silence.beginRequest(time.Now())
 	if err != nil {
-		return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
+		return nil, &UnavailableError{ChainID: c.chainID, Op: op,
+			Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
 	}
 	defer c.silence.endProbe(probe)
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

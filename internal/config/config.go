@@ -99,7 +99,8 @@ func Load(environ []string) (*Config, error) {
 		name, value, _ := strings.Cut(kv, "=")
 		env[name] = value
 	}
-	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]uint64{}, sources: map[string]string{}, texts: map[string]string{}}
+	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]uint64{}, sources: map[string]string{},
+		texts: map[string]string{}}
 	var faults []error
 	for _, v := range listVariables() {
 		if err := c.readVariable(v, env); err != nil {
@@ -288,7 +289,8 @@ func (c *Config) noteSource(name, text, source string) { c.texts[name], c.source
 func (c *Config) checkConsistency() (faults []error) {
 	if need := c.CallTimeout + c.LeaseMargin; c.Lease < need {
 		faults = append(faults, &Error{"HERALD_LEASE", fmt.Sprintf(
-			"%s is shorter than a call and its margin (HERALD_CALL_TIMEOUT %s + HERALD_LEASE_MARGIN %s): set it to %s or more",
+			"%s is shorter than a call and its margin (HERALD_CALL_TIMEOUT %s + HERALD_LEASE_MARGIN %s): set it to "+
+				"%s or more",
 			c.Lease, c.CallTimeout, c.LeaseMargin, need)})
 	}
 	if c.DBPool <= c.Concurrency {
@@ -298,20 +300,26 @@ func (c *Config) checkConsistency() (faults []error) {
 	}
 	if c.Retention < c.Expiry {
 		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(
-			"%s is shorter than HERALD_EXPIRY %s: attempts of deliveries that are not final would be dropped. Set it to %s or more",
+			"%s is shorter than HERALD_EXPIRY %s: attempts of deliveries that are not final would be dropped. Set "+
+				"it to %s or more",
 			c.Retention, c.Expiry, c.Expiry)})
 	}
 	if !c.DatabaseURL.IsZero() && c.RedisURL.IsZero() && c.Queue == "" {
-		faults = append(faults, &Error{"REDIS_URL", "is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this process"})
+		faults = append(faults, &Error{"REDIS_URL",
+			"is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this " +
+				"process"})
 	}
 	if c.RedisURL.IsZero() && c.Queue == "redis" {
-		faults = append(faults, &Error{"HERALD_QUEUE", "is redis although REDIS_URL is not set: set it, or unset HERALD_QUEUE"})
+		faults = append(faults, &Error{"HERALD_QUEUE",
+			"is redis although REDIS_URL is not set: set it, or unset HERALD_QUEUE"})
 	}
 	if !c.RedisURL.IsZero() && c.Queue == "embedded" {
 		faults = append(faults, &Error{"HERALD_QUEUE", "is embedded although REDIS_URL is set: unset one of them"})
 	}
 	if !c.DatabaseURL.IsZero() && c.Keyset.IsZero() {
-		faults = append(faults, &Error{"HERALD_KEYSET", "is not set although DATABASE_URL is: secrets in that database need a key that outlives this machine. Make one with `worker keys init` and set HERALD_KEYSET or HERALD_KEYSET_FILE"})
+		faults = append(faults, &Error{"HERALD_KEYSET",
+			"is not set although DATABASE_URL is: secrets in that database need a key that outlives this machine. " +
+				"Make one with `worker keys init` and set HERALD_KEYSET or HERALD_KEYSET_FILE"})
 	}
 	return faults
 }
@@ -357,7 +365,8 @@ func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string,
 	known, _ := c.Registries(chainID)
 	agent := fmt.Sprintf("%d:%s", chainID, agentID)
 	for i, command := range c.StdioCommands {
-		if slices.Equal(command, argv) && (c.StdioAgents[i] == "" || c.StdioAgents[i] == agent && registry == known.Identity) {
+		if slices.Equal(command, argv) && (c.StdioAgents[i] == "" || c.StdioAgents[i] == agent &&
+			registry == known.Identity) {
 			return true
 		}
 	}

@@ -38,38 +38,58 @@ type variable struct {
 // listVariables lists everything but the per-chain ones, in the order of the documentation.
 func listVariables() []variable {
 	return []variable{
-		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without it a Redis runs embedded.", true, setRedisURL},
-		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private one runs embedded.", true, setDatabaseURL},
-		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker only). redis: only with REDIS_URL.", false,
+		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, " +
+			"redis-cluster://h1,h2. Without it a Redis runs embedded.", true, setRedisURL},
+		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private " +
+			"one runs embedded.", true, setDatabaseURL},
+		{"HERALD_QUEUE", "", "embedded: run the queue on this machine although DATABASE_URL is set (one worker " +
+			"only). redis: only with REDIS_URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
-		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud", "Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your own goes first.", false, setGateways},
-		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far as a hash on chain matches. Without it deliveries that need an ar:// document or file are held (gateway_unconfigured).", false, setArweave},
-		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.", false, setListen},
-		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed off loopback.", true,
+		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
+			"Trustless gateways, asked in this order. What they answer is verified against the CID; a Kubo of your " +
+				"own goes first.", false, setGateways},
+		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far " +
+			"as a hash on chain matches. Without it deliveries that need an ar:// document or file are held " +
+			"(gateway_unconfigured).", false, setArweave},
+		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.",
+			false, setListen},
+		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed " +
+			"off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
-		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made in HERALD_DATA when embedded.", true, setKeyset},
+		{"HERALD_KEYSET", "", "Tink keyset (base64) that encrypts secrets at rest. Needed with DATABASE_URL; made " +
+			"in HERALD_DATA when embedded.", true, setKeyset},
 		{"HERALD_MASTER_KEY", "", "Opens a keyset that is wrapped: 32 bytes, base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
-		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process. Agents without a success in the last hour share half of them.", false,
+		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process. Agents without a success in the last " +
+			"hour share half of them.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
-		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.", false,
+		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.",
+			false,
 			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s", "Longest call to an agent; a job's timeoutMs is clamped to it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
-		{"HERALD_LEASE", "2m", "How long a worker owns a delivery. After a crash it is taken up again when this has passed.", false,
+		{"HERALD_LEASE", "2m", "How long a worker owns a delivery. After a crash it is taken up again when this has " +
+			"passed.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m", "What a lease must last beyond the call, for everything around it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
-		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", "Waits after failed attempts, each ±20 %. One more attempt than waits; then the delivery is dead.", false, setSchedule},
+		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
+			"Waits after failed attempts, each ±20 %. One more attempt than waits; then the delivery is dead.", false,
+			setSchedule},
 		{"HERALD_EXPIRY", "720h", "A delivery that is not final after this becomes dead (expired).", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
-		{"HERALD_RETENTION", "2160h", "Job, result and attempts of a delivery are dropped when it has been final for this long; id, key and status stay.", false,
+		{"HERALD_RETENTION", "2160h", "Job, result and attempts of a delivery are dropped when it has been final " +
+			"for this long; id, key and status stay.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
-		{"HERALD_ENDPOINT_INFLIGHT", "4", "Calls that one origin (scheme, host, port) gets at a time, from all workers together. One endpoint (URL) gets all of them only while no other endpoint of that origin waits or was called in the last minute, else at most half.", false,
+		{"HERALD_ENDPOINT_INFLIGHT", "4", "Calls that one origin (scheme, host, port) gets at a time, from all " +
+			"workers together. One endpoint (URL) gets all of them only while no other endpoint of that origin " +
+			"waits or was called in the last minute, else at most half.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
-		{"HERALD_ENDPOINT_RATE", "100", "Calls per second that one origin gets, from all workers together. The rest waits (throttled), at no cost; endpoints that wait have their turns one after the other.", false,
+		{"HERALD_ENDPOINT_RATE", "100", "Calls per second that one origin gets, from all workers together. The rest " +
+			"waits (throttled), at no cost; endpoints that wait have their turns one after the other.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
-		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
+		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are " +
+			"private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false", "Let strangers' addresses be plain http.", false,
 			func(c *Config, s string) string {
 				b, err := strconv.ParseBool(s)
@@ -79,32 +99,54 @@ func listVariables() []variable {
 				c.AllowHTTP = b
 				return ""
 			}},
-		{"HERALD_STDIO_COMMANDS", "", `Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match. "8453:42=/usr/bin/agent" is for that agent alone (of the chain's usual IdentityRegistry); without it anybody may mint an agent that names the command.`, false, setCommands},
+		{"HERALD_STDIO_COMMANDS", "",
+			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Besides these only what HERALD_SERVERS_FILE names is started; every element must match. "8453:42=/usr/bin/agent" is for that agent alone (of the chain's usual IdentityRegistry); without it anybody may mint an agent that names the command.`, false, setCommands},
 		{"HERALD_TOOLS", "", "Tools that a job may name besides agent.receive* and their aliases.", false, setTools},
-		{"HERALD_TOOL_ALIASES", "", `Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
-		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever the chain says about them. Only its owner may read or write it (chmod 600). Read again when it changes.", false,
+		{"HERALD_TOOL_ALIASES", "",
+			`Further names under which a tool is looked for at agents, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`, false, setAliases},
+		{"HERALD_SERVERS_FILE", "", "JSON file that says where agents are called, how and whether at all, whatever " +
+			"the chain says about them. Only its owner may read or write it (chmod 600). Read again when it changes.",
+			false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
-		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
+		{"HERALD_HASH_POLICY", "strict", "strict: a file that does not match its hash is rejected. require: and one " +
+			"without a hash that lies on https, http, ar or behind DNSLink. annotate: delivered, labelled.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
-		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Only its own side can say so: its domain names the agent in /.well-known/agent-registration.json, or its origin serves the registration itself over https. warn: if not, all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE, besides what the origin's own agents have. require: rejected (endpoint_unverified). off: nobody is asked. With warn and require a job that names its action.endpoint itself is among those that share, unless the servers file gives the agent that very URL.", false,
+		{"HERALD_BINDING", "warn", "Is the endpoint the agent's? Only its own side can say so: its domain names the " +
+			"agent in /.well-known/agent-registration.json, or its origin serves the registration itself over " +
+			"https. warn: if not, all such agents of one origin share one call at a time and a tenth of " +
+			"HERALD_ENDPOINT_RATE, besides what the origin's own agents have. require: rejected " +
+			"(endpoint_unverified). off: nobody is asked. With warn and require a job that names its " +
+			"action.endpoint itself is among those that share, unless the servers file gives the agent that very " +
+			"URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
-		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that names an action.endpoint " +
-			"(an old ActionJob: an endpoint or server_url) or has an action.payloadTemplate (payload_template, arguments_template) is refused, " +
-			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all are taken. off: none; they go " +
+		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that " +
+			"names an action.endpoint " +
+			"(an old ActionJob: an endpoint or server_url) or has an action.payloadTemplate (payload_template, " +
+			"arguments_template) is refused, " +
+			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all " +
+			"are taken. off: none; they go " +
 			"to asynq's archive.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
-		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says it (default where the " +
-			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see HERALD_LOG_RANGE. " +
-			"finalized: and its block final. off, or without an RPC URL: jobs are believed, but for the registries that they name.", false,
+		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says " +
+			"it (default where the " +
+			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see " +
+			"HERALD_LOG_RANGE. " +
+			"finalized: and its block final. off, or without an RPC URL: jobs are believed, but for the registries " +
+			"that they name.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
-		{"HERALD_LOG_RANGE", "10000", "How many of a chain's newest blocks are searched (eth_getLogs) for the event of a job that gives " +
-			"neither transactionHash nor blockNumber. What is not found there is rejected (event_not_found), though it be older; 0: all " +
+		{"HERALD_LOG_RANGE", "10000", "How many of a chain's newest blocks are searched (eth_getLogs) for the event " +
+			"of a job that gives " +
+			"neither transactionHash nor blockNumber. What is not found there is rejected (event_not_found), though " +
+			"it be older; 0: all " +
 			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
 			setNumber(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
-		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, 137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
-		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
+			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
+		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look " +
+			"into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
-		{"HERALD_CACHE", "", "Folder of fetched programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
+		{"HERALD_CACHE", "", "Folder of fetched programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.",
+			false,
 			func(c *Config, s string) string { c.CacheDir = s; return "" }},
 		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
 			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
@@ -127,11 +169,15 @@ func Docs() []Doc {
 		out = append(out, d)
 	}
 	return append(out,
-		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain. Without it deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
-		Doc{identityPrefix + "<chainId>", "known address", "IdentityRegistry of a chain, or several, separated by commas; a job that names " +
-			"none means the first. Agents of others are refused."},
-		Doc{reputationPrefix + "<chainId>", "known address", "ReputationRegistry of a chain, or several, likewise. Events of others do not " +
-			"count: a job that names one is refused (enqueue), or rejected (event_not_found) if it was accepted before."},
+		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain. Without it deliveries of that chain are held " +
+			"(chain_unconfigured). Also as …_FILE."},
+		Doc{identityPrefix + "<chainId>", "known address",
+			"IdentityRegistry of a chain, or several, separated by commas; a job that names " +
+				"none means the first. Agents of others are refused."},
+		Doc{reputationPrefix + "<chainId>", "known address",
+			"ReputationRegistry of a chain, or several, likewise. Events of others do not " +
+				"count: a job that names one is refused (enqueue), or rejected (event_not_found) if it was accepted " +
+				"before."},
 		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain, or several, likewise."})
 }
 
@@ -181,7 +227,8 @@ func splitList(s string) []string {
 
 func setRedisURL(c *Config, s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
-	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster", "redis-clusters"}, scheme) {
+	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
+		"redis-clusters"}, scheme) {
 		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel:// or redis-cluster://"
 	}
 	c.RedisURL = secret.New(s)
@@ -237,7 +284,8 @@ func setTools(c *Config, s string) string {
 
 func isToolName(s string) bool {
 	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./", r))
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
+			strings.ContainsRune("_-./", r))
 	}) < 0
 }
 

@@ -62,7 +62,7 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 	return Mismatch
 }
 
-// listParts are the members of an object, or the items of a list.
+// listParts lists the members of an object, or the items of a list.
 func listParts(v *strictjson.Value) []*strictjson.Value {
 	switch data := v.Data.(type) {
 	case *strictjson.Object:
@@ -90,7 +90,7 @@ func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	})
 }
 
-// canonicalForm says how to write a document down again.
+// canonicalForm is a way to write a document down again.
 type canonicalForm struct {
 	order  func(a, b string) int // of the members; nil: as JavaScript enumerates them
 	keep   map[string]bool       // the only members to write, at any depth; nil: all
@@ -145,7 +145,8 @@ func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Va
 	if order == nil {
 		order = compareScriptNames
 	}
-	return slices.SortedStableFunc(slices.Values(members), func(a, b *strictjson.Value) int { return order(a.Name, b.Name) })
+	return slices.SortedStableFunc(slices.Values(members),
+		func(a, b *strictjson.Value) int { return order(a.Name, b.Name) })
 }
 
 // compareScriptNames puts numbers first, as JavaScript enumerates them; all other names are equal, so that a stable

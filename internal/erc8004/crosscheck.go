@@ -71,10 +71,14 @@ func CrossCheck(file []byte, e FeedbackFacts) []string {
 	if e.Value != nil {
 		e.compareAmounts(doc, compare)
 	}
-	compare("tag1", func(v *strictjson.Value) bool { return isText(v) && SameText(textOf(v), strings.TrimSpace(e.Tag1)) })
-	compare("tag2", func(v *strictjson.Value) bool { return isText(v) && SameText(textOf(v), strings.TrimSpace(e.Tag2)) })
+	isTag := func(tag string) func(*strictjson.Value) bool {
+		return func(v *strictjson.Value) bool { return isText(v) && SameText(textOf(v), strings.TrimSpace(tag)) }
+	}
+	compare("tag1", isTag(e.Tag1))
+	compare("tag2", isTag(e.Tag2))
 	compare("endpoint", func(v *strictjson.Value) bool {
-		return e.Endpoint == "" || isText(v) && SameText(lowerURLScheme(textOf(v)), lowerURLScheme(strings.TrimSpace(e.Endpoint)))
+		return e.Endpoint == "" || isText(v) &&
+			SameText(lowerURLScheme(textOf(v)), lowerURLScheme(strings.TrimSpace(e.Endpoint)))
 	})
 	return out
 }
@@ -88,7 +92,8 @@ func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(strin
 	decimal := scaleDown(new(big.Rat).SetInt(e.Value), int64(e.ValueDecimals))
 	value, decimals := parseNumber(textOf(findMember(doc, name))), parseNumber(textOf(findMember(doc, "valueDecimals")))
 	same := false // both together name the event's decimal
-	if value != nil && decimals != nil && decimals.IsInt() && decimals.Sign() >= 0 && decimals.Cmp(big.NewRat(maxNumber, 1)) <= 0 {
+	if value != nil && decimals != nil && decimals.IsInt() && decimals.Sign() >= 0 &&
+		decimals.Cmp(big.NewRat(maxNumber, 1)) <= 0 {
 		same = scaleDown(value, decimals.Num().Int64()).Cmp(decimal) == 0
 	}
 	compare(name, func(*strictjson.Value) bool {
@@ -108,7 +113,8 @@ func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(strin
 
 // isAccount tells whether text is this address on the event's chain: CAIP-10, or the address alone.
 func (e FeedbackFacts) isAccount(text string, want common.Address) bool {
-	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" && e.isChain(parts[1]) {
+	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" &&
+		e.isChain(parts[1]) {
 		text = parts[2]
 	}
 	return common.IsHexAddress(text) && common.HexToAddress(text) == want

@@ -112,7 +112,8 @@ func Decode(l types.Log) (Event, error) {
 	}
 	e := Event{
 		Kind: f.kind, Variant: f.since,
-		Address: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash, TxHash: l.TxHash, LogIndex: l.Index, Removed: l.Removed,
+		Address: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash, TxHash: l.TxHash, LogIndex: l.Index,
+		Removed: l.Removed,
 	}
 	if len(l.Topics) != 1+len(strings.Fields(f.indexed)) {
 		return Event{}, &MalformedError{Signature: f.signature, Err: errTopics}

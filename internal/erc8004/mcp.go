@@ -42,10 +42,12 @@ func (r Registration) MCP() []MCPEntry {
 		if !strings.EqualFold(s.Name, "MCP") || s.Endpoint == "" && s.Command == "" {
 			continue
 		}
-		e := MCPEntry{Transport: findTransport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args, Version: s.Version, Tools: s.Tools,
+		e := MCPEntry{Transport: findTransport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args,
+			Version: s.Version, Tools: s.Tools,
 			TokenHeader: s.TokenHeader, AuthType: s.AuthType, From: s.From}
 		same := func(o MCPEntry) bool {
-			return o.Transport == e.Transport && o.URL == e.URL && o.Command == e.Command && slices.Equal(o.Args, e.Args)
+			return o.Transport == e.Transport && o.URL == e.URL && o.Command == e.Command &&
+				slices.Equal(o.Args, e.Args)
 		}
 		if !slices.ContainsFunc(out, same) {
 			out = append(out, e)

@@ -46,12 +46,13 @@ type DocumentError struct {
 
 func (e *DocumentError) Error() string {
 	text := map[Problem]string{
-		ProblemTooLarge:   fmt.Sprintf("the document is larger than %d bytes", MaxRegistrationBytes),
-		ProblemEmpty:      "the document is empty",
-		ProblemHTML:       "the document is a web page, not JSON",
-		ProblemNotJSON:    "the document is not JSON",
-		ProblemTooComplex: fmt.Sprintf("the document has more than %d JSON tokens, or is nested deeper than %d levels", decode.MaxTokens, decode.MaxDepth),
-		ProblemNotObject:  "the document is JSON but not an object",
+		ProblemTooLarge: fmt.Sprintf("the document is larger than %d bytes", MaxRegistrationBytes),
+		ProblemEmpty:    "the document is empty",
+		ProblemHTML:     "the document is a web page, not JSON",
+		ProblemNotJSON:  "the document is not JSON",
+		ProblemTooComplex: fmt.Sprintf("the document has more than %d JSON tokens, or is nested deeper than %d "+
+			"levels", decode.MaxTokens, decode.MaxDepth),
+		ProblemNotObject: "the document is JSON but not an object",
 	}[e.Problem]
 	if e.Err != nil {
 		return text + ": " + e.Err.Error()
@@ -114,7 +115,8 @@ func ParseRegistration(b []byte) (Registration, error) {
 	}
 	root, fault := strictjson.Parse(b, strictjson.Options{LastWins: true})
 	if fault != nil {
-		return Registration{}, &DocumentError{Problem: ProblemNotJSON, Err: errors.New(strings.TrimPrefix(fault.Problem, "is not JSON: "))}
+		return Registration{}, &DocumentError{Problem: ProblemNotJSON,
+			Err: errors.New(strings.TrimPrefix(fault.Problem, "is not JSON: "))}
 	}
 	doc, ok := root.Object()
 	if !ok {
@@ -139,14 +141,16 @@ func (r *documentReader) readServices(doc *strictjson.Object, key string) {
 	for i, v := range r.readList(doc, key, maxServices) {
 		if entry, ok := v.Object(); ok {
 			name := cmp.Or(r.readText(entry, "name"), r.readText(entry, "type"))
-			r.out.Services = append(r.out.Services, r.readService(entry, strings.TrimSpace(name), fmt.Sprintf("%s[%d]", key, i)))
+			r.out.Services = append(r.out.Services,
+				r.readService(entry, strings.TrimSpace(name), fmt.Sprintf("%s[%d]", key, i)))
 		}
 	}
 }
 
 func (r *documentReader) readService(entry *strictjson.Object, name, from string) Service {
-	s := Service{From: from, Name: name, Version: strings.TrimSpace(r.readText(entry, "version")), Transport: r.readText(entry, "transport"),
+	s := Service{From: from, Name: name, Transport: r.readText(entry, "transport"),
 		Command: r.readText(entry, "command")}
+	s.Version = strings.TrimSpace(r.readText(entry, "version"))
 	// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
 	meta := findObject(entry, "meta")
 	if s.Version == "" {
@@ -179,7 +183,8 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 		}
 	}
 	auth := findObject(entry, "authentication")
-	s.AuthType, s.TokenHeader = strings.TrimSpace(r.readText(auth, "type")), strings.TrimSpace(r.readText(auth, "tokenHeader"))
+	s.AuthType, s.TokenHeader = strings.TrimSpace(r.readText(auth, "type")),
+		strings.TrimSpace(r.readText(auth, "tokenHeader"))
 	return s
 }
 
@@ -296,7 +301,8 @@ func lowerURLScheme(s string) string {
 func (r Registration) Names(chainID uint64, identity common.Address, agentID *big.Int) bool {
 	want := fmt.Sprintf("eip155:%d:%s", chainID, identity.Hex())
 	for _, ref := range r.Registrations {
-		if ref.AgentID != nil && agentID != nil && ref.AgentID.Cmp(agentID) == 0 && strings.EqualFold(ref.AgentRegistry, want) {
+		if ref.AgentID != nil && agentID != nil && ref.AgentID.Cmp(agentID) == 0 &&
+			strings.EqualFold(ref.AgentRegistry, want) {
 			return true
 		}
 	}

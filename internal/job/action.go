@@ -41,7 +41,8 @@ func defaultAction(k Kind) Action {
 
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
-	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash", "payloadTemplate", "timeoutMs")
+	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash",
+		"payloadTemplate", "timeoutMs")
 	if in == nil {
 		return a
 	}
@@ -59,7 +60,8 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	case in.has("endpoint") && !in.has("resolveEndpoint"):
 		// To ignore it would send the event somewhere else than its enqueuer wrote. Whoever says true knows that it is
 		// not used; then it is checked and not kept, its headers neither.
-		in.fail(refuse(in.pathOf("endpoint"), "is used only when resolveEndpoint is false: set that, or leave this out"))
+		in.fail(refuse(in.pathOf("endpoint"),
+			"is used only when resolveEndpoint is false: set that, or leave this out"))
 	}
 	a.PayloadTemplate = in.readTemplate("payloadTemplate", k)
 	a.TimeoutMs = in.readTimeout("timeoutMs")
@@ -75,7 +77,8 @@ func (r *fieldReader) readTool(name string) string {
 		return t
 	}
 	for _, prefix := range []string{"agent.receive", "agent_receive", "agent/receive"} {
-		if rest, ok := strings.CutPrefix(t, prefix); ok && rest != "" && !strings.ContainsFunc(rest, isNoToolCharacter) {
+		if rest, ok := strings.CutPrefix(t, prefix); ok && rest != "" &&
+			!strings.ContainsFunc(rest, isNoToolCharacter) {
 			return t
 		}
 	}
@@ -181,7 +184,8 @@ func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 const mustBeHeaderText = "must be a string of 1 to 8192 printable ASCII characters"
 
 func isHeaderText(s string) bool {
-	return s != "" && len(s) <= maxHeaderText && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+	return s != "" && len(s) <= maxHeaderText &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
 // isForeignHeader tells headers that a job cannot set: those of the connection and of the message (RFC 9110 §7.6.1),
@@ -189,9 +193,10 @@ func isHeaderText(s string) bool {
 // repeated.
 func isForeignHeader(canonical string) bool {
 	switch canonical {
-	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate", "Proxy-Connection", "Te",
-		"Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Content-Type", "Content-Encoding", "Accept",
-		"Accept-Encoding", "Expect", "Last-Event-Id", "Idempotency-Key", "X-Idempotency-Key", "Traceparent", "Tracestate":
+	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate",
+		"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Content-Type",
+		"Content-Encoding", "Accept", "Accept-Encoding", "Expect", "Last-Event-Id", "Idempotency-Key",
+		"X-Idempotency-Key", "Traceparent", "Tracestate":
 		return true
 	}
 	return strings.HasPrefix(canonical, "Mcp-")

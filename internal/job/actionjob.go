@@ -19,11 +19,12 @@ func isActionJob(o *strictjson.Object) bool {
 
 // oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash, no
 // registries.
-var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id", "blockNumber": "block_number",
-	"timestamp": "timestamp", "transactionHash": "transaction_hash", "clientAddress": "client_address", "feedbackIndex": "feedback_index",
-	"score": "score", "tag1": "tag1", "tag2": "tag2", "feedbackURI": "file_uri", "feedbackHash": "file_hash", "responder": "responder",
-	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address", "requestHash": "request_hash",
-	"response": "response", "tag": "tag"}
+var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id",
+	"blockNumber": "block_number", "timestamp": "timestamp", "transactionHash": "transaction_hash",
+	"clientAddress": "client_address", "feedbackIndex": "feedback_index", "score": "score", "tag1": "tag1",
+	"tag2": "tag2", "feedbackURI": "file_uri", "feedbackHash": "file_hash", "responder": "responder",
+	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address",
+	"requestHash": "request_hash", "response": "response", "tag": "tag"}
 
 // oldEventID finds the transaction, if it is there, and the log index at the end of the old event ids:
 // {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
@@ -49,7 +50,8 @@ func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	if id == "" {
 		id = idText(event.object.Get("event_id"))
 	}
-	event.oldNames, event.made = oldEventNames, map[string]*strictjson.Value{"logIndex": strictjson.New("event_id", nil)}
+	event.oldNames, event.made = oldEventNames,
+		map[string]*strictjson.Value{"logIndex": strictjson.New("event_id", nil)}
 	if m := oldEventID.FindStringSubmatch(id); m != nil {
 		event.made["logIndex"] = strictjson.New("event_id", m[2])
 		if m[1] != "" {
@@ -134,7 +136,8 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	if name := c.oneOf("tool_name", "tool"); c.has(name) {
 		a.ToolName = c.readTool(name)
 	}
-	a.IncludeFileContent, a.VerifyFileHash = c.readBool("include_file_content", true), c.readBool("verify_file_hash", true)
+	a.IncludeFileContent, a.VerifyFileHash = c.readBool("include_file_content", true),
+		c.readBool("verify_file_hash", true)
 	a.TimeoutMs = c.readTimeout("timeout_ms")
 	a.PayloadTemplate = c.readTemplate(c.oneOf("payload_template", "arguments_template"), k)
 	target := c.oneOf("server_url", "endpoint")
@@ -179,7 +182,8 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 		switch _, there := e.Headers[header]; {
 		case e.Transport == "stdio": // takes no headers
 		case there:
-			r.fail(refuse(r.pathOf("auth_token"), "and the endpoint's headers both give an %s header: leave one out", header))
+			r.fail(refuse(r.pathOf("auth_token"), "and the endpoint's headers both give an %s header: leave one out",
+				header))
 		case e.Headers == nil:
 			e.Headers = token
 		default:

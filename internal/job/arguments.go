@@ -43,20 +43,20 @@ func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil 
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:
-		return []string{"score", "value", "valueDecimals", "tag1", "tag2", "clientAddress", "feedbackIndex", "fileUri", "fileHash",
-			"fileContent", "fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
-			"transactionHash", "logIndex", "endpoint", "deliveryId"}
+		return []string{"score", "value", "valueDecimals", "tag1", "tag2", "clientAddress", "feedbackIndex",
+			"fileUri", "fileHash", "fileContent", "fileVerification", "fileSource", "blockNumber", "timestamp",
+			"agentId", "agentRegistry", "chainId", "transactionHash", "logIndex", "endpoint", "deliveryId"}
 	case KindFeedbackRevoked:
-		return []string{"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
-			"transactionHash", "logIndex", "deliveryId"}
+		return []string{"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId",
+			"agentRegistry", "chainId", "transactionHash", "logIndex", "deliveryId"}
 	case KindResponseAppended:
 		return []string{"clientAddress", "feedbackIndex", "responder", "responseUri", "responseHash", "fileContent",
-			"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
-			"logIndex", "deliveryId"}
+			"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
+			"transactionHash", "logIndex", "deliveryId"}
 	case KindValidationResponse:
-		return []string{"validatorAddress", "response", "tag", "responseUri", "responseHash", "fileContent", "fileVerification",
-			"fileSource", "requestHash", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId", "transactionHash",
-			"logIndex", "deliveryId"}
+		return []string{"validatorAddress", "response", "tag", "responseUri", "responseHash", "fileContent",
+			"fileVerification", "fileSource", "requestHash", "blockNumber", "timestamp", "agentId", "agentRegistry",
+			"chainId", "transactionHash", "logIndex", "deliveryId"}
 	}
 	return nil
 }
@@ -70,11 +70,14 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": formatWhole(j.FeedbackIndex),
 		"valueDecimals": json.Number(strconv.Itoa(int(j.ValueDecimals))),
 		"fileUri":       orNull(j.FeedbackURI), "fileHash": hashOrNull(j.FeedbackHash),
-		"responder": j.Responder.Hex(), "responseUri": orNull(j.ResponseURI), "responseHash": hashOrNull(j.ResponseHash),
-		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash), "response": json.Number(strconv.Itoa(int(j.Response))),
+		"responder": j.Responder.Hex(), "responseUri": orNull(j.ResponseURI),
+		"responseHash":     hashOrNull(j.ResponseHash),
+		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash),
+		"response":    json.Number(strconv.Itoa(int(j.Response))),
 		"fileContent": nil, "fileSource": orNull(f.Source), "fileVerification": orNull(f.Verification),
 		"blockNumber": nil, "timestamp": nil, "logIndex": nil, "transactionHash": hashOrNull(j.TransactionHash),
-		"agentId": j.formatAgentID(), "agentRegistry": j.AgentRegistry(), "chainId": formatWhole(j.ChainID), "deliveryId": deliveryID,
+		"agentId": j.formatAgentID(), "agentRegistry": j.AgentRegistry(), "chainId": formatWhole(j.ChainID),
+		"deliveryId": deliveryID,
 	}
 	if j.Value != nil {
 		all["value"] = j.Value.String()
@@ -100,7 +103,7 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	return out
 }
 
-// formatWhole is a JSON number where every reader keeps it exactly, else a decimal string.
+// formatWhole writes a JSON number where every reader keeps it exactly, else a decimal string.
 func formatWhole(n uint64) any {
 	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))

@@ -17,7 +17,8 @@ type Sum [sha256.Size]byte
 // right. The time is left out: it refutes no job, the agent is told the chain's, and so one position cannot be spelled
 // in a thousand ways.
 func (j Job) EventSum() Sum {
-	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(), j.TransactionHash.Hex(), j.formatLogIndex())
+	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
+		j.TransactionHash.Hex(), j.formatLogIndex())
 	for _, f := range j.contentFields() {
 		sum = fmt.Appendf(sum, "|%q", fmt.Sprint(f.value))
 	}

@@ -54,7 +54,7 @@ func (r *fieldReader) get(name string) *strictjson.Value {
 	return nil
 }
 
-// getNonNull is a member that is not null.
+// getNonNull gives a member that is not null.
 func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	if v := o.Get(name); v != nil && v.Data != nil {
 		return v
@@ -175,7 +175,8 @@ func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 			return nil, refuse(v.Path(), "must be a whole number")
 		}
 		if n.Num().CmpAbs(big.NewInt(maxExact)) > 0 {
-			return nil, refuse(v.Path(), "is wider than 53 bits: give it as a decimal string, since a number may have lost digits")
+			return nil, refuse(v.Path(), "is wider than 53 bits: give it as a decimal string, since a number may "+
+				"have lost digits")
 		}
 		return new(big.Int).Set(n.Num()), nil
 	}

@@ -21,9 +21,11 @@ func (j Job) Key() string {
 	case KindAgentUpdated:
 		return ""
 	case KindValidationResponse:
-		return fmt.Sprintf("eip155:%d:%s/%s/%s/%s#%s", j.ChainID, lowerHex(j.ValidationRegistry), j.RequestHash.Hex(), j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
+		return fmt.Sprintf("eip155:%d:%s/%s/%s/%s#%s", j.ChainID, lowerHex(j.ValidationRegistry), j.RequestHash.Hex(),
+			j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
 	case KindResponseAppended:
-		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pairKey(), j.FeedbackIndex, lowerHex(j.Responder), j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
+		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pairKey(), j.FeedbackIndex, lowerHex(j.Responder),
+			j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
 	case KindFeedbackRevoked:
 		if j.Reason == RevokedByReorg {
 			return fmt.Sprintf("%s/%d#Retraction@%s", j.pairKey(), j.FeedbackIndex, j.BlockHash.Hex())
@@ -35,7 +37,8 @@ func (j Job) Key() string {
 // OrderKey names the (agent, client) pair within which deliveries keep their order; OrderSeq is the place in it.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
-		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(), lowerHex(j.ValidatorAddress))
+		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(),
+			lowerHex(j.ValidatorAddress))
 	}
 	return j.pairKey()
 }
@@ -49,7 +52,8 @@ func (j Job) OrderSeq() uint64 {
 }
 
 func (j Job) pairKey() string {
-	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(), lowerHex(j.ClientAddress))
+	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(),
+		lowerHex(j.ClientAddress))
 }
 
 func (j Job) formatLogIndex() string {
@@ -115,10 +119,11 @@ func (j Job) contentFields() []contentField {
 // Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished
 // one; how to deliver it is the default.
 func (j Job) Retraction() Job {
-	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, ChainID: j.ChainID, IdentityRegistry: j.IdentityRegistry,
-		ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID, ClientAddress: j.ClientAddress, FeedbackIndex: j.FeedbackIndex,
-		BlockNumber: j.BlockNumber, BlockHash: j.BlockHash, TransactionHash: j.TransactionHash, LogIndex: j.LogIndex,
-		Timestamp: j.Timestamp, Action: defaultAction(KindFeedbackRevoked)}
+	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, ChainID: j.ChainID,
+		IdentityRegistry: j.IdentityRegistry, ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID,
+		ClientAddress: j.ClientAddress, FeedbackIndex: j.FeedbackIndex, BlockNumber: j.BlockNumber,
+		BlockHash: j.BlockHash, TransactionHash: j.TransactionHash, LogIndex: j.LogIndex, Timestamp: j.Timestamp,
+		Action: defaultAction(KindFeedbackRevoked)}
 }
 
 func (j Job) formatAgentID() string {

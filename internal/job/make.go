@@ -21,7 +21,8 @@ func Make(j Job, l Limits) (Job, error) {
 		field, says string
 	}{
 		{j.ChainID == 0 || j.ChainID > maxInt64, "chainId", "is 0 or wider than 63 bits"},
-		{j.AgentID == nil || j.AgentID.Sign() < 0 || j.AgentID.BitLen() > 256, "agentId", "is no number of at most 256 bits"},
+		{j.AgentID == nil || j.AgentID.Sign() < 0 || j.AgentID.BitLen() > 256, "agentId",
+			"is no number of at most 256 bits"},
 		{j.IdentityRegistry == zero, "identityRegistry", "is the zero address"},
 		{ofPair && j.ReputationRegistry == zero, "reputationRegistry", "is the zero address"},
 		{validation && j.ValidationRegistry == zero, "validationRegistry", "is the zero address"},
@@ -31,13 +32,15 @@ func Make(j Job, l Limits) (Job, error) {
 		{ofPair && j.ClientAddress == zero, "clientAddress", "is the zero address"},
 		{ofPair && j.FeedbackIndex == 0, "feedbackIndex", "must be at least 1"},
 		{feedback && j.Value == nil, "value", "is missing"},
-		{feedback && j.LegacyScore && (value.Sign() < 0 || value.Cmp(big.NewInt(maxPercent)) > 0), "score", "must be 0 to 100"},
+		{feedback && j.LegacyScore && (value.Sign() < 0 || value.Cmp(big.NewInt(maxPercent)) > 0), "score",
+			"must be 0 to 100"},
 		{feedback && value.CmpAbs(maxValue()) > 0, "value", "is beyond what a registry allows, 1e38"},
 		{feedback && j.ValueDecimals > maxDecimals, "valueDecimals", "must be at most 18"},
 		{j.Kind == KindResponseAppended && j.Responder == zero, "responder", "is the zero address"},
 		{validation && j.ValidatorAddress == zero, "validatorAddress", "is the zero address"},
 		{validation && j.RequestHash == (common.Hash{}), "requestHash", "is zero: it is the request's identity"},
-		{(validation || j.Kind == KindResponseAppended) && j.TransactionHash == (common.Hash{}), "transactionHash", "is zero: the key is made of it"},
+		{(validation || j.Kind == KindResponseAppended) && j.TransactionHash == (common.Hash{}), "transactionHash",
+			"is zero: the key is made of it"},
 		{validation && j.Response > maxPercent, "response", "must be at most 100"},
 	} {
 		if check.wrong {
@@ -51,7 +54,8 @@ func Make(j Job, l Limits) (Job, error) {
 	for _, t := range []struct {
 		field string
 		text  *string
-	}{{"tag1", &j.Tag1}, {"tag2", &j.Tag2}, {"endpoint", &j.Endpoint}, {"feedbackURI", &j.FeedbackURI}, {"responseURI", &j.ResponseURI}, {"tag", &j.Tag}} {
+	}{{"tag1", &j.Tag1}, {"tag2", &j.Tag2}, {"endpoint", &j.Endpoint}, {"feedbackURI", &j.FeedbackURI},
+		{"responseURI", &j.ResponseURI}, {"tag", &j.Tag}} {
 		length += writtenLength(*t.text)
 		if repaired := repairText(*t.text); repaired != *t.text {
 			*t.text, j.Sanitized = repaired, append(j.Sanitized, t.field)

@@ -108,7 +108,8 @@ func Parse(line []byte, l Limits) (Job, error) {
 // readJSON reads one value that Postgres can store, with the paths of the strings that had to be repaired for it, at
 // most maxSanitized.
 func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
-	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits, MaxExponent: maxExponent,
+	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits,
+		MaxExponent: maxExponent,
 		Repaired: func(v *strictjson.Value) {
 			if len(sanitized) < maxSanitized {
 				sanitized = append(sanitized, v.Path())
@@ -154,7 +155,8 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 	case !r.has("type"):
 		return Job{}, refuse(r.pathOf("type"), "is missing")
 	case defaultTool(j.Kind) == "" && j.Kind != KindAgentUpdated:
-		return Job{}, refuse(r.pathOf("type"), "must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
+		return Job{}, refuse(r.pathOf("type"),
+			"must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
 	}
 	r.require("chainId", "agentId")
 	j.ChainID, j.AgentID = r.readUint("chainId", 1, maxInt64), r.readAgentID("agentId")
@@ -199,7 +201,8 @@ func (j *Job) registries(l Limits) []registry {
 	validation := j.Kind == KindValidationResponse
 	return []registry{
 		{"identityRegistry", "IDENTITY_REGISTRY", &j.IdentityRegistry, listed.Identity, known, true},
-		{"reputationRegistry", "REPUTATION_REGISTRY", &j.ReputationRegistry, listed.Reputation, known, !validation && j.Kind != KindAgentUpdated},
+		{"reputationRegistry", "REPUTATION_REGISTRY", &j.ReputationRegistry, listed.Reputation, known, !validation &&
+			j.Kind != KindAgentUpdated},
 		{"validationRegistry", "VALIDATION_REGISTRY", &j.ValidationRegistry, listed.Validation, known, validation},
 	}
 }
@@ -208,7 +211,8 @@ func (j *Job) registries(l Limits) []registry {
 func (j *Job) findUnlisted(l Limits) *Refusal {
 	for _, r := range j.registries(l) {
 		if r.needed && r.known && !slices.Contains(r.listed, *r.address) {
-			return refuse(r.field, "%s is not among the registries of chain %d: if its events are to count, list it in %s_%d",
+			return refuse(r.field, "%s is not among the registries of chain %d: if its events are to count, list it "+
+				"in %s_%d",
 				*r.address, j.ChainID, r.setting, j.ChainID)
 		}
 	}
@@ -222,7 +226,8 @@ func (r *fieldReader) readContent(j *Job) {
 	case KindNewFeedback:
 		r.readPair(j)
 		r.readRating(j)
-		j.Tag1, j.Tag2, j.Endpoint = r.readText("tag1", maxText), r.readText("tag2", maxText), r.readText("endpoint", maxText)
+		j.Tag1, j.Tag2, j.Endpoint = r.readText("tag1", maxText), r.readText("tag2", maxText),
+			r.readText("endpoint", maxText)
 		j.FeedbackURI, j.FeedbackHash = r.readText("feedbackURI", maxText), r.readHash("feedbackHash")
 	case KindFeedbackRevoked:
 		r.readPair(j)

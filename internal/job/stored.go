@@ -50,14 +50,16 @@ type stored struct {
 
 // MarshalJSON writes the form that is stored. Secret headers are not in it.
 func (j Job) MarshalJSON() ([]byte, error) {
-	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint, FeedbackURI: j.FeedbackURI,
-		Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
+	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
+		FeedbackURI: j.FeedbackURI, Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
 		Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
 		ReputationRegistry: formatAddress(j.ReputationRegistry), IdentityRegistry: formatAddress(j.IdentityRegistry),
-		ValidationRegistry: formatAddress(j.ValidationRegistry), ClientAddress: formatAddress(j.ClientAddress), Responder: formatAddress(j.Responder),
-		ValidatorAddress: formatAddress(j.ValidatorAddress), FeedbackHash: formatHash(j.FeedbackHash), ResponseHash: formatHash(j.ResponseHash),
-		RequestHash: formatHash(j.RequestHash), BlockHash: formatHash(j.BlockHash), TransactionHash: formatHash(j.TransactionHash),
-		AgentID: j.formatAgentID(), FeedbackIndex: wide(j.FeedbackIndex), BlockNumber: wide(j.BlockNumber)}
+		ValidationRegistry: formatAddress(j.ValidationRegistry), ClientAddress: formatAddress(j.ClientAddress),
+		Responder: formatAddress(j.Responder), ValidatorAddress: formatAddress(j.ValidatorAddress),
+		FeedbackHash: formatHash(j.FeedbackHash), ResponseHash: formatHash(j.ResponseHash),
+		RequestHash: formatHash(j.RequestHash), BlockHash: formatHash(j.BlockHash),
+		TransactionHash: formatHash(j.TransactionHash), AgentID: j.formatAgentID(),
+		FeedbackIndex: wide(j.FeedbackIndex), BlockNumber: wide(j.BlockNumber)}
 	switch {
 	case j.Value == nil:
 	case j.LegacyScore:
@@ -77,15 +79,17 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return fmt.Errorf("read a stored job: %w", err)
 	}
-	*j = Job{Kind: s.Type, ChainID: uint64(s.ChainID), Tag1: s.Tag1, Tag2: s.Tag2, Endpoint: s.Endpoint, FeedbackURI: s.FeedbackURI,
-		Reason: s.Reason, FeedbackIndex: uint64(s.FeedbackIndex), BlockNumber: uint64(s.BlockNumber),
-		LegacyScore: s.Score != "", ResponseURI: s.ResponseURI, Tag: s.Tag, LogIndex: s.LogIndex,
-		Timestamp: s.Timestamp, Action: s.Action, Meta: s.Meta, Sanitized: s.Sanitized,
-		ReputationRegistry: common.HexToAddress(s.ReputationRegistry), IdentityRegistry: common.HexToAddress(s.IdentityRegistry),
-		ValidationRegistry: common.HexToAddress(s.ValidationRegistry), ClientAddress: common.HexToAddress(s.ClientAddress),
-		Responder: common.HexToAddress(s.Responder), ValidatorAddress: common.HexToAddress(s.ValidatorAddress),
-		FeedbackHash: common.HexToHash(s.FeedbackHash), ResponseHash: common.HexToHash(s.ResponseHash),
-		RequestHash: common.HexToHash(s.RequestHash), BlockHash: common.HexToHash(s.BlockHash), TransactionHash: common.HexToHash(s.TransactionHash)}
+	*j = Job{Kind: s.Type, ChainID: uint64(s.ChainID), Tag1: s.Tag1, Tag2: s.Tag2, Endpoint: s.Endpoint,
+		FeedbackURI: s.FeedbackURI, Reason: s.Reason, FeedbackIndex: uint64(s.FeedbackIndex),
+		BlockNumber: uint64(s.BlockNumber), LegacyScore: s.Score != "", ResponseURI: s.ResponseURI, Tag: s.Tag,
+		LogIndex: s.LogIndex, Timestamp: s.Timestamp, Action: s.Action, Meta: s.Meta, Sanitized: s.Sanitized,
+		ReputationRegistry: common.HexToAddress(s.ReputationRegistry),
+		IdentityRegistry:   common.HexToAddress(s.IdentityRegistry),
+		ValidationRegistry: common.HexToAddress(s.ValidationRegistry),
+		ClientAddress:      common.HexToAddress(s.ClientAddress), Responder: common.HexToAddress(s.Responder),
+		ValidatorAddress: common.HexToAddress(s.ValidatorAddress), FeedbackHash: common.HexToHash(s.FeedbackHash),
+		ResponseHash: common.HexToHash(s.ResponseHash), RequestHash: common.HexToHash(s.RequestHash),
+		BlockHash: common.HexToHash(s.BlockHash), TransactionHash: common.HexToHash(s.TransactionHash)}
 	var ok bool
 	if j.AgentID, ok = new(big.Int).SetString(s.AgentID, 10); !ok {
 		return fmt.Errorf("read a stored job: agentId %q is not a decimal number", s.AgentID)

@@ -65,7 +65,8 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	case string:
 		for _, m := range placeholder.FindAllStringSubmatch(data, -1) {
 			if _, ok := findVariable(k, m[1]); !ok {
-				return refuse(v.Path(), "knows no value %s; a %s has %s", strictjson.Quote(m[1]), k, strings.Join(ArgumentNames(k), ", "))
+				return refuse(v.Path(), "knows no value %s; a %s has %s", strictjson.Quote(m[1]), k,
+					strings.Join(ArgumentNames(k), ", "))
 			}
 		}
 	}

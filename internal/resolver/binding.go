@@ -77,7 +77,8 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 		w.addStep("binding", "the document's origin", "the endpoint's own origin serves the document")
 		return nil
 	case r.cfg.Binding == BindingOff:
-		w.addStep("binding", "not asked", "HERALD_BINDING is off, and the endpoint's origin does not serve the document")
+		w.addStep("binding", "not asked", "HERALD_BINDING is off, and the endpoint's origin does not serve the "+
+			"document")
 		return nil
 	case t.Transport == erc8004.TransportStdio:
 		t.Binding = Unbound
@@ -97,7 +98,8 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 	case r.cfg.Binding != BindingRequire || t.Bound():
 		return nil
 	case v.binding == BindingUnknown:
-		return fmt.Errorf("it is not known whether the endpoint is the agent's, which HERALD_BINDING=require asks for: %w", v.err)
+		return fmt.Errorf("it is not known whether the endpoint is the agent's, which HERALD_BINDING=require asks "+
+			"for: %w", v.err)
 	}
 	return &UnboundError{Endpoint: excerpt(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
@@ -124,7 +126,8 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 		v.binding, v.why = BoundByDomain, "it names the agent"
 	default:
 		v.binding = Unbound
-		v.why = fmt.Sprintf("it names %s, not this agent", countNoun(len(list.names.Registrations), "other agent", "other agents"))
+		v.why = fmt.Sprintf("it names %s, not this agent",
+			countNoun(len(list.names.Registrations), "other agent", "other agents"))
 	}
 	return v
 }
@@ -185,7 +188,8 @@ func classifyDomainError(err error) string {
 		problem *erc8004.DocumentError
 		away    *ipfs.UnavailableError
 	)
-	if errors.As(err, &problem) || errors.As(err, &away) && isRefusal(away.Status) || errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) ||
+	if errors.As(err, &problem) || errors.As(err, &away) && isRefusal(away.Status) || errors.As(err, &none) ||
+		errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) ||
 		errors.As(err, &blocked) || errors.As(err, &badURL) {
 		return Unbound
 	}

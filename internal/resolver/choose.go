@@ -84,7 +84,8 @@ func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 		if slices.ContainsFunc(allowed, func(a []string) bool { return slices.Equal(a, argv) }) {
 			return ""
 		}
-		return "it names a command that the operator did not list for it; to run it, add exactly it and its arguments to HERALD_STDIO_COMMANDS"
+		return "it names a command that the operator did not list for it; to run it, add exactly it and its " +
+			"arguments to HERALD_STDIO_COMMANDS"
 	}
 	return "only http, https and listed commands are called"
 }

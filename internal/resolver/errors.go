@@ -56,10 +56,12 @@ type UnboundError struct {
 
 func (e *UnboundError) Error() string {
 	if e.Asked == "" {
-		return fmt.Sprintf("nothing shows that the command %s is this agent's: HERALD_STDIO_COMMANDS lets it be run and does not say whose it is. "+
+		return fmt.Sprintf("nothing shows that the command %s is this agent's: HERALD_STDIO_COMMANDS lets it be run "+
+			"and does not say whose it is. "+
 			"Name the agent and its command in HERALD_SERVERS_FILE", e.Endpoint)
 	}
-	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). Whoever runs the endpoint serves, at %s, a list with %s in "+
+	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). Whoever runs the endpoint "+
+		"serves, at %s, a list with %s in "+
 		"registrations[]; or the agent's registration document itself, over https from the endpoint's own origin",
 		e.Endpoint, e.Asked, e.Why, e.Asked, e.Entry)
 }

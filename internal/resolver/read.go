@@ -164,7 +164,8 @@ func classifyFetchError(err error) error {
 		large   *ipfs.TooLargeError
 		absent  *ipfs.NotFoundError
 	)
-	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) && absent.Proven {
+	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) &&
+		absent.Proven {
 		return &SkipError{Reason: NoDocument, Err: err}
 	}
 	return fmt.Errorf("registration document: %w", err)

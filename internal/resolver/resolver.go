@@ -199,7 +199,8 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	key := a.cacheKey()
 	if o, made, ok := r.cache.getFresh(key, a.Epoch, start); ok {
 		t := o.target.clone()
-		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)), Detail: o.summarize()}}
+		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)),
+			Detail: o.summarize()}}
 		t.Took = 0
 		return t, o.err
 	}
@@ -263,7 +264,8 @@ func (r *Resolver) ttlOf(o outcome) time.Duration {
 		return r.cfg.PinnedTTL
 	case o.err == nil:
 		return r.cfg.MutableTTL
-	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked), errors.As(o.err, &badURL):
+	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
+		errors.As(o.err, &badURL):
 		return r.cfg.NegativeTTL
 	}
 	return 0

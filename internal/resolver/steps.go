@@ -81,7 +81,8 @@ func describeRegistration(reg erc8004.Registration, mcp int) string {
 	}
 	out := "no services"
 	if len(lists) > 0 {
-		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "), countNoun(len(reg.Services), "entry", "entries"), mcp)
+		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "),
+			countNoun(len(reg.Services), "entry", "entries"), mcp)
 	}
 	if reg.Inactive() {
 		out += ", inactive"

@@ -107,13 +107,15 @@ func (p *parser) readPairs(v *strictjson.Value, each func(at *strictjson.Value, 
 
 // readServer reads one entry; false when it is no object. What is wrong with it is in p.faults.
 func (p *parser) readServer(v *strictjson.Value) (Server, bool) {
-	o := p.readObject(v, "transport", "url", "headers", "auth", "command", "args", "env", "workingDir", "enabled", "tools", "timeoutMs",
+	o := p.readObject(v, "transport", "url", "headers", "auth", "command", "args", "env", "workingDir", "enabled",
+		"tools", "timeoutMs",
 		"onUnknown")
 	if o == nil {
 		return Server{}, false
 	}
 	p.used = nil
-	s := Server{Enabled: p.readBool(o.Get("enabled"), true), Timeout: p.readTimeout(o.Get("timeoutMs")), Tools: p.readTools(o.Get("tools"))}
+	s := Server{Enabled: p.readBool(o.Get("enabled"), true), Timeout: p.readTimeout(o.Get("timeoutMs")),
+		Tools: p.readTools(o.Get("tools"))}
 	if at := o.Get("onUnknown"); at != nil {
 		v, _, ok := p.readText(at)
 		if s.OnUnknown = v; ok && v != store.OnUnknownResend && v != store.OnUnknownHold {
@@ -143,7 +145,8 @@ func (p *parser) readTimeout(v *strictjson.Value) time.Duration {
 	ms, err := strconv.ParseInt(string(number), 10, 32)
 	d := time.Duration(ms) * time.Millisecond
 	if !ok || err != nil || d < minTimeout || d > maxTimeout {
-		p.addFault(v, "must be a whole number of milliseconds, %d to %d", minTimeout.Milliseconds(), maxTimeout.Milliseconds())
+		p.addFault(v, "must be a whole number of milliseconds, %d to %d", minTimeout.Milliseconds(),
+			maxTimeout.Milliseconds())
 	}
 	return d
 }
@@ -154,7 +157,8 @@ func (p *parser) readTools(v *strictjson.Value) []string {
 		p.addFault(v, "names no tool: leave it out to allow all, or set enabled to false")
 	}
 	for i, name := range names {
-		if name == "" || len(name) > maxTool || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		if name == "" || len(name) > maxTool ||
+			strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			p.addFault(v, "holds at [%d] no name of a tool (1 to %d characters)", i, maxTool)
 		}
 	}
@@ -173,7 +177,8 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 	case o.Get("command") != nil:
 		transport = mcpcall.TransportStdio
 	default:
-		p.refuseFields(o, "needs a url or a command beside it: what is sent, and to whom, is for you to name, not for the chain",
+		p.refuseFields(o, "needs a url or a command beside it: what is sent, and to whom, is for you to name, not "+
+			"for the chain",
 			"headers", "auth", "args", "env", "workingDir")
 		return
 	}
@@ -183,7 +188,8 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 		p.refuseFields(o, "is for transport stdio only", "command", "args", "env", "workingDir")
 		p.readRemote(v, o, ep, s)
 	case mcpcall.TransportStdio:
-		p.refuseFields(o, "is for transports http and sse; a command takes its secrets from env", "url", "headers", "auth")
+		p.refuseFields(o, "is for transports http and sse; a command takes its secrets from env", "url", "headers",
+			"auth")
 		p.readCommand(v, o, ep, s)
 	default:
 		p.addFault(o.Get("transport"), "must be http, sse or stdio")

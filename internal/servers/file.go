@@ -78,7 +78,8 @@ func readFile(path string) ([]byte, error) {
 	case err != nil:
 		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
 	case info.Mode().Perm()&0o077 != 0: // as a keyset; who may write it decides which commands the worker runs
-		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it may hold secrets and names "+
+		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it "+
+			"may hold secrets and names "+
 			"commands: run chmod 600 on it", info.Mode().Perm())}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -217,7 +218,8 @@ func (p *parser) lineOf(offset int) int {
 func (p *parser) addFault(at *strictjson.Value, format string, args ...any) {
 	switch {
 	case len(p.faults) < maxFaults:
-		p.faults = append(p.faults, &Error{File: p.file, Line: p.lineOf(at.End), Path: at.Path(), Problem: fmt.Sprintf(format, args...)})
+		p.faults = append(p.faults, &Error{File: p.file, Line: p.lineOf(at.End), Path: at.Path(),
+			Problem: fmt.Sprintf(format, args...)})
 	case !p.full:
 		p.full = true
 		p.faults = append(p.faults, &Error{File: p.file, Problem: "has more faults, which are not shown"})

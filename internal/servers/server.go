@@ -76,7 +76,8 @@ func (s Server) listDifferences(o Server) (fields []string) {
 	}{
 		{"transport", a.Transport == b.Transport},
 		{"url", a.URL == b.URL},
-		{"headers", maps.EqualFunc(a.Headers, b.Headers, func(x, y secret.Secret) bool { return x.Compare(y.Reveal()) })},
+		{"headers", maps.EqualFunc(a.Headers, b.Headers,
+			func(x, y secret.Secret) bool { return x.Compare(y.Reveal()) })},
 		{"command", a.Command == b.Command},
 		{"args", slices.Equal(a.Args, b.Args)},
 		{"env", slices.Equal(a.Env, b.Env)},
@@ -97,7 +98,8 @@ func (s Server) listDifferences(o Server) (fields []string) {
 // there is none.
 func (s Server) findRespelt(o Server) string {
 	switch {
-	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL || s.endpoint.Command != o.endpoint.Command:
+	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL ||
+		s.endpoint.Command != o.endpoint.Command:
 		return ""
 	case s.endpoint.URL != "":
 		return "url"
@@ -109,7 +111,8 @@ func (s Server) findRespelt(o Server) string {
 func (s Server) hasMoved(o Server) bool {
 	respelt := s.findRespelt(o)
 	return slices.ContainsFunc(s.listDifferences(o), func(field string) bool {
-		return field != respelt && slices.Contains([]string{"transport", "url", "headers", "command", "args", "env", "workingDir"}, field)
+		return field != respelt && slices.Contains([]string{"transport", "url", "headers", "command", "args", "env",
+			"workingDir"}, field)
 	})
 }
 

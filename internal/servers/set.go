@@ -100,7 +100,8 @@ func (s *Set) Look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info, err := os.Stat(s.cfg.Path)
-	same := err == nil && s.seen != nil && os.SameFile(info, s.seen) && info.ModTime().Equal(s.seen.ModTime()) && info.Size() == s.seen.Size()
+	same := err == nil && s.seen != nil && os.SameFile(info, s.seen) && info.ModTime().Equal(s.seen.ModTime()) &&
+		info.Size() == s.seen.Size()
 	if same && s.settled {
 		return
 	}
@@ -127,7 +128,8 @@ func (s *Set) Look() {
 func (s *Set) logFault(err error) {
 	if s.fault != err.Error() {
 		s.fault = err.Error()
-		s.cfg.Logger.Error("the servers file cannot be used; what it said before stays in force", "file", s.cfg.Path, "error", err)
+		s.cfg.Logger.Error("the servers file cannot be used; what it said before stays in force", "file", s.cfg.Path,
+			"error", err)
 	}
 }
 
