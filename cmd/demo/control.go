@@ -15,7 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// openControl opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of its environment.
+// openControl opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of
+// its environment.
 func (w *world) openControl(envFile, listen string, tl *timeline) error {
 	path := socketPath(w.data)
 	l, err := net.Listen("unix", path)
@@ -46,13 +47,15 @@ const listenPrefix = "HERALD_LISTEN="
 // takeFeedback gives a feedback on the chain and answers when the worker has accepted it.
 func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 	var g given
-	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, 2*maxFeedbackFile)).Decode(&g); err != nil || g.Agent == nil || g.Value == nil {
+	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, 2*maxFeedbackFile)).Decode(&g); err != nil ||
+		g.Agent == nil || g.Value == nil {
 		http.Error(rw, "this is no feedback: use `demo feedback` of the same version", http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), feedbackTime)
 	defer cancel()
-	f := devnet.Feedback{AgentID: g.Agent, Value: g.Value, ValueDecimals: g.Decimals, Tag1: g.Tag1, Tag2: g.Tag2, Endpoint: g.Endpoint}
+	f := devnet.Feedback{AgentID: g.Agent, Value: g.Value, ValueDecimals: g.Decimals, Tag1: g.Tag1, Tag2: g.Tag2,
+		Endpoint: g.Endpoint}
 	var err error
 	switch {
 	case len(g.File) > 0:
@@ -66,7 +69,8 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 	}
 	_, mined, err := w.net.GiveFeedback(ctx, w.client(), f)
 	if err != nil {
-		http.Error(rw, fmt.Sprintf("the chain did not take the feedback; the demo's agents are 0 to 4: %v", err), http.StatusBadRequest)
+		http.Error(rw, fmt.Sprintf("the chain did not take the feedback; the demo's agents are 0 to 4: %v", err),
+			http.StatusBadRequest)
 		return
 	}
 	select {

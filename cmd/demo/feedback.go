@@ -59,12 +59,14 @@ func (c *feedbackCmd) parse() (given, error) {
 	}
 	value, ok := new(big.Int).SetString(c.Value, 10)
 	if !ok || value.BitLen() > 127 {
-		return given{}, fmt.Errorf("--value %q: give a whole number below 2^127; --decimals says where its point is", c.Value)
+		return given{}, fmt.Errorf("--value %q: give a whole number below 2^127; --decimals says where its point is",
+			c.Value)
 	}
 	if c.Decimals > 18 {
 		return given{}, fmt.Errorf("--decimals %d: at most 18", c.Decimals)
 	}
-	g := given{Agent: agent, Value: value, Decimals: c.Decimals, Tag1: c.Tag1, Tag2: c.Tag2, Endpoint: c.Endpoint, Text: c.Text}
+	g := given{Agent: agent, Value: value, Decimals: c.Decimals, Tag1: c.Tag1, Tag2: c.Tag2, Endpoint: c.Endpoint,
+		Text: c.Text}
 	if c.File != "" {
 		var err error
 		if g.File, err = readBounded(c.File); err != nil {

@@ -1,9 +1,10 @@
-// Command demo shows the whole way of an on-chain feedback on one machine: a chain with the ERC-8004 registries, an IPFS
-// gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing behind.
+// Command demo shows the whole way of an on-chain feedback on one machine: a chain with the ERC-8004 registries, an
+// IPFS gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing
+// behind.
 //
-// It tells five stories with a time line each, then a table, and stays up for a look around: demo.env holds the environment in which
-// the operator's commands find it, and `demo feedback` gives one of its agents feedback of one's own. --once exits after the five
-// stories: status 0 if all ended as expected, else 1.
+// It tells five stories with a time line each, then a table, and stays up for a look around: demo.env holds the
+// environment in which the operator's commands find it, and `demo feedback` gives one of its agents feedback of one's
+// own. --once exits after the five stories: status 0 if all ended as expected, else 1.
 package main
 
 import (
@@ -106,7 +107,8 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	running := make(chan *service.Worker, 1)
 	served := make(chan error, 1)
 	go func() {
-		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.step, Running: func(s *service.Worker) { running <- s }})
+		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.step,
+			Running: func(s *service.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // nobody is left to tell of
 		served <- err
 	}()

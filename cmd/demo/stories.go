@@ -46,14 +46,18 @@ func (w *world) plans() []plan {
 	return []plan{
 		{story: story{title: "Delivered over HTTP, with a feedback file on IPFS", status: store.Delivered, attempts: 1},
 			services: mcp(w.httpURL), tag: "uptime", value: 9977, text: "Fast and always there."},
-		{story: story{title: "Delivered over stdio, by a command that the operator allowed", status: store.Delivered, attempts: 1},
+		{story: story{title: "Delivered over stdio, by a command that the operator allowed", status: store.Delivered,
+			attempts: 1},
 			stdio: true, inline: true, tag: "quality", value: 8800, text: "Good answers."},
 		{story: story{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3},
 			services: mcp(w.flaky.url), tag: "latency", value: 4200},
-		{story: story{title: "A file that does not match its hash", status: store.Rejected, reason: "hash_mismatch", attempts: 1},
+		{story: story{title: "A file that does not match its hash", status: store.Rejected,
+			reason: "hash_mismatch", attempts: 1},
 			services: mcp(w.httpURL), tag: "quality", value: 100, text: "I never wrote this.", lie: true},
-		{story: story{title: "An agent without an MCP endpoint", status: store.Skipped, reason: "no_mcp_endpoint", attempts: 1},
-			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true, tag: "starred", value: 10000},
+		{story: story{title: "An agent without an MCP endpoint", status: store.Skipped,
+			reason: "no_mcp_endpoint", attempts: 1},
+			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
+			tag: "starred", value: 10000},
 	}
 }
 
@@ -84,12 +88,14 @@ func (w *world) register(ctx context.Context, p *plan) error {
 		return err
 	}
 	p.agent = id
-	entry := map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity)}
+	entry := map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(),
+		w.net.Deployment().Identity)}
 	if err := w.listAgent(entry); err != nil {
 		return err
 	}
 	doc := map[string]any{
-		"type": "https://eips.ethereum.org/EIPS/eip-8004#registration-v1", "name": "demo agent " + id.String(), "active": true,
+		"type": "https://eips.ethereum.org/EIPS/eip-8004#registration-v1", "name": "demo agent " + id.String(),
+		"active":        true,
 		"registrations": []any{entry},
 	}
 	if p.stdio {
@@ -124,7 +130,8 @@ func (w *world) listAgent(entry map[string]any) error {
 }
 
 func (w *world) rate(ctx context.Context, p *plan) error {
-	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag, Endpoint: "https://agent.example/"}
+	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag,
+		Endpoint: "https://agent.example/"}
 	if p.text != "" {
 		if err := w.addFile(&f, p.text); err != nil {
 			return err
@@ -143,9 +150,11 @@ func (w *world) client() devnet.Account { return w.net.Account(1) }
 // addFile writes a feedback file (ERC-8004) with this text and gives the feedback its address and hash.
 func (w *world) addFile(f *devnet.Feedback, text string) error {
 	file := map[string]any{
-		"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity), "agentId": f.AgentID,
-		"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.client().Address), "createdAt": "2026-11-21T12:00:00Z",
-		"value": f.Value, "valueDecimals": f.ValueDecimals, "tag1": f.Tag1, "text": text}
+		"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity),
+		"agentId":       f.AgentID,
+		"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.client().Address),
+		"createdAt":     "2026-11-21T12:00:00Z",
+		"value":         f.Value, "valueDecimals": f.ValueDecimals, "tag1": f.Tag1, "text": text}
 	if f.Tag2 != "" {
 		file["tag2"] = f.Tag2
 	}

@@ -100,7 +100,8 @@ func (t *timeline) number(j job.Job) int {
 }
 
 func (t *timeline) mined(j job.Job) {
-	t.line(t.number(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber, j.TransactionHash.Hex()[:18]+"…"))
+	t.line(t.number(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber,
+		j.TransactionHash.Hex()[:18]+"…"))
 }
 
 func (t *timeline) accepted(j job.Job, a store.Acceptance) {
@@ -172,8 +173,10 @@ func (t *timeline) await(ctx context.Context, stories []story, webUI string) err
 			wrong++
 			mark = fmt.Sprintf("no: expected %s %s after %d", s.status, s.reason, s.attempts)
 		}
-		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+d.Reason), d.Attempts,
-			strings.TrimSpace(d.FileVerification+" "+d.FileSource), d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)
+		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+d.Reason),
+			d.Attempts,
+			strings.TrimSpace(d.FileVerification+" "+d.FileSource),
+			d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)
 	}
 	_ = w.Flush()
 	t.say(b.String())

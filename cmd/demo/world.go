@@ -81,7 +81,8 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 		return nil, err
 	}
 	w.flaky.url = flakyURL + "/mcp"
-	tl.fact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid, w.flaky.url))
+	tl.fact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid,
+		w.flaky.url))
 	return w, nil
 }
 
@@ -94,7 +95,8 @@ func (w *world) environment(data, listen string) []string {
 		"HERALD_DATA=" + data, "HERALD_LISTEN=" + listen, "HERALD_STDIO_COMMANDS=" + string(commands),
 		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + w.ipfsURL,
 		fmt.Sprintf("RPC_URL_%d=%s", id, w.net.URL()),
-		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity), fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation),
+		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation),
 		fmt.Sprintf("VALIDATION_REGISTRY_%d=%s", id, d.Validation),
 	}
 	if cache := os.Getenv("HERALD_CACHE"); cache != "" {
@@ -157,8 +159,9 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 	if err != nil {
 		return err
 	}
-	f, err := client.NewFollower(chain.FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
-		Poll: 200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
+	f, err := client.NewFollower(chain.FollowConfig{Deployment: w.net.Deployment(),
+		Kinds: []erc8004.Kind{erc8004.NewFeedback},
+		Poll:  200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
 		Handle: func(ctx context.Context, j job.Job) error {
 			tl.mined(j)
 			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})

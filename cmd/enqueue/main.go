@@ -1,10 +1,10 @@
 // Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs.
 //
-// It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and key,
-// or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but count. What was printed is
-// committed.
-// Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1 failed and worth trying again with the same
-// input (what was committed is known then), 2 misuse, 3 some lines were refused or in conflict.
+// It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id
+// and key, or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but
+// count. What was printed is committed. Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1
+// failed and worth trying again with the same input (what was committed is known then), 2 misuse, 3 some lines were
+// refused or in conflict.
 package main
 
 import (
@@ -51,7 +51,8 @@ type process struct {
 }
 
 // connector finds the intake. release gives back what it took.
-type connector func(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (s submitter, release func(), err error)
+type connector func(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (s submitter,
+	release func(), err error)
 
 func main() {
 	// The first signal ends the reading, in order; the second one is left to do what signals do.
@@ -65,7 +66,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
 	var c command
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr), kong.Exit(func(code int) { exited = code }),
+	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr),
+		kong.Exit(func(code int) { exited = code }),
 		kong.Vars{"version": "enqueue " + buildinfo.Version()},
 		kong.Description("Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
 	if err != nil {
@@ -112,7 +114,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	return exitDone
 }
 
-// connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the database is waited for.
+// connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the
+// database is waited for.
 func connect(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (submitter, func(), error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
@@ -135,7 +138,8 @@ func (c *connection) close() {
 	}
 }
 
-func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*delivery.Intake, error) {
+func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration,
+	log *slog.Logger) (*delivery.Intake, error) {
 	b, err := service.Attach(ctx, cfg, wait, log)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,8 @@ type submitter interface {
 type tally struct{ accepted, known, refreshed, conflicts, refused int }
 
 func (t tally) say(w io.Writer) {
-	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t.accepted, t.known, t.refused, t.conflicts)
+	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t.accepted, t.known, t.refused,
+		t.conflicts)
 	if t.refreshed > 0 {
 		fmt.Fprintf(w, ", %d agents refreshed", t.refreshed)
 	}
@@ -85,10 +86,11 @@ func (p position) String() string {
 	return fmt.Sprintf("line %d", p.number)
 }
 
-// submit reads to the end of the sources, one after the other. What was printed is committed; after an error the rest is not submitted.
+// submit reads to the end of the sources, one after the other. What was printed is committed; after an error the rest
+// is not submitted.
 //
-// The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since standard input
-// cannot be interrupted.
+// The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since
+// standard input cannot be interrupted.
 func submit(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
 	var t tally
 	ctx, cancel := context.WithCancel(ctx)
@@ -176,8 +178,8 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 	}
 }
 
-// collect gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault, or why ctx
-// ended; in the latter case what was gathered is dropped, unsubmitted.
+// collect gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault,
+// or why ctx ended; in the latter case what was gathered is dropped, unsubmitted.
 func collect(ctx context.Context, lines <-chan line) (group []line, end error) {
 	var flush <-chan time.Time
 	size := 0

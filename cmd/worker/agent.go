@@ -35,11 +35,13 @@ func (c *agentListCmd) Run(a *app) error {
 		return err
 	}
 	return c.answer(a, page, func() error {
-		t := a.table("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK", "SERVER", "PROTOCOL", "TOOLS", "ENDPOINT",
+		t := a.table("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
+			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT",
 			"LAST ERROR")
 		for _, r := range page.Agents {
 			t.row(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
-				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt), text.Shorten(describeServer(r.ServerInfo)),
+				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt),
+				text.Shorten(describeServer(r.ServerInfo)),
 				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))
 		}
 		return a.endPage(t, page.Next)
@@ -105,14 +107,16 @@ func printAgent(a *app, r operator.Agent) error {
 		case t.ExpiresAt != nil:
 			until = ", until " + formatTime(t.ExpiresAt)
 		}
-		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(), until); err != nil {
+		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(),
+			until); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// describeServer is what an agent's server calls itself: "example-agent 1.0.0". What is in no form that is known is shown as it is.
+// describeServer is what an agent's server calls itself: "example-agent 1.0.0". What is in no form that is known is
+// shown as it is.
 func describeServer(raw json.RawMessage) string {
 	var s struct{ Name, Version string }
 	if len(raw) == 0 {
@@ -173,7 +177,8 @@ func (c *agentEnableCmd) Run(a *app) error {
 		return err
 	}
 	return c.answer(a, change, func() error {
-		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name, change.Released,
+		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
+			change.Released,
 			change.Audit)
 		return err
 	})

@@ -18,7 +18,8 @@ import (
 
 // operator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
 func (a *app) operator() *operator.Operator {
-	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log, Timeout: a.timeout})
+	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log,
+		Timeout: a.timeout})
 }
 
 // attached opens Postgres, Redis and what agents are resolved with for one command beside the worker.
@@ -71,8 +72,9 @@ func (b attached) OpenContent() (*operator.Content, error) {
 		c.Close()
 		return nil, err
 	}
-	return &operator.Content{Guard: c.Guard, Fetcher: c.Fetcher, Resolver: c.Resolver, OAuth: client, HasChain: c.HasChain,
-		Close: c.Close}, nil
+	return &operator.Content{Guard: c.Guard, Fetcher: c.Fetcher, Resolver: c.Resolver, OAuth: client,
+		HasChain: c.HasChain,
+		Close:    c.Close}, nil
 }
 
 func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg) }
@@ -105,7 +107,8 @@ func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.
 // Notify implements operator.Person.
 func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }
 
-// Confirm implements operator.Person. It does not outlast ctx, though nothing may end the reading before the process does.
+// Confirm implements operator.Person. It does not outlast ctx, though nothing may end the reading before the process
+// does.
 func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
 	tty, err := a.tty()
 	if err != nil {

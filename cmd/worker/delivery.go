@@ -103,8 +103,9 @@ func printDelivery(a *app, d operator.Delivery) error {
 	return f.Flush()
 }
 
-// describeAttempts tells how many attempts count, and since when a delivery waits or is held. A hold or a free wait takes back its
-// attempt unless the agent's tool was called, so that the list of attempts does not show it; what is held as it comes never had one.
+// describeAttempts tells how many attempts count, and since when a delivery waits or is held. A hold or a free wait
+// takes back its attempt unless the agent's tool was called, so that the list of attempts does not show it; what is
+// held as it comes never had one.
 func describeAttempts(d store.Delivery) string {
 	counted := fmt.Sprintf("%d that count", d.Attempts)
 	if d.Status != store.Held && d.Status != store.Waiting {
@@ -172,8 +173,9 @@ func (c *deliveryCancelCmd) Run(a *app) error { return c.run(a, a.operator().Can
 
 // request is what the command line asks for.
 func (c moveFlags) request(force bool, rate int) operator.MoveRequest {
-	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actor(), Force: force, Rate: rate,
-		Yes: c.Yes, DryRun: c.DryRun}
+	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actor(), Force: force,
+		Rate: rate,
+		Yes:  c.Yes, DryRun: c.DryRun}
 }
 
 // mover is what is done to deliveries.
@@ -232,7 +234,8 @@ func printDryRun(a *app, r *operator.MoveReport, rate int) error {
 		lasts := (time.Duration(r.Matched) * time.Second / time.Duration(rate)).Round(time.Second)
 		takesTime = fmt.Sprintf(", %d a second, in about %s", rate, lasts)
 	}
-	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched, r.Done, takesTime)
+	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched,
+		r.Done, takesTime)
 	return nil
 }
 

@@ -21,7 +21,8 @@ func (c *doctorCmd) Run(a *app) error {
 		}
 		return nil
 	})
-	if err == nil && slices.ContainsFunc(findings, func(f operator.Finding) bool { return f.Mark == operator.MarkFail }) {
+	if err == nil && slices.ContainsFunc(findings,
+		func(f operator.Finding) bool { return f.Mark == operator.MarkFail }) {
 		return errSick
 	}
 	return err

@@ -79,7 +79,8 @@ func execute(a app, args, environ []string) (code int) {
 	defer logging.RecoverFault("worker", stderr, &code, exitFailed)
 	var c commands
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr), kong.Exit(func(code int) { exited = code }),
+	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exited = code }),
 		kong.Vars{"version": "worker " + buildinfo.Version()},
 		kong.Description("Delivers ERC-8004 feedback to the agents it is about. Settings are environment variables: see `worker config`."),
 		kong.UsageOnError())
@@ -125,8 +126,8 @@ func execute(a app, args, environ []string) (code int) {
 	return 0
 }
 
-// makesKeys tells whether a command prints a keyset and needs no connection: keys have to be made before a configuration that needs them
-// can be whole.
+// makesKeys tells whether a command prints a keyset and needs no connection: keys have to be made before a
+// configuration that needs them can be whole.
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
 }

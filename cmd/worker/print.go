@@ -60,7 +60,8 @@ type jsonFlag struct {
 	JSON bool `name:"json" help:"As JSON."`
 }
 
-// answer writes v for programs with --json, else as print does. It is written although the command fails with err, which comes first.
+// answer writes v for programs with --json, else as print does. It is written although the command fails with err,
+// which comes first.
 func (f jsonFlag) answer(a *app, v any, print func() error) error {
 	if f.JSON {
 		return writeJSON(a, v)
@@ -68,7 +69,8 @@ func (f jsonFlag) answer(a *app, v any, print func() error) error {
 	return print()
 }
 
-// writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a terminal too.
+// writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a
+// terminal too.
 func writeJSON(a *app, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

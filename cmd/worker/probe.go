@@ -23,7 +23,8 @@ type agentProbeCmd struct {
 }
 
 func (c *agentProbeCmd) Run(a *app) error {
-	found, err := a.operator().Probe(a.ctx, operator.ProbeRequest{AgentRef: c.ref(), Kind: c.Kind, Tool: c.Tool, Send: c.Send, URL: c.URL,
+	found, err := a.operator().Probe(a.ctx, operator.ProbeRequest{AgentRef: c.ref(), Kind: c.Kind, Tool: c.Tool,
+		Send: c.Send, URL: c.URL,
 		Transport: c.Transport})
 	if err != nil {
 		return err
@@ -57,7 +58,8 @@ func printProbe(a *app, r operator.Probe) error {
 		return err
 	}
 	if got := r.Answer; got != nil {
-		fmt.Fprintf(a.out, "\nanswered in %s: %s\n", formatMillis(got.TookMs), cmp.Or(text.Printable(text.Shorten(got.Text)), "nothing that this version can read"))
+		fmt.Fprintf(a.out, "\nanswered in %s: %s\n", formatMillis(got.TookMs),
+			cmp.Or(text.Printable(text.Shorten(got.Text)), "nothing that this version can read"))
 	}
 	fmt.Fprintln(a.out)
 	if err := printVerdict(a, r.Verdict, r.NextStep); err != nil {

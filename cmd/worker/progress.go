@@ -40,7 +40,8 @@ func (p *progress) show(done, total, left int) {
 	p.drawn, p.visible = now, true
 	full := min(barWidth*done/max(total, 1), barWidth)
 	rate := float64(done) / max(now.Sub(p.began).Seconds(), 0.001)
-	fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %d of %d, %.0f/s, %d left as they are", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full),
+	fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %d of %d, %.0f/s, %d left as they are", strings.Repeat("=", full),
+		strings.Repeat(" ", barWidth-full),
 		done, total, rate, left)
 }
 

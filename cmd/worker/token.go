@@ -46,9 +46,10 @@ type tokenSetCmd struct {
 }
 
 func (c *tokenSetCmd) Run(a *app) error {
-	change, err := a.operator().SetToken(a.ctx, operator.TokenRequest{AgentRef: c.ref(), OAuthClient: operator.OAuthClient(c.clientFlags),
-		Actor: c.actor(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires, Unchecked: c.Unchecked,
-		ReadSecret: a.readStdin})
+	change, err := a.operator().SetToken(a.ctx,
+		operator.TokenRequest{AgentRef: c.ref(), OAuthClient: operator.OAuthClient(c.clientFlags),
+			Actor: c.actor(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires, Unchecked: c.Unchecked,
+			ReadSecret: a.readStdin})
 	return c.printChange(a, change, err)
 }
 
@@ -67,7 +68,8 @@ func (f jsonFlag) printChange(a *app, change operator.TokenChange, err error) er
 func (a *app) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			return "", misuse("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)
+			return "", misuse("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE",
+				what)
 		}
 	}
 	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end more, and one byte that is too much
@@ -103,9 +105,11 @@ func (c *tokenLoginCmd) Run(a *app) error {
 		back, err := listenForCallback(ctx, c.Listen)
 		return terminalBrowser{back, a.err, c.Wait}, err
 	}
-	change, err := a.operator().LogIn(a.ctx, operator.LoginRequest{AgentRef: c.ref(), OAuthClient: operator.OAuthClient(c.clientFlags),
-		Actor: c.actor(), Origin: c.Origin, ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage, OpenBrowser: open,
-		ReadSecret: a.readStdin})
+	change, err := a.operator().LogIn(a.ctx, operator.LoginRequest{AgentRef: c.ref(),
+		OAuthClient: operator.OAuthClient(c.clientFlags),
+		Actor:       c.actor(), Origin: c.Origin, ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage,
+		OpenBrowser: open,
+		ReadSecret:  a.readStdin})
 	return c.printChange(a, change, err)
 }
 
@@ -119,7 +123,8 @@ func (c *tokenListCmd) Run(a *app) error {
 	return c.answer(a, list, func() error {
 		t := a.table("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
-			t.row(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key, formatTime(&l.UpdatedAt),
+			t.row(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
+				formatTime(&l.UpdatedAt),
 				formatTime(l.ExpiresAt), l.State)
 		}
 		return t.Flush()
@@ -217,9 +222,11 @@ func withoutToken(args []string, err error) error {
 		"if it was there, have it replaced. `worker token --help` shows what is")
 }
 
-// secretFlag tells whether the command line has a flag that there is not, and that whoever wrote it took for the place of a secret.
+// secretFlag tells whether the command line has a flag that there is not, and that whoever wrote it took for the
+// place of a secret.
 func secretFlag(err error) bool {
 	name, ok := strings.CutPrefix(err.Error(), "unknown flag ")
 	name, _, _ = strings.Cut(strings.ToLower(name), ",") // what it may have meant follows
-	return ok && slices.ContainsFunc([]string{"secret", "token", "password", "key"}, func(word string) bool { return strings.Contains(name, word) })
+	return ok && slices.ContainsFunc([]string{"secret", "token", "password", "key"},
+		func(word string) bool { return strings.Contains(name, word) })
 }

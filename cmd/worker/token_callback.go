@@ -18,11 +18,13 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// callbackPath is where the browser comes back to; clients that are registered beforehand name it in their redirect URI.
+// callbackPath is where the browser comes back to; clients that are registered beforehand name it in their redirect
+// URI.
 const callbackPath = "/callback"
 
-// callback is the address on loopback to which an authorization server sends a person's browser back (RFC 8252 §7.3). Every page that the
-// browser has open can ask for it too, so what does not carry the login's state is answered and forgotten.
+// callback is the address on loopback to which an authorization server sends a person's browser back (RFC 8252 §7.3).
+// Every page that the browser has open can ask for it too, so what does not carry the login's state is answered and
+// forgotten.
 type callback struct {
 	listener net.Listener
 	host     string // that the browser names
@@ -33,7 +35,8 @@ type callback struct {
 
 var errListen = misuse("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
 
-// onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody else may listen.
+// onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody
+// else may listen.
 func onLoopback(address string) bool {
 	at, err := netip.ParseAddrPort(address)
 	return err == nil && at.Addr().IsLoopback() && !at.Addr().Is4In6() && at.Addr().Zone() == ""
@@ -62,8 +65,9 @@ func (c *callback) Redirect() string { return "http://" + c.host + callbackPath 
 // wait is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
 func (c *callback) wait(ctx context.Context, state string) (url.Values, error) {
 	c.state = state
-	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		IdleTimeout: 5 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
+		WriteTimeout: 5 * time.Second,
+		IdleTimeout:  5 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: log.New(io.Discard, "", 0)}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(c.listener) }()
 	select {

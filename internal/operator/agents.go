@@ -77,7 +77,8 @@ func (o *Operator) listedServer(g store.Agent) (*servers.Server, error) {
 	if o.Settings.ServersFile == "" || common.HexToAddress(g.Registry) != known.Identity {
 		return nil, nil // its agents are those of the chain's usual registry
 	}
-	// What is wrong with other agents' entries is for the doctor to say: this shell may lack what they name of the worker's environment.
+	// What is wrong with other agents' entries is for the doctor to say: this shell may lack what they name of the
+	// worker's environment.
 	s, ok, err := servers.Find(o.Settings.ServersFile, os.LookupEnv, g.ChainID, g.ID)
 	switch {
 	case err != nil:
@@ -216,8 +217,10 @@ func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChan
 	return out, before, err
 }
 
-// EnableAgent delivers to an agent again and releases what is held because it was disabled, or holds its deliveries from now on.
-func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string, enabled bool) (out AgentChange, err error) {
+// EnableAgent delivers to an agent again and releases what is held because it was disabled, or holds its deliveries
+// from now on.
+func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
+	enabled bool) (out AgentChange, err error) {
 	g, err := o.agent(ref)
 	if err != nil {
 		return out, err
@@ -241,7 +244,8 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string, 
 	}
 	out.Enabled = &enabled
 	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen, "open": before.Open}
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen,
+		"open": before.Open}
 	if out.Unseen {
 		what["unseen"] = true
 	}
@@ -282,7 +286,8 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 }
 
 // SetPolicy sets how an agent is treated, as in onUnknown=hold; without settings it tells what is in force.
-func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, settings []string) (out AgentChange, err error) {
+func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
+	settings []string) (out AgentChange, err error) {
 	p, err := parsePolicy(settings)
 	if err != nil {
 		return out, err
@@ -307,8 +312,9 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, se
 		out.Policy = &AgentPolicy{OnUnknown(before.Policy)}
 		return out, nil
 	}
-	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1, Filter: marshal(map[string]any{"agent": out.Agent,
-		"registry": g.Registry, "onUnknown": p.OnUnknown, "was": OnUnknown(before.Policy)})}
+	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1,
+		Filter: marshal(map[string]any{"agent": out.Agent,
+			"registry": g.Registry, "onUnknown": p.OnUnknown, "was": OnUnknown(before.Policy)})}
 	out.Audit, err = audited(ctx, st, row, func() (int64, error) {
 		if err := st.SetPolicy(ctx, g, p); err != nil {
 			return 0, err

@@ -95,8 +95,8 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// cutPage takes rows that were listed with one more than the page holds. That one only tells that there is another page: it is cut off,
-// and next is the cursor of the page's last row. On the last page next is empty.
+// cutPage takes rows that were listed with one more than the page holds. That one only tells that there is another
+// page: it is cut off, and next is the cursor of the page's last row. On the last page next is empty.
 func cutPage[T any](rows []T, limit int, cursor func(T) string) (page []T, next string) {
 	if rows == nil {
 		rows = []T{} // a list in JSON, not null

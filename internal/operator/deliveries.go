@@ -58,13 +58,15 @@ func (s Selection) filter(now time.Time) (store.Filter, error) {
 
 // statuses are those that a delivery can be in.
 func statuses() []store.Status {
-	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped, store.Rejected,
+	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
+		store.Rejected,
 		store.Dead, store.Cancelled}
 }
 
 // kinds are those of jobs that become deliveries.
 func kinds() []job.Kind {
-	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse}
+	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
+		job.KindValidationResponse}
 }
 
 // checkWord refuses a word of a closed list that is not in it; an empty one was not given.
@@ -100,7 +102,8 @@ type DeliveryPage struct {
 }
 
 // ListDeliveries lists those that were accepted before the one at cursor; 0: from the newest on.
-func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64, limit int) (page DeliveryPage, err error) {
+func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64,
+	limit int) (page DeliveryPage, err error) {
 	f, err := s.filter(time.Now())
 	if err := cmp.Or(checkLimit(limit), err); err != nil {
 		return page, err
@@ -108,7 +111,8 @@ func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64
 	f.Before, f.Limit = cursor, limit+1
 	err = o.read(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
-		page.Deliveries, page.Next = cutPage(rows, limit, func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
+		page.Deliveries, page.Next = cutPage(rows, limit,
+			func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
 		return err
 	})
 	return page, err
@@ -156,7 +160,9 @@ func (o *Operator) nextStep(d store.Delivery) string {
 	}
 	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
 	listed, err := o.listedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
-	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID, AgentID: d.AgentID,
-		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil,
+	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
+		AgentID:  d.AgentID,
+		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&
+			listed != nil,
 		Over: d.Status.Final()})
 }

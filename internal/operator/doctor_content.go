@@ -61,7 +61,8 @@ func (d *doctor) servers() {
 	d.add("servers", nil, fmt.Sprintf("HERALD_SERVERS_FILE names %d agents", len(file.Keys())))
 }
 
-// gateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the others.
+// gateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the
+// others.
 func (d *doctor) gateways(ctx context.Context) {
 	content, err := d.Backend.OpenContent()
 	if err != nil {

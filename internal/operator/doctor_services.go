@@ -47,14 +47,16 @@ func (d *doctor) embedded() (embedded.RunFile, bool) {
 		if !d.Settings.DatabaseURL.IsZero() {
 			lacks = "an embedded Redis"
 		}
-		d.add("embedded", nil, fmt.Sprintf("No worker is running on %s. Starting one would launch %s there.", dir, lacks))
+		d.add("embedded", nil, fmt.Sprintf("No worker is running on %s. Starting one would launch %s there.", dir,
+			lacks))
 		return run, false
 	case err != nil:
 		d.add("embedded", err, "")
 		return run, false
 	}
 	d.run = run
-	d.add("embedded", nil, fmt.Sprintf("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir, run.Listen))
+	d.add("embedded", nil, fmt.Sprintf("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir,
+		run.Listen))
 	return run, true
 }
 
@@ -107,7 +109,8 @@ func (d *doctor) stuck(ctx context.Context, st *store.Store) {
 			line += " --reason " + s.Reason
 		}
 		if s.Status == store.Held {
-			d.warn("deliveries", fmt.Sprintf("%d held, %s: `%s`, and `worker delivery show ID` says what to do", s.Count, s.Reason, line))
+			d.warn("deliveries", fmt.Sprintf("%d held, %s: `%s`, and `worker delivery show ID` says what to do",
+				s.Count, s.Reason, line))
 			continue
 		}
 		why := strings.TrimSpace(string(s.Status) + " " + s.Reason)
@@ -135,7 +138,8 @@ func (d *doctor) redis(ctx context.Context, url secret.Secret, embeddedOne bool)
 	}
 }
 
-// appendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches them again.
+// appendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches
+// them again.
 func (d *doctor) appendOnly(ctx context.Context, q *queue.Queue) {
 	var state string
 	err := d.within(ctx, func(ctx context.Context) (err error) {

@@ -15,7 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// tokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says nothing.
+// tokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says
+// nothing.
 func (d *doctor) tokens(ctx context.Context, st *store.Store) {
 	keys, err := d.Backend.Keyset()
 	if err != nil {
@@ -52,7 +53,8 @@ func (d *doctor) issuers(ctx context.Context, of map[issuerOf]int) {
 	all := slices.SortedFunc(maps.Keys(of), func(a, b issuerOf) int { return strings.Compare(a.name, b.name) })
 	for _, i := range all[:min(len(all), maxAsked)] {
 		err := d.within(ctx, func(ctx context.Context) error {
-			_, err := content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""}, i.name)
+			_, err := content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""},
+				i.name)
 			return err
 		})
 		text, away, err := describeIssuer(i.name, of[i], err)
@@ -67,7 +69,8 @@ func (d *doctor) issuers(ctx context.Context, of map[issuerOf]int) {
 	}
 }
 
-// describeIssuer is about an authorization server that was asked. That it is away holds nothing yet, and may have passed when a token ends.
+// describeIssuer is about an authorization server that was asked. That it is away holds nothing yet, and may have
+// passed when a token ends.
 func describeIssuer(name string, stored int, err error) (line string, isAway bool, _ error) {
 	name = text.Printable(text.Shorten(name))
 	var away *oauth.UnavailableError
@@ -95,7 +98,8 @@ func (t *tokenCheckup) look(ctx context.Context, st *store.Store, keys *secret.K
 	now := time.Now()
 	return eachToken(ctx, st.TokensAfter, func(token store.Token) error {
 		t.stored++
-		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, text.Printable(text.Shorten(token.URL())), describeGrant(token.Scheme, token.Issuer))
+		name := fmt.Sprintf("%d:%s for %s%s", token.ChainID, token.ID, text.Printable(text.Shorten(token.URL())),
+			describeGrant(token.Scheme, token.Issuer))
 		t.countIssuer(token)
 		if id, ok := secret.KeyID(token.Ciphertext); keys != nil && (!ok || !keys.Has(id)) {
 			t.sealed = append(t.sealed, name)
@@ -132,7 +136,8 @@ func (t *tokenCheckup) countIssuer(token store.Token) {
 func (t *tokenCheckup) fault() error {
 	var said []string
 	if len(t.expired) > 0 {
-		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored, firstFew(t.expired)))
+		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored,
+			firstFew(t.expired)))
 	}
 	if len(t.sealed) > 0 {
 		said = append(said, fmt.Sprintf("%d of %d are sealed with %s, which is not in HERALD_KEYSET, so put the keyset back that has it: %s", len(t.sealed), t.stored,
@@ -141,7 +146,8 @@ func (t *tokenCheckup) fault() error {
 	if said == nil {
 		return nil
 	}
-	return errors.New(strings.Join(said, "; ") + ": `worker token set` stores another one, `worker token login` where a person has to")
+	return errors.New(strings.Join(said, "; ") +
+		": `worker token set` stores another one, `worker token login` where a person has to")
 }
 
 // describeKeys names the keys that the keyset lacks.

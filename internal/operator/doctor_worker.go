@@ -19,8 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// port looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings are compared with this
-// shell's.
+// port looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings
+// are compared with this shell's.
 func (d *doctor) port(ctx context.Context) {
 	if d.run.Listen != "" {
 		d.add("port", nil, fmt.Sprintf("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID))
@@ -42,7 +42,8 @@ func (d *doctor) port(ctx context.Context) {
 	case errors.Is(err, syscall.EADDRINUSE):
 		d.add("port", fmt.Errorf("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", d.Settings.Listen), "")
 	case errors.Is(err, syscall.EACCES):
-		d.add("port", fmt.Errorf("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", d.Settings.Listen), "")
+		d.add("port", fmt.Errorf("HERALD_LISTEN %s: this user may not listen there: set a port above 1023",
+			d.Settings.Listen), "")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		d.add("port", fmt.Errorf("HERALD_LISTEN %s is not an address of this machine", d.Settings.Listen), "")
 	default:
@@ -62,7 +63,8 @@ func (d *doctor) compare(ctx context.Context, listen string) {
 	var there map[string]string
 	switch code, err := d.ask(ctx, listen, config.SettingsPath, d.Settings.APIToken, &there); {
 	case err != nil:
-		d.warn("worker", fmt.Sprintf("the running worker's settings cannot be asked for at %s: it does not answer", listen))
+		d.warn("worker", fmt.Sprintf("the running worker's settings cannot be asked for at %s: it does not answer",
+			listen))
 	case code == http.StatusUnauthorized:
 		d.warn("worker", "the running worker has another HERALD_API_TOKEN than this shell: with the same, its settings are compared here")
 	case code != http.StatusOK:
@@ -77,7 +79,8 @@ func (d *doctor) compare(ctx context.Context, listen string) {
 	}
 }
 
-// describeDifferences puts them in words. The data folder is known to be the same, and how much is logged is each process's own.
+// describeDifferences puts them in words. The data folder is known to be the same, and how much is logged is each
+// process's own.
 func describeDifferences(there, here map[string]string) (said []string) {
 	names := map[string]bool{}
 	for _, settings := range []map[string]string{there, here} {
@@ -93,7 +96,8 @@ func describeDifferences(there, here map[string]string) (said []string) {
 		if a == b {
 			continue
 		}
-		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, text.Shorten(cmp.Or(maskValue(a), "not set")), text.Shorten(cmp.Or(maskValue(b), "not set"))))
+		said = append(said, fmt.Sprintf("%s is %s there, %s here", name, text.Shorten(cmp.Or(maskValue(a), "not set")),
+			text.Shorten(cmp.Or(maskValue(b), "not set"))))
 	}
 	return said
 }
@@ -120,7 +124,8 @@ func (d *doctor) ask(ctx context.Context, listen, path string, token secret.Secr
 	}
 	transport := &http.Transport{Proxy: nil, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	err = d.within(ctx, func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
 		if err != nil {

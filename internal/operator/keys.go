@@ -16,7 +16,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// NewKeyset is the text of a keyset of one new key. cleartext: nothing wraps it, so that whoever reads it can open what is stored.
+// NewKeyset is the text of a keyset of one new key. cleartext: nothing wraps it, so that whoever reads it can open
+// what is stored.
 func (o *Operator) NewKeyset(cleartext bool) (string, error) {
 	k, err := secret.Create()
 	if err != nil {
@@ -74,8 +75,8 @@ type Rotation struct {
 	Next   string
 }
 
-// AddKey is step 1: a new key that opens and does not seal yet. checkRows: warn when what is stored was sealed with keys that the keyset
-// in force lacks.
+// AddKey is step 1: a new key that opens and does not seal yet. checkRows: warn when what is stored was sealed with
+// keys that the keyset in force lacks.
 func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotation, error) {
 	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
@@ -115,7 +116,8 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; "+
 				"run `worker keys reencrypt` first", id, n)
 		}
-		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer", id), nil
+		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer",
+			id), nil
 	})
 }
 
@@ -135,8 +137,8 @@ func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *sec
 	return r, err
 }
 
-// warnMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated goes on from it.
-// It looks for storePatience at most: the new keyset does not depend on what it finds.
+// warnMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated
+// goes on from it. It looks for storePatience at most: the new keyset does not depend on what it finds.
 func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, storePatience))
 	defer cancel()
@@ -264,8 +266,8 @@ type Reencryption struct {
 // maxToldErrors is how many of the secrets that could not be opened are named.
 const maxToldErrors = 10
 
-// Reencrypt seals what older keys have sealed with the key that seals now. It can be stopped and run again; dryRun only counts. With an
-// error that is a *LeftError the answer is whole.
+// Reencrypt seals what older keys have sealed with the key that seals now. It can be stopped and run again; dryRun
+// only counts. With an error that is a *LeftError the answer is whole.
 func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (out Reencryption, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
@@ -289,7 +291,8 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	}
 	switch {
 	case err != nil:
-		return out, errors.Join(err, fmt.Errorf("%d of %d secrets were sealed anew; run it again to go on", out.Changed, out.Looked))
+		return out, errors.Join(err, fmt.Errorf("%d of %d secrets were sealed anew; run it again to go on", out.Changed,
+			out.Looked))
 	case out.Left > 0:
 		return out, &LeftError{fmt.Sprintf("%d secrets could not be opened and stay as they are", out.Left)}
 	}

@@ -22,7 +22,8 @@ const (
 	maxAuditIDs  = 100              // ids that an audit row names; it counts all
 )
 
-// MoveRequest says which deliveries are replayed or cancelled: those that are named, or those that the selection chooses.
+// MoveRequest says which deliveries are replayed or cancelled: those that are named, or those that the selection
+// chooses.
 type MoveRequest struct {
 	IDs []string
 	Selection
@@ -112,8 +113,8 @@ type verb struct {
 	move    func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
-// replayVerb replays what was delivered by selection only when that is exactly what was asked for, and what was cancelled only when it
-// is named: somebody did not want it delivered.
+// replayVerb replays what was delivered by selection only when that is exactly what was asked for, and what was
+// cancelled only when it is named: somebody did not want it delivered.
 func replayVerb(r MoveRequest) verb {
 	const onTheWay = "they are on their way"
 	v := verb{name: "replay", done: "queued anew",
@@ -131,7 +132,8 @@ func cancelVerb(r MoveRequest) verb {
 	const final = "they have ended already"
 	v := verb{name: "cancel", done: "cancelled",
 		takes: []store.Status{store.Queued, store.Waiting, store.Held},
-		refuses: map[store.Status]string{store.Delivered: final, store.Skipped: final, store.Rejected: final, store.Dead: final,
+		refuses: map[store.Status]string{store.Delivered: final, store.Skipped: final, store.Rejected: final,
+			store.Dead:      final,
 			store.Cancelled: final, store.Running: "only with --force: the call cannot be taken back"}}
 	if r.Force {
 		v.takes = append(v.takes, store.Running)
@@ -228,7 +230,8 @@ func (r MoveRequest) run(ctx context.Context, st ledger, v verb, ids []uuid.UUID
 	return out, out.conclude(err)
 }
 
-// choose says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it goes.
+// choose says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it
+// goes.
 func (r *MoveRequest) choose(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
 	var was map[string]int // how many of each status and reason
@@ -288,8 +291,8 @@ func describeState(d store.Delivery) string {
 	return strings.TrimSpace(string(d.Status) + " " + d.Reason)
 }
 
-// listIDs lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them in order. was counts
-// them by status and reason.
+// listIDs lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them
+// in order. was counts them by status and reason.
 func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (
 	ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
@@ -335,7 +338,8 @@ func pace(rate int) (size int, every time.Duration) {
 	return size, time.Duration(float64(size) / float64(rate) * float64(time.Second))
 }
 
-// moveAll goes through the ids, batch by batch. What it left is told as it is found, so that nothing is untold when it ends early.
+// moveAll goes through the ids, batch by batch. What it left is told as it is found, so that nothing is untold when
+// it ends early.
 func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *MoveReport) error {
 	size, every := pace(r.Rate)
 	var tick <-chan time.Time

@@ -1,12 +1,14 @@
-// Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel deliveries, look at
-// agents and probe them, store tokens and log in for them, rotate keys, read the audit, and check what a worker needs.
+// Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel
+// deliveries, look at agents and probe them, store tokens and log in for them, rotate keys, read the audit, and check
+// what a worker needs.
 //
-// Each is a method of Operator that takes and returns plain values, so that the commands of the worker, an HTTP API and pages can be
-// skins over the same methods. Nothing here prints, reads flags or touches the process's streams: whoever has to be asked or warned is
-// a Person, and what an answer is made from comes from a Backend. The sentences of errors name the options of the commands.
+// Each is a method of Operator that takes and returns plain values, so that the commands of the worker, an HTTP API
+// and pages can be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
+// whoever has to be asked or warned is a Person, and what an answer is made from comes from a Backend. The sentences
+// of errors name the options of the commands.
 //
-// Invariants: no change without its audit row; what somebody has to agree to is asked before anything is stored; no answer holds a
-// secret, and what strangers wrote is made printable where it becomes part of a sentence.
+// Invariants: no change without its audit row; what somebody has to agree to is asked before anything is stored; no
+// answer holds a secret, and what strangers wrote is made printable where it becomes part of a sentence.
 package operator
 
 import (
@@ -83,7 +85,8 @@ func (e *MisuseError) Error() string { return e.Text }
 
 func misuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
 
-// LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the reason.
+// LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the
+// reason.
 type LeftError struct{ Text string }
 
 func (e *LeftError) Error() string { return e.Text }

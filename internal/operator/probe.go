@@ -90,7 +90,8 @@ type prober struct {
 	auth       *agentauth.Authorization
 }
 
-// Probe connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is called.
+// Probe connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is
+// called.
 func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
 	p, err := o.prepareProbe(ask)
 	if err != nil {
@@ -105,7 +106,8 @@ func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
 	return p.found, nil
 }
 
-// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or without Send: called.
+// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or without Send:
+// called.
 func (r Probe) End(check bool) error {
 	if check && r.again == nil && r.Status != "" {
 		return ErrUndeliverable
@@ -135,7 +137,8 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 	p.content, err = o.Backend.OpenContent()
 	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
 		p.content.Close()
-		return nil, misuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID, g.ChainID)
+		return nil, misuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
+			g.ChainID)
 	}
 	return p, err
 }
@@ -167,7 +170,8 @@ func (p *prober) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands, CallTimeout: p.Settings.CallTimeout, Logger: p.Logger,
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
+		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger,
 		Supervised: true})
 	if err != nil {
 		return err
@@ -201,7 +205,9 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 		}
 	}
 	if !p.content.HasChain(p.agent.ChainID) {
-		return mcpcall.Endpoint{}, retry.Fail(retry.ChainUnconfigured, fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d", p.agent.ChainID, p.agent.ChainID))
+		return mcpcall.Endpoint{}, retry.Fail(retry.ChainUnconfigured,
+			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
+				p.agent.ChainID, p.agent.ChainID))
 	}
 	agent, err := resolverAgent(p.agent)
 	if err != nil {
@@ -213,7 +219,8 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 		return mcpcall.Endpoint{}, err
 	}
 	p.found.Endpoint = describeEndpoint(t)
-	e := mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint}
+	e := mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args,
+		ProtocolHint: t.ProtocolHint}
 	return e, checkAddress(p.content.Guard, e.URL)
 }
 
@@ -235,14 +242,16 @@ func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.E
 	case err != nil:
 		return mcpcall.Tool{}, err
 	}
-	p.found.Server, p.found.Protocol, p.found.ToolsCut = &ProbedServer{set.Server.Name, set.Server.Version}, set.Protocol, set.Cut
+	p.found.Server, p.found.Protocol, p.found.ToolsCut = &ProbedServer{set.Server.Name, set.Server.Version},
+		set.Protocol, set.Cut
 	for _, t := range set.Tools {
 		p.found.Tools = append(p.found.Tools, store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0})
 	}
 	return p.findTool(set.Tools)
 }
 
-// findTool picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file lets be called.
+// findTool picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file
+// lets be called.
 func (p *prober) findTool(tools []mcpcall.Tool) (mcpcall.Tool, error) {
 	names := delivery.ToolNames(p.found.Asked, p.Settings.ToolAliases, p.listed)
 	if len(names) > 0 {
@@ -264,7 +273,8 @@ func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
 }
 
 // callTool calls the tool once.
-func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool, args map[string]any) error {
+func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool,
+	args map[string]any) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout())
 	defer cancel()
 	began := time.Now()
@@ -276,7 +286,8 @@ func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.En
 	if err != nil {
 		return err
 	}
-	p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text, Result: answer.Raw, TookMs: milliseconds(time.Since(began))}
+	p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text,
+		Result: answer.Raw, TookMs: milliseconds(time.Since(began))}
 	if answer.IsError {
 		return retry.Fail(retry.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
@@ -303,7 +314,8 @@ func (p *prober) conclude(err error) {
 func (p *prober) judge(v retry.Verdict) {
 	r := &p.found
 	r.Status, r.Reason, r.Verdict = describeVerdict(v)
-	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked, Listed: p.listed != nil}
+	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
+		Listed: p.listed != nil}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address
 	}
@@ -334,7 +346,8 @@ func (p *prober) store(ctx context.Context) {
 	p.found.Kept = true
 }
 
-// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held before anything else is looked at.
+// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held before anything
+// else is looked at.
 func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // what is looked at is that address

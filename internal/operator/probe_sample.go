@@ -14,8 +14,8 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// ProbeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8 (RFC 9562 §5.8) whose
-// first bytes spell "probe".
+// ProbeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8
+// (RFC 9562 §5.8) whose first bytes spell "probe".
 const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
 
 // probeName is where the sample's addresses and hashes come from: the same five letters in their last bytes.
@@ -50,15 +50,18 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	s := sample{file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
 	switch kind {
 	case job.KindNewFeedback:
-		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2, "tag1": probeName, "tag2": "",
+		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
+			"tag1": probeName, "tag2": "",
 			"endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
 	case job.KindFeedbackRevoked:
 		add(map[string]any{"clientAddress": address, "feedbackIndex": 1})
 		s.file = job.File{Verification: string(erc8004.NotGiven)}
 	case job.KindResponseAppended:
-		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri, "responseHash": fileHash})
+		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri,
+			"responseHash": fileHash})
 	case job.KindValidationResponse:
-		add(map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName, "responseURI": uri, "responseHash": fileHash})
+		add(map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName,
+			"responseURI": uri, "responseHash": fileHash})
 	}
 	if tool != "" {
 		event["action"] = map[string]any{"toolName": tool}
@@ -76,8 +79,9 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 
 // meta marks a sample where the agent reads what a delivery is (DESIGN §5).
 func (s sample) meta() map[string]any {
-	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1, "replay": false,
-		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
+	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1,
+		"replay": false,
+		"key":    fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
 // arguments of a sample before they are fitted.

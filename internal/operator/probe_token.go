@@ -41,7 +41,8 @@ func (p *prober) authorize(ctx context.Context, e *mcpcall.Endpoint) (done func(
 	if err != nil {
 		return done, fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than it answers deliveries: %w", err)
 	}
-	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: st, Opener: keys, Sealer: keys, OAuth: p.content.OAuth, Spool: st.Spool, Logger: p.Logger})
+	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: st, Opener: keys, Sealer: keys, OAuth: p.content.OAuth,
+		Spool: st.Spool, Logger: p.Logger})
 	if err != nil {
 		return done, err
 	}
@@ -57,8 +58,8 @@ func (p *prober) authorize(ctx context.Context, e *mcpcall.Endpoint) (done func(
 	return done, nil
 }
 
-// sentStored tells whether credentials went along that OAuth would not replace: an access token, or headers of the servers file, which win
-// over whatever is stored.
+// sentStored tells whether credentials went along that OAuth would not replace: an access token, or headers of the
+// servers file, which win over whatever is stored.
 func (p *prober) sentStored(e mcpcall.Endpoint) bool {
 	if p.auth == nil {
 		return len(e.Headers) > 0
@@ -67,8 +68,8 @@ func (p *prober) sentStored(e mcpcall.Endpoint) bool {
 	return granted || !stored && len(e.Headers) > 0
 }
 
-// flushing has the store take what it did not when a token was renewed, before it is closed: a refresh token that was replaced is good for
-// nothing any more.
+// flushing has the store take what it did not when a token was renewed, before it is closed: a refresh token that was
+// replaced is good for nothing any more.
 func flushing(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) func() {
 	return func() {
 		defer closeStore()
@@ -80,7 +81,8 @@ func flushing(ctx context.Context, c interface{ Flush(context.Context) }, closeS
 
 const flushTime = 10 * time.Second
 
-// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing of the kind was sent.
+// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing of the
+// kind was sent.
 func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 	var call *mcpcall.CallError
 	switch {
@@ -92,10 +94,12 @@ func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 	if says := oauth.ParseChallenge(call.Challenge); !says.Bearer || says.Metadata == "" {
 		return
 	}
-	p.note(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", p.found.Agent))
+	p.note(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`",
+		p.found.Agent))
 }
 
-// withTokenRefresh makes a request of the agent and, when the agent refuses an access token, once more with another one, as a delivery does.
+// withTokenRefresh makes a request of the agent and, when the agent refuses an access token, once more with another
+// one, as a delivery does.
 func (p *prober) withTokenRefresh(ctx context.Context, e *mcpcall.Endpoint, request func() error) error {
 	if p.auth == nil {
 		return request()

@@ -62,7 +62,8 @@ type Endpoint struct {
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is asked.
+// Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is
+// asked.
 func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err error) {
 	g, err := o.agent(ref)
 	if err != nil {
@@ -87,8 +88,9 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
-	r = Resolution{Agent: shortName(g), Registry: g.Registry, Steps: describeSteps(t), TookMs: milliseconds(time.Since(began)),
-		Name: DescribeAgent(g), listed: listed}
+	r = Resolution{Agent: shortName(g), Registry: g.Registry, Steps: describeSteps(t),
+		TookMs: milliseconds(time.Since(began)),
+		Name:   DescribeAgent(g), listed: listed}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
 		err = checkAddress(content.Guard, t.URL)
@@ -109,7 +111,8 @@ func resolverAgent(g store.Agent) (resolver.Agent, error) {
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
-// checkAddress refuses an address that would be refused when it is dialled, as far as that can be said without doing so.
+// checkAddress refuses an address that would be refused when it is dialled, as far as that can be said without doing
+// so.
 func checkAddress(guard *netguard.Guard, address string) error {
 	u, err := url.Parse(address)
 	if address == "" || err != nil {
@@ -118,8 +121,8 @@ func checkAddress(guard *netguard.Guard, address string) error {
 	return guard.CheckURL(u)
 }
 
-// End is how a command ends that found this; check: it fails unless a delivery would call the agent. That goes by the servers file where
-// it says how the agent is called, else by the chain.
+// End is how a command ends that found this; check: it fails unless a delivery would call the agent. That goes by the
+// servers file where it says how the agent is called, else by the chain.
 func (r Resolution) End(check bool) error {
 	byFile := false
 	if r.listed != nil {
@@ -148,7 +151,8 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 	}
 	v := retry.Classify(err)
 	r.Status, r.Reason, r.Verdict = describeVerdict(v)
-	r.NextStep = v.Reason.NextStep(retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry, Endpoint: t.URL})
+	r.NextStep = v.Reason.NextStep(retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
+		Endpoint: t.URL})
 	r.again = endOf(v)
 }
 
@@ -186,7 +190,8 @@ func describeSteps(t resolver.Target) []Step {
 }
 
 func describeEndpoint(t resolver.Target) *Endpoint {
-	e := &Endpoint{Transport: t.Transport, Address: withoutQuery(t.URL), ProtocolHint: t.ProtocolHint, From: t.From, Binding: t.Binding}
+	e := &Endpoint{Transport: t.Transport, Address: withoutQuery(t.URL), ProtocolHint: t.ProtocolHint, From: t.From,
+		Binding: t.Binding}
 	if t.URL == "" {
 		e.Address = "stdio:" + t.Command
 	}
@@ -215,7 +220,8 @@ func describeBinding(binding string) string {
 	return "nobody was asked whether it is bound"
 }
 
-// withoutQuery is a URL as anybody may see it: without query, fragment and user information, and otherwise as it is written.
+// withoutQuery is a URL as anybody may see it: without query, fragment and user information, and otherwise as it is
+// written.
 func withoutQuery(s string) string {
 	if u, err := url.Parse(s); err == nil && u.User != nil {
 		u.User = nil

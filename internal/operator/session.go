@@ -51,7 +51,8 @@ type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it lacks.
+// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it
+// lacks.
 func (s *Session) dispatch(ctx context.Context, tasks []store.Task) {
 	if s.Dispatcher != nil && s.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
 		s.Dispatcher = nil
@@ -88,7 +89,8 @@ func (o *Operator) read(ctx context.Context, do func(context.Context, *Session) 
 type LateError struct{ Within time.Duration }
 
 func (e *LateError) Error() string {
-	return fmt.Sprintf("the database took longer than %s to answer: try again, or give it longer with --timeout", e.Within)
+	return fmt.Sprintf("the database took longer than %s to answer: try again, or give it longer with --timeout",
+		e.Within)
 }
 
 // storePatience is how long an answer that can do without a store waits for one.

@@ -42,7 +42,8 @@ func (c OAuthClient) checkMethod() error {
 
 // checkAsked looks at what somebody else would refuse later.
 func (c OAuthClient) checkAsked() error {
-	probe := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "any", Method: oauth.MethodNone, Resource: c.Resource}
+	probe := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "any", Method: oauth.MethodNone,
+		Resource: c.Resource}
 	if err := probe.Check(); err != nil {
 		return misuse("--resource is no absolute http or https URL of the agent: %v", err)
 	}
@@ -53,14 +54,16 @@ func (c OAuthClient) checkAsked() error {
 		return nil
 	}
 	u, err := url.Parse(c.Issuer)
-	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" ||
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
+		u.RawQuery != "" ||
 		u.Fragment != "" {
 		return misuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
 	}
 	return nil
 }
 
-// setClient stores an OAuth client that gets its tokens by itself (client credentials), once its server has given it one.
+// setClient stores an OAuth client that gets its tokens by itself (client credentials), once its server has given it
+// one.
 func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token) (c TokenChange, err error) {
 	keys, err := o.Backend.Keyset()
 	if err != nil {
@@ -107,8 +110,9 @@ func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token)
 	return c, nil
 }
 
-// sealCredential puts a credential into the row that it is for, and the access token that came of it, if there is one. asked is the scope
-// that the next one is asked for with; of a login it is empty, since its refresh token has it.
+// sealCredential puts a credential into the row that it is for, and the access token that came of it, if there is
+// one. asked is the scope that the next one is asked for with; of a login it is empty, since its refresh token has
+// it.
 func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, first oauth.Token, asked string) error {
 	plain, err := cred.Marshal()
 	if err == nil {
@@ -143,15 +147,17 @@ func (c *TokenChange) sayToken(issuer string, first oauth.Token) {
 	c.Said = append(c.Said, said)
 }
 
-// readClient is the client with its secret or key. Its scope is the most that will be asked for: what the operator said, else what the
-// agent wants now. What it wants later it does not get by saying so.
+// readClient is the client with its secret or key. Its scope is the most that will be asked for: what the operator
+// said, else what the agent wants now. What it wants later it does not get by saying so.
 func (o *Operator) readClient(r TokenRequest, s tokenSource) (oauth.Credential, error) {
-	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: r.ClientID, KeyID: r.KeyID, Algorithm: r.Algorithm,
-		Resource: s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
+	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: r.ClientID, KeyID: r.KeyID,
+		Algorithm: r.Algorithm,
+		Resource:  s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
 	return cred, o.readProof(r, &cred, s)
 }
 
-// readProof reads a secret or a key into a credential, with the method that was asked for or fits both it and the server.
+// readProof reads a secret or a key into a credential, with the method that was asked for or fits both it and the
+// server.
 func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSource) error {
 	read, err := r.ReadSecret("the client's secret or private key", agentauth.MaxToken)
 	if err != nil {
@@ -170,7 +176,8 @@ func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSour
 		return misuse("the client as it is given cannot be used: %v", err)
 	}
 	if offered := s.Server.AuthMethods; len(offered) > 0 && !slices.Contains(offered, cred.Method) {
-		o.notify("warning: the authorization server does not name %s among the ways that clients prove themselves: %s", cred.Method,
+		o.notify("warning: the authorization server does not name %s among the ways that clients prove themselves: %s",
+			cred.Method,
 			text.Printable(text.Shorten(strings.Join(offered, ", "))))
 	}
 	return nil
@@ -193,9 +200,10 @@ func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error)
 	return method, nil
 }
 
-// tryClient gets a token, so that what does not work is found before it is stored. That somebody is away is said and no reason not to
-// store.
-func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource, cred oauth.Credential) (first oauth.Token, err error) {
+// tryClient gets a token, so that what does not work is found before it is stored. That somebody is away is said and
+// no reason not to store.
+func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
+	cred oauth.Credential) (first oauth.Token, err error) {
 	if f.alone {
 		return first, nil
 	}

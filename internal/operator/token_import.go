@@ -53,7 +53,8 @@ type TokenImport struct {
 }
 
 // ReadTokens reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
-func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string, from io.Reader) (*TokenImport, error) {
+func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string,
+	from io.Reader) (*TokenImport, error) {
 	out := &TokenImport{chain: chain, registry: registry}
 	if err := out.read(o, from); err != nil {
 		return nil, err
@@ -84,7 +85,8 @@ func (i *TokenImport) End() error {
 	return nil
 }
 
-// read parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds anything of a token.
+// read parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds
+// anything of a token.
 func (i *TokenImport) read(o *Operator, from io.Reader) error {
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
@@ -120,8 +122,10 @@ func (i *TokenImport) read(o *Operator, from io.Reader) error {
 }
 
 func (i *TokenImport) parseRow(o *Operator, id, token string) (*ImportedToken, error) {
-	row := &ImportedToken{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))), plain: secret.New(token)}
-	if n, ok := new(big.Int).SetString(id, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 || strings.Trim(id, "0123456789") != "" {
+	row := &ImportedToken{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))),
+		plain: secret.New(token)}
+	if n, ok := new(big.Int).SetString(id, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 ||
+		strings.Trim(id, "0123456789") != "" {
 		row.Problem = "its agent_id is no agent id"
 		return row, nil
 	}

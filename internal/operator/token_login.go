@@ -44,8 +44,8 @@ type Browser interface {
 	Close()
 }
 
-// LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker gets tokens with from
-// then on. What can be found wrong without the person is looked for before.
+// LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker
+// gets tokens with from then on. What can be found wrong without the person is looked for before.
 func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, err error) {
 	t := store.Token{Header: authorization}
 	if t.Agent, err = o.agent(r.AgentRef); err != nil {
@@ -112,7 +112,8 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 	case err != nil:
 		return s, err
 	case s.Away != nil:
-		return s, fmt.Errorf("the authorization server %s: %w; try again", text.Printable(text.Shorten(s.Issuer)), s.Away)
+		return s, fmt.Errorf("the authorization server %s: %w; try again", text.Printable(text.Shorten(s.Issuer)),
+			s.Away)
 	case s.Server.AuthorizationEndpoint == "":
 		return s, fmt.Errorf("the authorization server %s has no page to log in at: if it knows Herald as a client, `worker token set --client-id` stores that", text.Printable(text.Shorten(s.Issuer)))
 	}
@@ -129,14 +130,15 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 		return s, err
 	}
 	if s.Page != "" {
-		f.notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)), text.Printable(s.Page))
+		f.notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)),
+			text.Printable(s.Page))
 	}
 	f.warn(s)
 	return s, nil
 }
 
-// checkStore finds out before a person logs in that what comes of it could not be stored. It is not kept open meanwhile: embedded services
-// would be locked for everybody else until the person is done.
+// checkStore finds out before a person logs in that what comes of it could not be stored. It is not kept open
+// meanwhile: embedded services would be locked for everybody else until the person is done.
 func (o *Operator) checkStore(ctx context.Context) error {
 	st, err := o.openStore(ctx)
 	if err == nil {
@@ -147,11 +149,13 @@ func (o *Operator) checkStore(ctx context.Context) error {
 
 // checkProof refuses what the server would, once the person has logged in.
 func (r LoginRequest) checkProof(s oauth.Server) error {
-	if r.ClientID == "" || r.AuthMethod != "" || len(s.AuthMethods) == 0 || slices.Contains(s.AuthMethods, oauth.MethodNone) {
+	if r.ClientID == "" || r.AuthMethod != "" || len(s.AuthMethods) == 0 ||
+		slices.Contains(s.AuthMethods, oauth.MethodNone) {
 		return nil
 	}
 	return misuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
-		"or --auth-method none, if you know that it does", text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
+		"or --auth-method none, if you know that it does",
+		text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
 }
 
 // logIn has the person's agreement become a credential.
@@ -180,9 +184,12 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 	return token, cred, nil
 }
 
-// chooseClient is as whom Herald asks: a client that is known there, one that a document of the operator's describes, or one that is registered now.
-func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource, redirect string) (oauth.LoginConfig, error) {
-	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone, Redirect: redirect, Resource: s.Resource, Scope: s.Scope,
+// chooseClient is as whom Herald asks: a client that is known there, one that a document of the operator's describes,
+// or one that is registered now.
+func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource,
+	redirect string) (oauth.LoginConfig, error) {
+	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone,
+		Redirect: redirect, Resource: s.Resource, Scope: s.Scope,
 		KeyID: r.KeyID, Algorithm: r.Algorithm}
 	switch {
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
@@ -194,7 +201,8 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 	case s.Server.RegistrationEndpoint == "":
 		return cfg, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known there with the redirect URI %s (and --listen naming that port), and name it with --client-id", redirect)
 	}
-	known, err := f.content.OAuth.Register(ctx, s.Server, oauth.RegisterConfig{Redirect: redirect, Scope: s.Scope, Name: "Herald"})
+	known, err := f.content.OAuth.Register(ctx, s.Server,
+		oauth.RegisterConfig{Redirect: redirect, Scope: s.Scope, Name: "Herald"})
 	if err != nil {
 		return cfg, fmt.Errorf("register Herald as a client: %w", err)
 	}
@@ -204,13 +212,15 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 
 // proveClient is a client with the secret or key that is read.
 func (f *sourceFinder) proveClient(r LoginRequest, s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
-	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: r.KeyID, Algorithm: r.Algorithm}
+	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: r.KeyID,
+		Algorithm: r.Algorithm}
 	err := f.readProof(TokenRequest{OAuthClient: r.OAuthClient, ReadSecret: r.ReadSecret}, &cred, s)
 	cfg.Method, cfg.Secret, cfg.Key = cred.Method, cred.Secret, cred.Key
 	return cfg, err
 }
 
-// storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server gave nothing more.
+// storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server
+// gave nothing more.
 func (o *Operator) storeLogin(ctx context.Context, st *Session, keys *secret.Keyset, actor string, t store.Token, s tokenSource,
 	token oauth.Token, cred oauth.Credential) (c TokenChange, err error) {
 	what := "the login"

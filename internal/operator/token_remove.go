@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// RemoveToken forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at its authorization
-// server, if that can.
+// RemoveToken forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at
+// its authorization server, if that can.
 func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor string) (c TokenChange, err error) {
 	g, err := o.agent(ref)
 	if err != nil {
@@ -49,7 +49,8 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", DescribeAgent(g), text.Printable(origin))
+		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", DescribeAgent(g),
+			text.Printable(origin))
 	case err != nil:
 		return c, err
 	}
@@ -62,7 +63,8 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	return c, nil
 }
 
-// findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for an origin.
+// findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for
+// an origin.
 func findStored(ctx context.Context, st *Session, g store.Agent, origin, path string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {
@@ -75,7 +77,8 @@ func findStored(ctx context.Context, st *Session, g store.Agent, origin, path st
 	t := tokens[i]
 	if path != "/" && path != t.Path {
 		return t, misuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
-			DescribeAgent(g), describeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)), text.Printable(origin))
+			DescribeAgent(g), describeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)),
+			text.Printable(origin))
 	}
 	return t, nil
 }
@@ -104,7 +107,8 @@ type removedLogin struct {
 	fault      error // why it cannot be revoked
 }
 
-// openLogin opens a credential and its access token, each as it was renewed last. What does not open is told when it is removed.
+// openLogin opens a credential and its access token, each as it was renewed last. What does not open is told when it
+// is removed.
 func (o *Operator) openLogin(ctx context.Context, st *Session, t store.Token) *removedLogin {
 	l := &removedLogin{token: t}
 	keys, err := o.Backend.Keyset()
@@ -137,7 +141,8 @@ func (o *Operator) revokeLogin(ctx context.Context, l *removedLogin) *Revocation
 		hint string
 		text secret.Secret
 	}{{oauth.HintRefreshToken, l.credential.RefreshToken}, {oauth.HintAccessToken, l.access}} {
-		unknown := l.fault != nil && (of.hint == oauth.HintAccessToken || l.token.Scheme == store.SchemeAuthorizationCode)
+		unknown := l.fault != nil && (of.hint == oauth.HintAccessToken ||
+			l.token.Scheme == store.SchemeAuthorizationCode)
 		if of.text.IsZero() && !unknown {
 			continue
 		}
@@ -176,7 +181,8 @@ func (o *Operator) findRevoker(ctx context.Context, l *removedLogin) (
 		return nil, server, done, err
 	}
 	done, client = content.Close, content.OAuth
-	server, err = client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer}, Legacy: l.token.Issuer == l.token.Origin}, l.token.Issuer)
+	server, err = client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer},
+		Legacy: l.token.Issuer == l.token.Origin}, l.token.Issuer)
 	if err == nil && server.RevocationEndpoint == "" {
 		err = oauth.ErrNoRevocation
 	}
@@ -199,7 +205,8 @@ func (r *Revocation) describe() string {
 	if len(r.StillGood) == 0 {
 		return text
 	}
-	return fmt.Sprintf("%s; still good there: %s. To end that, end Herald's access there", text, r.nameParts(r.StillGood))
+	return fmt.Sprintf("%s; still good there: %s. To end that, end Herald's access there", text,
+		r.nameParts(r.StillGood))
 }
 
 // nameParts names what can be good at a server, in words.

@@ -21,7 +21,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// OAuthClient is a client of an authorization server, and what somebody knows of that server; what is empty is found out.
+// OAuthClient is a client of an authorization server, and what somebody knows of that server; what is empty is found
+// out.
 type OAuthClient struct {
 	ClientID   string // that the agent's authorization server knows Herald by
 	AuthMethod string // how the client proves that
@@ -69,7 +70,8 @@ type TokenChange struct {
 }
 
 func describeChange(t store.Token) TokenChange {
-	return TokenChange{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
+	return TokenChange{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path,
+		Scheme: t.Scheme,
 		Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
 
@@ -112,8 +114,8 @@ func (c *TokenChange) store(ctx context.Context, st *Session, t store.Token, act
 	return err
 }
 
-// SetToken stores the token that an agent wants, or with a client id the OAuth client that gets tokens for it, and releases deliveries
-// that are held because it was missing.
+// SetToken stores the token that an agent wants, or with a client id the OAuth client that gets tokens for it, and
+// releases deliveries that are held because it was missing.
 func (o *Operator) SetToken(ctx context.Context, r TokenRequest) (c TokenChange, err error) {
 	if err := r.checkClient(); err != nil {
 		return c, err
@@ -254,7 +256,8 @@ func chooseScheme(header string, file bool) (scheme, canonical string) {
 // confirmTarget shows where the agent is and has somebody agree that its token goes there.
 func (o *Operator) confirmTarget(ctx context.Context, t store.Token, found target) error {
 	_, header := chooseScheme(t.Header, false)
-	place := fmt.Sprintf("%s is at %s (%s)", DescribeAgent(t.Agent), text.Printable(t.URL()), text.Printable(found.Words))
+	place := fmt.Sprintf("%s is at %s (%s)", DescribeAgent(t.Agent), text.Printable(t.URL()),
+		text.Printable(found.Words))
 	return o.confirm(ctx,
 		fmt.Sprintf("%s.\nSend its token there, and nowhere else, as %s?", place, Token{Header: header}.Sent()),
 		fmt.Sprintf("%s: nobody is here to be asked whether its token may go there, so say%s", place, originOption(t)))
@@ -281,7 +284,8 @@ func originOption(t store.Token) string {
 func (o *Operator) readToken(r TokenRequest) (s secret.Secret, err error) {
 	if r.File != "" {
 		if _, err := agentauth.ReadTokenFile(r.File); err != nil {
-			o.notify("warning: here the file %v; deliveries are held (auth_required) wherever a worker finds it so", err)
+			o.notify("warning: here the file %v; deliveries are held (auth_required) wherever a worker finds it so",
+				err)
 		}
 		return secret.New(r.File), nil
 	}

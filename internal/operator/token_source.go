@@ -40,7 +40,8 @@ type sourceFinder struct {
 	origin string // of the request, "" when it names none
 	path   string // of the same
 	alone  bool   // nobody is asked about what the request says
-	// lenient: that the agent cannot be asked what it calls itself is no error, when the request says where it is and who gives its tokens.
+	// lenient: that the agent cannot be asked what it calls itself is no error, when the request says where it is and
+	// who gives its tokens.
 	lenient bool
 
 	content  *Content        // is to be closed
@@ -65,7 +66,8 @@ func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin str
 
 // find looks only for what the command line does not say.
 func (f *sourceFinder) find(ctx context.Context) (tokenSource, error) {
-	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.client.Issuer, Resource: f.client.Resource, Scope: f.client.Scope}
+	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.client.Issuer, Resource: f.client.Resource,
+		Scope: f.client.Scope}
 	told := s.Origin != "" && s.Issuer != ""
 	if !told || s.Resource == "" && !f.alone {
 		err := f.askAgent(ctx, &s)
@@ -89,9 +91,11 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored all the same
 		return err
 	case err != nil:
-		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err, f.listUnsaid("--origin", "--issuer", "--resource"))
+		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err,
+			f.listUnsaid("--origin", "--issuer", "--resource"))
 	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
-		return misuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent), text.Printable(found.Origin+found.Path), text.Printable(found.Words),
+		return misuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent),
+			text.Printable(found.Origin+found.Path), text.Printable(found.Words),
 			text.Printable(f.origin+f.path))
 	}
 	if f.origin == "" {
@@ -112,9 +116,11 @@ func (f *sourceFinder) discover(ctx context.Context, s *tokenSource, e mcpcall.E
 	}
 	r, err := f.content.OAuth.Resource(ctx, e.URL, challenge)
 	if err != nil {
-		return fmt.Errorf("the agent does not say who gives its tokens: %w; if you know it, say %s", err, f.listUnsaid("--issuer", "--resource"))
+		return fmt.Errorf("the agent does not say who gives its tokens: %w; if you know it, say %s", err,
+			f.listUnsaid("--issuer", "--resource"))
 	}
-	if i := slices.IndexFunc(r.Issuers, func(i string) bool { return sameButSlash(i, s.Issuer) }); i >= 0 && !slices.Contains(r.Issuers, s.Issuer) {
+	if i := slices.IndexFunc(r.Issuers, func(i string) bool { return sameButSlash(i, s.Issuer) }); i >= 0 &&
+		!slices.Contains(r.Issuers, s.Issuer) {
 		return &spellingError{r.Issuers[i]}
 	}
 	switch {
@@ -122,7 +128,8 @@ func (f *sourceFinder) discover(ctx context.Context, s *tokenSource, e mcpcall.E
 		f.notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: once the agent refuses a token, deliveries are held",
 			listIssuers(r.Issuers), text.Printable(s.Issuer))
 	case s.Issuer == "" && len(r.Issuers) > 1:
-		return misuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers), listIssuers(r.Issuers))
+		return misuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
+			listIssuers(r.Issuers))
 	case s.Issuer == "":
 		s.Issuer, s.Guessed = r.Issuers[0], r.Legacy
 	}
@@ -146,7 +153,8 @@ func listIssuers(issuers []string) string {
 
 // readChallenge is what the agent answers to somebody without a credential.
 func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (oauth.Challenge, error) {
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: f.content.Guard, CallTimeout: f.Settings.CallTimeout, Logger: f.Logger})
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: f.content.Guard, CallTimeout: f.Settings.CallTimeout,
+		Logger: f.Logger})
 	if err != nil {
 		return oauth.Challenge{}, err
 	}
@@ -163,7 +171,8 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 	case errors.As(err, &call) && (call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden):
 		return oauth.ParseChallenge(call.Challenge), nil
 	}
-	return oauth.Challenge{}, fmt.Errorf("the agent cannot be asked who gives its tokens: %w; try again, or say %s", err, f.listUnsaid("--issuer", "--resource"))
+	return oauth.Challenge{}, fmt.Errorf("the agent cannot be asked who gives its tokens: %w; try again, or say %s",
+		err, f.listUnsaid("--issuer", "--resource"))
 }
 
 // findServer reads the authorization server's metadata. That it gives no answer now is noted and no error.
@@ -189,7 +198,8 @@ func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 	return nil
 }
 
-// askServer asks the one that the agent names, else the one that the command line does: it may know better than the agent.
+// askServer asks the one that the agent names, else the one that the command line does: it may know better than the
+// agent.
 func (f *sourceFinder) askServer(ctx context.Context, s *tokenSource) (oauth.Server, error) {
 	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == s.Origin}
 	if f.resource != nil && slices.Contains(f.resource.Issuers, s.Issuer) {
@@ -207,7 +217,8 @@ func sameButSlash(spelled, said string) bool {
 type spellingError struct{ issuer string }
 
 func (e *spellingError) Error() string {
-	return "an issuer counts by the letter: say --issuer as it spells it, --issuer " + text.Printable(text.Shorten(e.issuer))
+	return "an issuer counts by the letter: say --issuer as it spells it, --issuer " +
+		text.Printable(text.Shorten(e.issuer))
 }
 
 // Unwrap makes it a misuse.
@@ -215,7 +226,8 @@ func (e *spellingError) Unwrap() error { return &MisuseError{e.Error()} }
 
 // listUnsaid names those of the flags that the command line does not have.
 func (f *sourceFinder) listUnsaid(names ...string) string {
-	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.client.Issuer != "", "--resource": f.client.Resource != ""}
+	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.client.Issuer != "",
+		"--resource": f.client.Resource != ""}
 	names = slices.DeleteFunc(names, func(n string) bool { return said[n] })
 	if n := len(names) - 1; n > 0 {
 		return strings.Join(names[:n], ", ") + " and " + names[n]
@@ -228,6 +240,7 @@ func (f *sourceFinder) warn(s tokenSource) {
 	f.warnListedHeaders(f.agent)
 	f.warnPlainHTTP(s.Origin)
 	if s.Mute != nil {
-		f.notify("warning: %s; workers will ask it before they ask for a token, which --resource spares them", text.Printable(s.Mute.Error()))
+		f.notify("warning: %s; workers will ask it before they ask for a token, which --resource spares them",
+			text.Printable(s.Mute.Error()))
 	}
 }

@@ -15,7 +15,8 @@ import (
 // target is where an agent's deliveries go now.
 type target struct {
 	Origin string
-	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token goes where that leads.
+	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
+	// goes where that leads.
 	Path        string
 	TokenHeader string // that the registration names, as it names it
 	Words       string // where that is from, and what binds the agent to it
@@ -44,8 +45,10 @@ func (o *Operator) findTarget(ctx context.Context, g store.Agent) (target, error
 	return o.findTargetWith(ctx, content, g, ", or say --origin")
 }
 
-// findTargetWith is findTarget. instead is what the request can say when nobody can look, as in ", or say --origin"; "": nothing.
-func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store.Agent, instead string) (target, error) {
+// findTargetWith is findTarget. instead is what the request can say when nobody can look, as in ", or say --origin";
+// "": nothing.
+func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store.Agent,
+	instead string) (target, error) {
 	listed, err := o.listedServer(g)
 	if err != nil {
 		return target{}, err
@@ -56,7 +59,8 @@ func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		return target{}, misuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s", g.ChainID, instead)
+		return target{}, misuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
+			g.ChainID, instead)
 	}
 	agent, err := resolverAgent(g)
 	if err != nil {
@@ -74,7 +78,8 @@ func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
 	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
-		Words:    fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"), describeBinding(t.Binding)),
+		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
+			describeBinding(t.Binding)),
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 

@@ -44,8 +44,10 @@ const authorization = "Authorization"
 
 func describeToken(t store.Token, now time.Time) Token {
 	key, _ := secret.KeyID(t.Ciphertext)
-	return Token{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme, Header: t.Header,
-		Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt, State: tokenState(t, now)}
+	return Token{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
+		Header: t.Header,
+		Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt,
+		State: tokenState(t, now)}
 }
 
 func tokenState(t store.Token, now time.Time) string {

@@ -70,8 +70,8 @@ type MCPEntry struct {
 	Verdict   string `json:"verdict"`
 }
 
-// ResolveURI fetches a document of whatever kind, without a chain, and says what it is. A path or file:// is read from this machine.
-// hash is a feedbackHash that the bytes are compared with; "": none.
+// ResolveURI fetches a document of whatever kind, without a chain, and says what it is. A path or file:// is read
+// from this machine. hash is a feedbackHash that the bytes are compared with; "": none.
 func (o *Operator) ResolveURI(ctx context.Context, uri, hash string) (r Document, err error) {
 	wanted, err := parseHash(hash)
 	if err != nil {
@@ -130,8 +130,9 @@ func (r Document) End(check bool) error {
 	return r.again
 }
 
-// usable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be called, or a
-// feedback file that its hash fits. Whoever gives a hash means a feedback file, which may be of any form.
+// usable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be
+// called, or a feedback file that its hash fits. Whoever gives a hash means a feedback file, which may be of any
+// form.
 func (r Document) usable() bool {
 	switch {
 	case r.Hash == string(erc8004.Mismatch) || r.Kind == "":
@@ -139,13 +140,15 @@ func (r Document) usable() bool {
 	case r.Hash != "" || r.Kind == KindFeedback:
 		return true
 	}
-	return r.Kind == KindRegistration && !r.Inactive && slices.ContainsFunc(r.MCP, func(e MCPEntry) bool { return e.Callable })
+	return r.Kind == KindRegistration && !r.Inactive &&
+		slices.ContainsFunc(r.MCP, func(e MCPEntry) bool { return e.Callable })
 }
 
 // SourceFile is the source of a document that the operator named on this machine. No URI of a chain is read like that.
 const SourceFile = "file"
 
-// localPath tells whether --uri names a file of this machine: file://, or what reads like a path or is the name of a file here.
+// localPath tells whether --uri names a file of this machine: file://, or what reads like a path or is the name of a
+// file here.
 func localPath(s string) (path string, local bool) {
 	if u, err := url.Parse(s); err == nil && u.Scheme == "file" && (u.Host == "" || u.Host == "localhost") {
 		return u.Path, true
@@ -193,12 +196,13 @@ func parseHash(s string) (common.Hash, error) {
 	return common.BytesToHash(b), nil
 }
 
-// DescribeDocument says what a document is, and of a registration's MCP entries which could be called: commands are those that may be
-// run, guard says which addresses may be dialled.
+// DescribeDocument says what a document is, and of a registration's MCP entries which could be called: commands are
+// those that may be run, guard says which addresses may be dialled.
 func DescribeDocument(doc ipfs.Document, commands [][]string, guard *netguard.Guard) Document {
 	size := len(doc.Bytes)
 	d := Document{URI: withoutQuery(doc.URI), Source: doc.Source, CID: doc.CID, DNSLink: doc.DNSLink, From: doc.From,
-		MediaType: doc.MediaType, Bytes: &size, Keccak256: crypto.Keccak256Hash(doc.Bytes).Hex(), TookMs: milliseconds(doc.Took)}
+		MediaType: doc.MediaType, Bytes: &size, Keccak256: crypto.Keccak256Hash(doc.Bytes).Hex(),
+		TookMs: milliseconds(doc.Took)}
 	d.describeBytes(doc.Bytes, entryJudge{commands, guard})
 	return d
 }

@@ -1,6 +1,7 @@
 // Package server is Herald's HTTP face: health, metrics and the asynq web UI, with authentication in front.
 //
-// What does not live here: what is healthy (internal/service asks the parts) and what the monitor shows (internal/queue).
+// What does not live here: what is healthy (internal/service asks the parts) and what the monitor shows
+// (internal/queue).
 //
 // Invariants (DESIGN §9):
 //   - Off loopback nothing but /healthz and /readyz is served without the token; New refuses to listen there without one.

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/config"
 )
 
-// authenticate asks for the token, when there is one: as a Basic password (any user name, for browsers) or as a bearer token.
+// authenticate asks for the token, when there is one: as a Basic password (any user name, for browsers) or as a
+// bearer token.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.authentic(r) {
@@ -24,14 +25,15 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// authentic tells whether the request carries the token, or none is asked for. Both sides are hashed, so that the comparison tells
-// nothing about the token's length either.
+// authentic tells whether the request carries the token, or none is asked for. Both sides are hashed, so that the
+// comparison tells nothing about the token's length either.
 func (s *Server) authentic(r *http.Request) bool {
 	if s.cfg.Token.IsZero() {
 		return true
 	}
 	_, given, ok := r.BasicAuth()
-	if scheme, rest, found := strings.Cut(r.Header.Get("Authorization"), " "); !ok && found && strings.EqualFold(scheme, "Bearer") {
+	if scheme, rest, found := strings.Cut(r.Header.Get("Authorization"), " "); !ok && found &&
+		strings.EqualFold(scheme, "Bearer") {
 		given, ok = strings.TrimSpace(rest), true
 	}
 	want, got := sha256.Sum256([]byte(s.cfg.Token.Reveal())), sha256.Sum256([]byte(given))

@@ -20,8 +20,8 @@ type Config struct {
 	Listen string        // host:port; port 0 takes a free one
 	Token  secret.Secret // needed off loopback; on loopback it is asked for when set
 
-	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works without. It is asked
-	// for each /readyz, must answer at once, and gives its maps away.
+	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works
+	// without. It is asked for each /readyz, must answer at once, and gives its maps away.
 	Ready func() (waiting, degraded map[string]string)
 
 	Metrics http.Handler // /metrics
@@ -102,7 +102,8 @@ func (s *Server) routes() http.Handler {
 
 	closed := http.NewServeMux()
 	closed.Handle("GET /metrics", s.cfg.Metrics)
-	closed.HandleFunc("GET "+config.SettingsPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
+	closed.HandleFunc("GET "+config.SettingsPath,
+		func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
 	closed.HandleFunc(MonitorRoot+"/", s.serveMonitor)
 	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
@@ -136,8 +137,8 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-// ready names what is waited for, and what is done without, to everybody, and says why to those who may see the rest: errors name inner
-// hosts.
+// ready names what is waited for, and what is done without, to everybody, and says why to those who may see the rest:
+// errors name inner hosts.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
 	if !s.authentic(r) || !s.public && !config.IsLoopback(hostname(r.Host)) {

@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, about n bytes at most.
+// Excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, about n bytes at
+// most.
 func Excerpt(s string, n int) string {
 	cut := len(s) > n
 	if cut {
@@ -28,9 +29,9 @@ func Excerpt(s string, n int) string {
 	return s
 }
 
-// Sanitize removes the characters that make text read differently from what it is: control characters but tab and line feed, and
-// the bidirectional embeddings, overrides and isolates. The marks (LRM, RLM, ALM) stay: ordinary Arabic and Hebrew text needs
-// them, and they override nothing.
+// Sanitize removes the characters that make text read differently from what it is: control characters but tab and
+// line feed, and the bidirectional embeddings, overrides and isolates. The marks (LRM, RLM, ALM) stay: ordinary
+// Arabic and Hebrew text needs them, and they override nothing.
 func Sanitize(s string) string {
 	if strings.IndexFunc(s, misleads) < 0 {
 		return s
