@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Pauses between two looks for a place that another process may have given back. A place that is kept for who looks stands idle until
+// Pauses between two looks for a permit that another process may have given back. A permit that is kept for who looks stands idle until
 // then, so they are short: at 100 ms the p99 beside a hanging neighbour was 144 ms, at 15 ms it is 88 ms. What is given back here wakes
 // the first in the line at once.
 const (
@@ -15,8 +15,8 @@ const (
 	lastLook  = 15 * time.Millisecond
 )
 
-// Acquire takes a place at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
-// other: with it a place is found again. The error is a *RefusedError, the context's, or ErrClosed.
+// Acquire takes a permit at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
+// other: with it a permit is found again. The error is a *RefusedError, the context's, or ErrClosed.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
@@ -57,7 +57,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	return pass, nil
 }
 
-// worthWaiting says whether one more may wait here, and is likely to get a place in time as far as is known: from the mean, and from
+// worthWaiting says whether one more may wait here, and is likely to get a permit in time as far as is known: from the mean, and from
 // the calls that are under way, since of an endpoint that hangs none ends from which a mean could be learnt.
 func (l *Limiter) worthWaiting(e *endpoint) bool {
 	o := e.origin
@@ -78,7 +78,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}
 	o.line = append(o.line, w)
 	if others && o.isFirst(w) {
-		w.wake <- struct{}{} // those it would not overtake are gone: it has not been asked yet whether there is a place
+		w.wake <- struct{}{} // those it would not overtake are gone: it has not been asked yet whether there is a permit
 	}
 	l.mu.Unlock()
 	defer func() {
@@ -165,16 +165,16 @@ func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question
 			o.takePermit(&l.rules, now, token)
 		}
 	}
-	age := l.outage.generation
+	generation := l.outage.generation
 	l.mu.Unlock()
-	// Not cancelled with the caller: a place that Redis gave must be known to have been given.
+	// Not cancelled with the caller: a permit that Redis gave must be known to have been given.
 	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
 		return l.remote.acquire(ctx, o.key, e.id, token, asked)
 	})
 	l.mu.Lock()
 	now = l.now()
 	if err != nil {
-		l.beginOutage(age, err)
+		l.beginOutage(generation, err)
 		if asked.attempt {
 			delete(o.permits, token)
 			// It may have been given all the same.
@@ -211,7 +211,7 @@ func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
 	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// release ends a pass: in Redis first, so that who is woken here finds the place free there too.
+// release ends a permit: in Redis first, so that who is woken here finds the permit free there too.
 func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,14 +225,14 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 		if l.outage.local {
 			l.addPendingRelease(d)
 		} else {
-			age := l.outage.generation
+			generation := l.outage.generation
 			l.mu.Unlock()
 			end, err = callRedis(ctx, l, l.timeout, func(ctx context.Context) (releaseAnswer, error) {
 				return l.remote.release(ctx, d.key, d.id, d.token, d.result, d.took)
 			})
 			l.mu.Lock()
 			if told = err == nil; !told {
-				l.beginOutage(age, err)
+				l.beginOutage(generation, err)
 				l.addPendingRelease(d)
 			}
 		}
@@ -245,43 +245,18 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	o.wakeFrom(0)
 }
 
-// callRedis runs one operation in Redis and returns within timeout. A client that does not honour contexts is called by a goroutine,
-// which ends with the client's own timeouts.
+// callRedis runs one operation in Redis within timeout.
 func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	var none T
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
+		var none T
 		return none, ErrClosed
 	}
 	l.tasks.Add(1)
 	l.mu.Unlock()
+	defer l.tasks.Done()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
-	if l.remote.direct {
-		defer l.tasks.Done()
-		defer cancel()
-		return op(ctx)
-	}
-	done := make(chan answer, 1)
-	go func() {
-		defer l.tasks.Done()
-		defer cancel()
-		v, err := op(ctx)
-		done <- answer{v, err}
-	}()
-	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-ctx.Done():
-	}
-	select {
-	case a := <-done: // cancel comes after it, too
-		return a.value, a.err
-	default:
-		return none, ctx.Err()
-	}
+	defer cancel()
+	return op(ctx)
 }

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -16,10 +17,9 @@ import (
 
 // Config makes a Limiter. Zero values mean the defaults; PermitTTL has none.
 type Config struct {
-	// Redis is shared by all workers; nil: this process by itself. It is the caller's to close, after Close. It should be made
-	// with ContextTimeoutEnabled. Without it Acquire and Release still return after Timeout, but each call costs a goroutine, and when
-	// Redis hangs the calls in flight keep theirs until the client's own timeouts, and Close waits for them. Connecting has to
-	// fit into Timeout too, so let the client keep a few idle connections.
+	// Redis is shared by all workers; nil: this process by itself. The caller closes it, after Close. It must have
+	// ContextTimeoutEnabled, or a Redis that hangs holds Acquire and Release up beyond Timeout. Connecting has to fit into Timeout
+	// too, so let the client keep a few idle connections.
 	Redis redis.UniversalClient
 
 	Inflight int     // calls at one origin at a time; doc.go says what one endpoint of it gets. Default 4
@@ -35,11 +35,11 @@ type Config struct {
 	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
 	OpenFor      time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a place is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
+	// PermitTTL is how long a permit is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
 	// Inflight run at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a place, instead of being put off for at least a
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being put off for at least a
 	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
 	MaxWaiters int
 	// MaxOriginWaiters is how many of one origin may. Default twice MaxWaiters, which is also the least.
@@ -63,7 +63,7 @@ const (
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
-	// keptAfter is how long an endpoint waits before places are kept for it. A kept place stands idle until its waiter looks again, which costs
+	// keptAfter is how long an endpoint waits before permits are kept for it. A kept permit stands idle until its waiter looks again, which costs
 	// more than the order of those who wait for moments is worth.
 	keptAfter = 100 * time.Millisecond
 )
@@ -103,34 +103,18 @@ type Stats struct {
 
 // New checks the configuration. It asks Redis nothing.
 func New(cfg Config) (*Limiter, error) {
-	if cfg.Inflight == 0 {
-		cfg.Inflight = 4
-	}
-	if cfg.Rate == 0 {
-		cfg.Rate = 100
-	}
-	if cfg.Burst == 0 {
-		cfg.Burst = int(math.Ceil(min(max(cfg.Rate, 0), 1e6)))
-	}
-	if cfg.MaxWaiters == 0 {
-		cfg.MaxWaiters = cfg.Inflight
-	}
-	if cfg.MinCalls == 0 {
-		cfg.MinCalls = 10
-	}
-	if cfg.FailureRatio == 0 {
-		cfg.FailureRatio = 0.7
-	}
-	if cfg.MaxEndpoints == 0 {
-		cfg.MaxEndpoints = 10_000
-	}
-	setDefault(&cfg.Timeout, 50*time.Millisecond)
-	setDefault(&cfg.Window, 5*time.Minute)
-	setDefault(&cfg.OpenFor, 30*time.Second)
-	setDefault(&cfg.MaxWait, time.Second)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Inflight = cmp.Or(cfg.Inflight, 4)
+	cfg.Rate = cmp.Or(cfg.Rate, 100)
+	cfg.Burst = cmp.Or(cfg.Burst, int(math.Ceil(min(max(cfg.Rate, 0), 1e6))))
+	cfg.MaxWaiters = cmp.Or(cfg.MaxWaiters, cfg.Inflight)
+	cfg.MinCalls = cmp.Or(cfg.MinCalls, 10)
+	cfg.FailureRatio = cmp.Or(cfg.FailureRatio, 0.7)
+	cfg.MaxEndpoints = cmp.Or(cfg.MaxEndpoints, 10_000)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 50*time.Millisecond)
+	cfg.Window = cmp.Or(cfg.Window, 5*time.Minute)
+	cfg.OpenFor = cmp.Or(cfg.OpenFor, 30*time.Second)
+	cfg.MaxWait = cmp.Or(cfg.MaxWait, time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -144,7 +128,7 @@ func New(cfg Config) (*Limiter, error) {
 	case cfg.Timeout < time.Millisecond || cfg.OpenFor < time.Millisecond || cfg.Window < time.Second || cfg.MaxWait < 0:
 		return nil, errors.New("ratelimit: Timeout and OpenFor must be at least 1 ms, Window at least 1 s, and MaxWait not negative")
 	case cfg.PermitTTL < time.Second:
-		return nil, errors.New("ratelimit: PermitTTL is needed and must be at least the lease: how long a place is taken whose worker died")
+		return nil, errors.New("ratelimit: PermitTTL is needed and must be at least the lease: how long a permit is taken whose worker died")
 	case float64(cfg.Burst)/cfg.Rate > 24*3600:
 		return nil, errors.New("ratelimit: Burst must be at most a day of Rate")
 	}
@@ -165,17 +149,11 @@ func New(cfg Config) (*Limiter, error) {
 	return l, nil
 }
 
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
-	}
-}
-
 // ErrClosed is what Acquire says after Close.
 var ErrClosed = errors.New("ratelimit: closed")
 
-// Close ends what runs in the background and waits for it: about Timeout, or the client's own timeouts if it does not honour
-// contexts. It comes after the last Release; a later one gives its place back in this process only, and elsewhere after PermitTTL.
+// Close ends what runs in the background and waits for it, about Timeout. It comes after the last Release; a later one returns its
+// permit in this process only, and elsewhere after PermitTTL.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -243,7 +221,7 @@ func (r Result) String() string {
 	}
 }
 
-// Permit is a place at an origin, for a call of one of its endpoints.
+// Permit is a permit at an origin, for a call of one of its endpoints.
 type Permit struct {
 	limiter    *Limiter
 	endpoint   *endpoint
@@ -253,7 +231,7 @@ type Permit struct {
 	released   atomic.Bool
 }
 
-// Release gives the place back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
+// Release gives the permit back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
 // being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {

@@ -18,17 +18,17 @@ type rules struct {
 	minWait, maxWait int64
 	presence         int64 // how long an endpoint that asked without reserving is taken to be asking still
 	slack            int64 // how long after its reservation a call is still expected
-	keptAfter        int64 // how long an endpoint waits before places are kept for it
+	keptAfter        int64 // how long an endpoint waits before permits are kept for it
 	recent           int64 // how long an endpoint that was called counts as one that shares the origin
 }
 
-// question is what enter is asked.
+// question is what acquire is asked.
 type question struct {
-	attempt bool // take a place if there is one
+	attempt bool // take a permit if there is one
 	reserve bool // when there is none, reserve a time to come back
 }
 
-// code is enter's answer, the same numbers as in acquire.lua.
+// code is acquire's answer, the same numbers as in acquire.lua.
 type code int64
 
 const (
@@ -41,7 +41,7 @@ const (
 
 func (c code) granted() bool { return c == granted || c == grantedProbe }
 
-// acquireAnswer is enter's answer. Times in microseconds.
+// acquireAnswer is acquire's answer. Times in microseconds.
 type acquireAnswer struct {
 	code  code
 	wait  int64 // the reservation; without one until the rate allows the next call, or 0
@@ -49,22 +49,22 @@ type acquireAnswer struct {
 	left  int64 // how long the breaker stays open
 }
 
-// releaseAnswer is leave's answer.
+// releaseAnswer is release's answer.
 type releaseAnswer struct {
-	known bool // the token held a place: the result was counted
+	known bool // the token held a permit: the result was counted
 	state state
 	left  int64
 }
 
 // originState is the state of one origin: what its endpoints share. It has no lock and no clock.
 type originState struct {
-	permits map[string]int64 // token → when the place is free again whatever happens
+	permits map[string]int64 // token → when the permit is free again whatever happens
 	tat     int64            // GCRA's theoretical arrival time
 	seen    [2]grant         // the endpoint called last, and the last one besides it
 	waiters []waiting        // at most maxWaiters, in no order; those that are forgotten go when the list is written
 }
 
-// permitToken is what a place is held by: the endpoint's id, a space, and what the caller named the attempt.
+// permitToken is what a permit is held by: the endpoint's id, a space, and what the caller named the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
 // acquire is the rule; acquire.lua is the same.
@@ -119,8 +119,8 @@ func (m *originState) reserve(r *rules, now int64, e *circuit, until int64, v *a
 	}
 	if q.reserve || v.code == open {
 		line := plausible(e.line, now, r.maxWait, 0)
-		places := int64(r.inflight)
-		e.line = min(max(line, from)+max(r.gap*waiters, e.mean/places*min(waiters, places)), now+r.maxWait)
+		inflight := int64(r.inflight)
+		e.line = min(max(line, from)+max(r.gap*waiters, e.mean/inflight*min(waiters, inflight)), now+r.maxWait)
 		v.wait = e.line - now
 	}
 	switch {
@@ -162,7 +162,7 @@ func (m *originState) takePermit(r *rules, now int64, token string) {
 	m.permits[token] = now + r.hold
 }
 
-// dropExpired takes back the places whose holders are gone.
+// dropExpired takes back the permits whose holders are gone.
 func (m *originState) dropExpired(now int64) {
 	for token, until := range m.permits {
 		if until <= now {
@@ -173,7 +173,7 @@ func (m *originState) dropExpired(now int64) {
 
 func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
-// countHeld is how many places an endpoint holds; "": all of them.
+// countHeld is how many permits an endpoint holds; "": all of them.
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.permits {

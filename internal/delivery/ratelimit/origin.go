@@ -6,13 +6,13 @@ import (
 )
 
 // origin is what this process knows of one: the state machine, which is the truth while Redis is away and goes along
-// otherwise, and who waits here for a place. Limiter.mu guards it.
+// otherwise, and who waits here for a permit. Limiter.mu guards it.
 type origin struct {
 	originState
 	key       string
 	endpoints int       // how many are remembered; without any it is forgotten
 	line      []*waiter // longest waiting first; of each endpoint only the first asks
-	missed    bool      // somebody found no place here because one was taken while Redis was asked
+	missed    bool      // somebody found no permit here because one was taken while Redis was asked
 }
 
 // endpoint is what this process knows of one.
@@ -88,7 +88,7 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle: nobody asks for the endpoint, or holds a place at it.
+// isIdle: nobody asks for the endpoint, or holds a permit at it.
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0

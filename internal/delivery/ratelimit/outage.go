@@ -22,14 +22,14 @@ const (
 // outage is the state of the tie to Redis. Limiter.mu guards it.
 type outage struct {
 	local           bool             // this process goes by itself
-	generation      int              // counts the changes: a late error of an earlier age says nothing
+	generation      int              // counts the changes: a late error of an earlier generation says nothing
 	since           time.Time        // of the last change
 	pause           time.Duration    // the first one, lookAgain but in tests
 	wait            time.Duration    // the present one
 	pendingReleases []pendingRelease // what Redis has not been told
 }
 
-// pendingRelease is a place that Redis counts as taken, or may, and how its call went.
+// pendingRelease is a permit that Redis counts as taken, or may, and how its call went.
 type pendingRelease struct {
 	key, id, token string // of the origin, the endpoint and the attempt
 	result         Result
@@ -47,20 +47,20 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 		go func() {
 			defer l.tasks.Done()
 			l.mu.Lock()
-			age := l.outage.generation
+			generation := l.outage.generation
 			l.mu.Unlock()
 			if err := l.sendPendingReleases(); err != nil {
 				l.mu.Lock()
-				l.beginOutage(age, err)
+				l.beginOutage(generation, err)
 				l.mu.Unlock()
 			}
 		}()
 	}
 }
 
-// beginOutage begins an outage, unless the error is of an earlier age or one is on. The caller holds mu.
-func (l *Limiter) beginOutage(age int, err error) {
-	if l.outage.local || l.outage.generation != age || l.closed {
+// beginOutage begins an outage, unless the error is of an earlier generation or one is on. The caller holds mu.
+func (l *Limiter) beginOutage(generation int, err error) {
+	if l.outage.local || l.outage.generation != generation || l.closed {
 		return
 	}
 	now := time.Now()
@@ -99,7 +99,7 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 	}
 }
 
-// probeRedis takes a place at no origin and gives it back: that Redis answers a PING would not say that it can be written to. Asked
+// probeRedis takes a permit at no origin and gives it back: that Redis answers a PING would not say that it can be written to. Asked
 // twice, because the first question may have to connect.
 func (l *Limiter) probeRedis() bool {
 	key, id := originKey(""), endpointID("")
@@ -141,7 +141,7 @@ func (l *Limiter) sendPendingReleases() error {
 	}
 }
 
-// endOutage ends the outage; false: something is owed again.
+// endOutage ends the outage; false: a release is pending again.
 func (l *Limiter) endOutage() bool {
 	l.mu.Lock()
 	if len(l.outage.pendingReleases) > 0 && !l.closed {

@@ -64,78 +64,69 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 // TestFrozen: while Redis hangs Acquire and Release answer from what this worker knows, the timeout is paid once, and what was given back
 // meanwhile is free in Redis when it goes on.
 func TestFrozen(t *testing.T) {
-	clients := map[string]func(*redis.Options){
-		"contexts honoured": func(*redis.Options) {},
-		// As a client that nobody thought about: contexts ignored, 3 s and three retries.
-		"contexts ignored": func(o *redis.Options) { o.ContextTimeoutEnabled, o.MaxRetries = false, 3 },
+	t.Parallel()
+	url := embeddedtest.RealRedis(t)
+	rdb := client(t, url)
+	freeze := newFreezer(t, rdb)
+	var log lines
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
+	var before []*Permit
+	for _, token := range tokens("before", 3) {
+		p := enter(t, l, site, token)
+		if !p.shared {
+			t.Fatalf("Redis is not used: %s", log.String())
+		}
+		before = append(before, p)
 	}
-	for name, adapt := range clients {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := embeddedtest.RealRedis(t)
-			rdb := client(t, url, adapt)
-			freeze := newFreezer(t, rdb)
-			var log lines
-			l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
-			var before []*Permit
-			for _, token := range tokens("before", 3) {
-				p := enter(t, l, site, token)
-				if !p.shared {
-					t.Fatalf("Redis is not used: %s", log.String())
-				}
-				before = append(before, p)
-			}
 
-			freeze.signal(syscall.SIGSTOP)
-			began := time.Now()
-			// Three of four places were given by Redis; this process goes on counting them.
-			fourth := enter(t, l, site, "fourth")
-			first := time.Since(began)
-			if first < outageTimeout || first > 6*outageTimeout {
-				t.Errorf("the first Acquire took %s", first)
-			}
-			if fourth.shared || !l.Stats().Local {
-				t.Fatal("Redis is frozen and nobody noticed")
-			}
-			refused(t, l, site, "fifth", Busy)
-			began = time.Now()
-			for i := range 500 {
-				enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
-			}
-			if took := time.Since(began); took > 100*outageTimeout {
-				t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
-			}
-			// The breaker works on by itself.
-			for _, token := range tokens("fails", 3) {
-				enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
-			}
-			refused(t, l, "https://fails.example", "more", Open)
-			for _, p := range before {
-				began := time.Now()
-				p.Release(t.Context(), OK)
-				if took := time.Since(began); took > 6*outageTimeout {
-					t.Errorf("Release took %s", took)
-				}
-			}
-			await(t, "the log says so", func() bool { return log.count("\n") > 0 })
-			if n := log.count("\n"); n != 1 {
-				t.Errorf("%d lines in the log:\n%s", n, log.String())
-			}
-
-			freeze.signal(syscall.SIGCONT)
-			await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-			await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
-			// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
-			other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
-			for _, token := range tokens("other", 4) {
-				enter(t, other, site, token)
-			}
-			refused(t, other, site, "fifth", Busy)
-			refused(t, l, site, "mine", Busy) // shared again
-			fourth.Release(t.Context(), OK)
-			refused(t, l, site, "mine", Busy) // it was never Redis' to count
-		})
+	freeze.signal(syscall.SIGSTOP)
+	began := time.Now()
+	// Three of four places were given by Redis; this process goes on counting them.
+	fourth := enter(t, l, site, "fourth")
+	first := time.Since(began)
+	if first < outageTimeout || first > 6*outageTimeout {
+		t.Errorf("the first Acquire took %s", first)
 	}
+	if fourth.shared || !l.Stats().Local {
+		t.Fatal("Redis is frozen and nobody noticed")
+	}
+	refused(t, l, site, "fifth", Busy)
+	began = time.Now()
+	for i := range 500 {
+		enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
+	}
+	if took := time.Since(began); took > 100*outageTimeout {
+		t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
+	}
+	// The breaker works on by itself.
+	for _, token := range tokens("fails", 3) {
+		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
+	}
+	refused(t, l, "https://fails.example", "more", Open)
+	for _, p := range before {
+		began := time.Now()
+		p.Release(t.Context(), OK)
+		if took := time.Since(began); took > 6*outageTimeout {
+			t.Errorf("Release took %s", took)
+		}
+	}
+	await(t, "the log says so", func() bool { return log.count("\n") > 0 })
+	if n := log.count("\n"); n != 1 {
+		t.Errorf("%d lines in the log:\n%s", n, log.String())
+	}
+
+	freeze.signal(syscall.SIGCONT)
+	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
+	// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
+	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
+	for _, token := range tokens("other", 4) {
+		enter(t, other, site, token)
+	}
+	refused(t, other, site, "fifth", Busy)
+	refused(t, l, site, "mine", Busy) // shared again
+	fourth.Release(t.Context(), OK)
+	refused(t, l, site, "mine", Busy) // it was never Redis' to count
 }
 
 // TestKilled: Redis gone altogether, and another one, empty, in its place.

@@ -21,24 +21,24 @@ var releaseSource string
 
 // redisState is the state machine in Redis.
 type redisState struct {
-	client        redis.UniversalClient
-	direct        bool // the client honours contexts
-	acquireScript *redis.Script
-	releaseScript *redis.Script
-	now           func() int64 // µs; nil: Redis' own clock. Only tests have one.
-	acquireRules  []any        // ARGV[5] and on of acquire.lua
-	releaseRules  []any        // ARGV[5] and on of release.lua
-	keep, places  time.Duration
+	client          redis.UniversalClient
+	direct          bool // the client honours contexts
+	acquireScript   *redis.Script
+	releaseScript   *redis.Script
+	now             func() int64 // µs; nil: Redis' own clock. Only tests have one.
+	acquireRules    []any        // ARGV[5] and on of acquire.lua
+	releaseRules    []any        // ARGV[5] and on of release.lua
+	ttl, permitsTTL time.Duration
 }
 
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
 	// The state outlives everything that it says about the time to come, and a whole window.
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
-	s := &redisState{client: client, direct: honoursContexts(client), acquireScript: redis.NewScript(acquireSource), releaseScript: redis.NewScript(releaseSource),
-		keep: time.Duration(keep)*time.Microsecond + time.Minute, places: time.Duration(r.hold)*time.Microsecond + time.Second}
+	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource), releaseScript: redis.NewScript(releaseSource),
+		ttl: time.Duration(keep)*time.Microsecond + time.Minute, permitsTTL: time.Duration(r.hold)*time.Microsecond + time.Second}
 	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaiters, s.keep.Milliseconds(), s.places.Milliseconds(), r.keptAfter, r.bucket}
-	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.keep.Milliseconds()}
+		r.presence, r.slack, r.recent, maxWaiters, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter, r.bucket}
+	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.ttl.Milliseconds()}
 	return s
 }
 
@@ -67,10 +67,10 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	args := append([]any{s.clock(), token, flag(q.attempt), flag(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
 	if err != nil {
-		return acquireAnswer{}, fmt.Errorf("take a place: %w", err)
+		return acquireAnswer{}, fmt.Errorf("acquire a permit: %w", err)
 	}
 	if len(got) != 4 {
-		return acquireAnswer{}, fmt.Errorf("take a place: Redis answers %d numbers instead of 4", len(got))
+		return acquireAnswer{}, fmt.Errorf("acquire a permit: Redis answers %d numbers instead of 4", len(got))
 	}
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
@@ -79,24 +79,12 @@ func (s *redisState) release(ctx context.Context, key, id, token string, result 
 	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)
 	got, err := s.releaseScript.Run(ctx, s.client, []string{permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
 	if err != nil {
-		return releaseAnswer{}, fmt.Errorf("give a place back: %w", err)
+		return releaseAnswer{}, fmt.Errorf("release a permit: %w", err)
 	}
 	if len(got) != 3 {
-		return releaseAnswer{}, fmt.Errorf("give a place back: Redis answers %d numbers instead of 3", len(got))
+		return releaseAnswer{}, fmt.Errorf("release a permit: Redis answers %d numbers instead of 3", len(got))
 	}
 	return releaseAnswer{known: got[0] == 1, state: state(got[1]), left: got[2]}, nil
-}
-
-// honoursContexts says whether a client gives a call up when its context ends, dialling included.
-func honoursContexts(client redis.UniversalClient) bool {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().ContextTimeoutEnabled
-	case *redis.ClusterClient:
-		return c.Options().ContextTimeoutEnabled
-	default:
-		return false
-	}
 }
 
 func flag(b bool) int {

@@ -12,7 +12,7 @@ type grant struct {
 	at int64
 }
 
-// waiting is an endpoint that was refused a place, or the rate, and whose turn will come.
+// waiting is an endpoint that was refused a permit, or the rate, and whose turn will come.
 type waiting struct {
 	id    string
 	since int64 // it waits, or its last turn was: the smallest goes first
@@ -39,8 +39,8 @@ func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
 }
 
-// weighOthers says whether an endpoint shares the origin with others, and for how many of them a place, and a call of the rate, are
-// kept: those that have waited longer, are expected, and may take one of the free places.
+// weighOthers says whether an endpoint shares the origin with others, and for how many of them a permit, and a call of the rate, are
+// kept: those that have waited longer, are expected, and may take one of the free permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {

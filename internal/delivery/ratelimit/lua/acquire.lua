@@ -1,19 +1,19 @@
--- Takes a place at one origin for a call of one of its endpoints, or says why there is none and when to come back. The rules are
--- those of machine.go (enter) and share.go; the conformance suite holds the two to the same answers.
+-- Takes a permit at one origin for a call of one of its endpoints, or says why there is none and when to come back. The rules are
+-- those of machine.go (acquire) and share.go; the conformance suite holds the two to the same answers.
 --
 -- KEYS[1]  hash, the origin: tat; seen (the endpoint called last and when, and the last one besides it); wait (of each endpoint
 --          that waits: id since asked due). Times in µs.
--- KEYS[2]  sorted set, the origin's places: token, scored by the µs at which the place is free again whatever happens
+-- KEYS[2]  sorted set, the origin's permits: token, scored by the µs at which the permit is free again whatever happens
 -- KEYS[3]  string, the endpoint: open probe_until line mean window probe. The window is n:calls:failed of each bucket, or -.
 --          (all keys carry the origin's hash tag; none holds a byte that a stranger chose)
 -- ARGV[1]  now in µs, 0: Redis' own TIME (tests give theirs)
 -- ARGV[2]  token: the endpoint's id, a space, the attempt
--- ARGV[3]  1: take a place if there is one; 0: take none
+-- ARGV[3]  1: take a permit if there is one; 0: take none
 -- ARGV[4]  1: when there is none, reserve a time to come back; 0: only if the breaker is open
--- ARGV[5]  places
+-- ARGV[5]  permits
 -- ARGV[6]  µs between two calls at the full rate
 -- ARGV[7]  burst, in calls
--- ARGV[8]  µs that a place is held at most
+-- ARGV[8]  µs that a permit is held at most
 -- ARGV[9]  µs that the breaker stays open at most
 -- ARGV[10] µs of the shortest wait, ARGV[11] of the longest
 -- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: µs, see machine.go (rules); ARGV[15] how many may be known to wait
@@ -22,7 +22,7 @@
 -- Returns  {code, wait, state, left}: code 0 granted, 1 granted as the breaker's probe, 2 busy, 3 throttled, 4 open;
 --          wait in µs: the reservation, or without one until the rate allows the next call (3) or 0;
 --          state of the breaker 0 closed, 1 open, 2 half-open; left: µs that it stays open
--- TTLs     every key written is given its TTL anew. A token that holds a place is granted again and costs nothing, so a
+-- TTLs     every key written is given its TTL anew. A token that holds a permit is granted again and costs nothing, so a
 --          call may be repeated.
 -- Workers of the version before know KEYS[1] (tat) and KEYS[2], with tokens that name no endpoint: both count for all.
 
@@ -106,7 +106,7 @@ if id0 == me then at = at1 end
 at = tonumber(at or 0) or 0
 local shared = (at > 0 and at <= now + recent and now < at + recent) or #waiting > (mine and 1 or 0)
 
--- What each holds, and for how many that have waited longer a place is kept.
+-- What each holds, and for how many that have waited longer a permit is kept.
 local free, held, elders = 0, {}, 0
 if shared then
   local tokens = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(now + 2 * hold))
@@ -128,7 +128,7 @@ else
   free = inflight - redis.call('ZCOUNT', KEYS[2], '-inf', int(now + 2 * hold))
 end
 
--- An endpoint all of whose calls in the window failed has one place beside others.
+-- An endpoint all of whose calls in the window failed has one permit beside others.
 local function share()
   local bucket, calls, failed = math.floor(now / tonumber(ARGV[19])), 0, 0
   for n, c, f in string.gmatch(window, '(%d+):(%d+):(%d+)') do

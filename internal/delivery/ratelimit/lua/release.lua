@@ -1,6 +1,6 @@
--- Gives a place back and tells how the call went. The rules are those of machine.go (leave) and breaker.go (count).
+-- Gives a permit back and tells how the call went. The rules are those of machine.go (release) and breaker.go (count).
 --
--- KEYS[1]  sorted set, the origin's places (acquire.lua)
+-- KEYS[1]  sorted set, the origin's permits (acquire.lua)
 -- KEYS[2]  string, the endpoint (acquire.lua)
 -- ARGV[1]  now in µs, 0: Redis' own TIME
 -- ARGV[2]  token
@@ -10,7 +10,7 @@
 -- ARGV[6]  least calls in the window, ARGV[7] least share of failed ones, for the breaker to open
 -- ARGV[8]  µs that the breaker stays open
 -- ARGV[9]  TTL of KEYS[2] in ms
--- Returns  {known, state, left}: known 0: the token holds no place, and nothing was done (so a call may be repeated);
+-- Returns  {known, state, left}: known 0: the token holds no permit, and nothing was done (so a call may be repeated);
 --          state of the breaker afterwards 0 closed, 1 open, 2 half-open; left: µs that it stays open
 -- TTLs     KEYS[2] is given its TTL anew; KEYS[1] keeps its own.
 
