@@ -15,8 +15,8 @@ func Version() string {
 	return nameSource(stamp, info) + " (" + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }
 
-// nameSource takes the first that is known: the stamp, the module's version (`go install …@v1.2.0`, or made by Go from the commit),
-// the commit alone. "devel" is a build of which nothing is known.
+// nameSource takes the first that is known: the stamp, the module's version (`go install …@v1.2.0`, or made by Go from
+// the commit), the commit alone. "devel" is a build of which nothing is known.
 func nameSource(stamp string, info *debug.BuildInfo) string {
 	if stamp != "" {
 		return stamp

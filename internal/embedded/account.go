@@ -14,8 +14,8 @@ import (
 type account struct {
 	uid, gid uint32
 	name     string // empty: no passwd entry
-	// mapped: the uid has no passwd entry, which Postgres insists on, so that the server runs in a user namespace where it
-	// is seen as mappedID.
+	// mapped: the uid has no passwd entry, which Postgres insists on, so that the server runs in a user namespace where
+	// it is seen as mappedID.
 	mapped bool
 }
 
@@ -48,8 +48,9 @@ func (a account) giveTo(path string) error {
 // privateGroups are numbers that distributions give to nobody (Debian reserves 65000 to 65533).
 const firstPrivateGroup, lastPrivateGroup = 65004, 65099
 
-// inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres and who used sudo
-// run other programs too: those pass through no folder of ours (closeTo), and the kernel does not let them trace the servers.
+// inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres
+// and who used sudo run other programs too: those pass through no folder of ours (closeTo), and the kernel does not let
+// them trace the servers.
 func (a account) inPrivateGroup() account {
 	if !a.drops() {
 		return a
@@ -64,8 +65,8 @@ func (a account) inPrivateGroup() account {
 	return a
 }
 
-// restrictFolder lets only root and the account's group pass through a folder that root made. One that belongs to somebody else is his to close,
-// and a link is not followed: where it leads may not be ours.
+// restrictFolder lets only root and the account's group pass through a folder that root made. One that belongs to
+// somebody else is his to close, and a link is not followed: where it leads may not be ours.
 func (a account) restrictFolder(dir string, mode fs.FileMode) error {
 	if !a.drops() {
 		return nil
@@ -88,8 +89,9 @@ func (a account) restrictFolder(dir string, mode fs.FileMode) error {
 	return errors.Join(f.Chown(-1, int(a.gid)), f.Chmod(mode))
 }
 
-// pickAccount chooses the user for Postgres. owner is the uid that owns an existing cluster, else -1: a cluster can only be
-// served by its owner. Root becomes SUDO_UID, else herald, else postgres, else nobody; anybody else stays who they are.
+// pickAccount chooses the user for Postgres. owner is the uid that owns an existing cluster, else -1: a cluster can
+// only be served by its owner. Root becomes SUDO_UID, else herald, else postgres, else nobody; anybody else stays who
+// they are.
 func pickAccount(owner int) (account, error) {
 	self := os.Geteuid()
 	if self != 0 {

@@ -31,7 +31,8 @@ var postgresDirs = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// redisDirs are looked through after PATH: cron and sudo often leave folders out of it; Homebrew's is missing for launchd.
+// redisDirs are looked through after PATH: cron and sudo often leave folders out of it; Homebrew's is missing for
+// launchd.
 var redisDirs = []string{"/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"}
 
 // postgresBinaries is one set of server programs.

@@ -131,8 +131,8 @@ func (c *child) ended() error {
 	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.lastLines())
 }
 
-// stop asks with the first signal, and when ctx ends insists with the second and at last SIGKILL. It returns when the server
-// is gone; the error says that force was needed.
+// stop asks with the first signal, and when ctx ends insists with the second and at last SIGKILL. It returns when the
+// server is gone; the error says that force was needed.
 func (c *child) stop(ctx context.Context, ask, insist syscall.Signal) error {
 	c.setServing(false)
 	if _, ok := ctx.Deadline(); !ok {

@@ -24,8 +24,8 @@ type ephemeral struct {
 	lock *Lock
 }
 
-// newEphemeral makes a temporary data folder in parent, after removing those that killed processes of this user left there. An empty
-// parent is the system's folder for such things.
+// newEphemeral makes a temporary data folder in parent, after removing those that killed processes of this user left
+// there. An empty parent is the system's folder for such things.
 func newEphemeral(ctx context.Context, parent string, log *slog.Logger) (*ephemeral, error) {
 	if parent == "" {
 		parent = os.TempDir()

@@ -29,10 +29,10 @@ type FetchConfig struct {
 	Logger *slog.Logger
 }
 
-// Fetch downloads server binaries that this machine lacks, without changing the system: on Debian and Ubuntu the packages
-// of Postgres and Redis, verified by apt and unpacked into the cache folder. Two processes may do it at once: one waits.
-// Nothing is done when everything is there. A Redis that cannot be fetched is no error (miniredis takes its place); a
-// Postgres that cannot be fetched is a *NoBinariesError.
+// Fetch downloads server binaries that this machine lacks, without changing the system: on Debian and Ubuntu the
+// packages of Postgres and Redis, verified by apt and unpacked into the cache folder. Two processes may do it at once:
+// one waits. Nothing is done when everything is there. A Redis that cannot be fetched is no error (miniredis takes its
+// place); a Postgres that cannot be fetched is a *NoBinariesError.
 func Fetch(ctx context.Context, cfg FetchConfig) error {
 	log := cfg.Logger
 	if log == nil {
@@ -165,8 +165,8 @@ func (f *fetcher) fetchRedis(ctx context.Context) error {
 	return err
 }
 
-// makeStaging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed processes
-// are removed first: the caller holds the lock.
+// makeStaging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed
+// processes are removed first: the caller holds the lock.
 func (f *fetcher) makeStaging() (string, error) {
 	old, err := filepath.Glob(filepath.Join(f.cache, "fetching-*"))
 	if err != nil {
@@ -233,7 +233,8 @@ func (f *fetcher) checkPostgres(ctx context.Context, p binaryPath) error {
 	return err
 }
 
-// runTool runs a package manager in dir with what it needs of this process's environment, and no more: it holds secrets.
+// runTool runs a package manager in dir with what it needs of this process's environment, and no more: it holds
+// secrets.
 func runTool(ctx context.Context, dir, name string, args ...string) (string, error) {
 	out := &tail{}
 	stdout := &strings.Builder{}

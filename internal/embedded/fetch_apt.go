@@ -52,7 +52,8 @@ func readPlan(out string) []debPackage {
 var (
 	serverPackage = regexp.MustCompile(`^(postgresql-([0-9]+)|(redis|valkey)-server)$`)
 	clientPackage = regexp.MustCompile(`^(postgresql-client-[0-9]+|(redis|valkey)-tools)$`) // redis-server is a link into redis-tools
-	// Not needed to run a server: headers, Perl for Debian's cluster scripts, and LLVM, which is larger than all the rest.
+	// Not needed to run a server: headers, Perl for Debian's cluster scripts, and LLVM, which is larger than all the
+	// rest.
 	needlessLibrary = regexp.MustCompile(`(-dev|-perl)$|^lib(llvm|perl|z3)`)
 	// Not to be mixed with the system's own: the loader belongs to the C library.
 	coreLibrary = regexp.MustCompile(`^(libc6|libc-bin|libgcc-s1|libstdc\+\+6)(:.*)?$`)
@@ -97,8 +98,8 @@ func bundleName(server debPackage, chosen []debPackage) string {
 	return clean + "_" + hex.EncodeToString(sum[:4])
 }
 
-// fetchPackages downloads a package with the libraries that the system lacks and unpacks them as one bundle. First with the
-// system's package lists; if those are empty, or so old that the packages are gone, with lists of our own.
+// fetchPackages downloads a package with the libraries that the system lacks and unpacks them as one bundle. First with
+// the system's package lists; if those are empty, or so old that the packages are gone, with lists of our own.
 func (f *fetcher) fetchPackages(ctx context.Context, a apt, what, want string) error {
 	stage, err := f.makeStaging()
 	if err != nil {
@@ -168,7 +169,8 @@ func ownLists(stage string) ([]string, error) {
 			return nil, err
 		}
 	}
-	// A configuration may have set the lists by their full name, which stands above Dir::State, as the status file's does.
+	// A configuration may have set the lists by their full name, which stands above Dir::State, as the status file's
+	// does.
 	return []string{"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + filepath.Join(state, "lists"), "-o", "Dir::Cache=" + cache}, nil
 }
 
@@ -228,8 +230,8 @@ func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stag
 	return nil
 }
 
-// plainModes lets everybody read and run a bundle, whatever the umask was, and takes set-id bits away: nothing in it is to run
-// as anybody else.
+// plainModes lets everybody read and run a bundle, whatever the umask was, and takes set-id bits away: nothing in it is
+// to run as anybody else.
 func plainModes(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() && !d.Type().IsRegular() {

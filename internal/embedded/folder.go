@@ -11,15 +11,16 @@ import (
 	"syscall"
 )
 
-// maxSocketDir is the longest folder that can hold Postgres' socket: sun_path takes 103 bytes on macOS and 107 on Linux,
-// and "/.s.PGSQL.5432" is appended.
+// maxSocketDir is the longest folder that can hold Postgres' socket: sun_path takes 103 bytes on macOS and 107 on
+// Linux, and "/.s.PGSQL.5432" is appended.
 const maxSocketDir = 103 - len("/.s.PGSQL.5432")
 
 // socketPrefix names the folders below /tmp that hold sockets whose data folder has too long a path.
 const socketPrefix = "herald-socket-"
 
-// DefaultDataDir is where data lives when HERALD_DATA is not set: /var/lib/herald for root, else $XDG_STATE_HOME/herald,
-// else ~/.local/state/herald. It is not created. Empty when the user has no home: then HERALD_DATA must be given.
+// DefaultDataDir is where data lives when HERALD_DATA is not set: /var/lib/herald for root, else
+// $XDG_STATE_HOME/herald, else ~/.local/state/herald. It is not created. Empty when the user has no home: then
+// HERALD_DATA must be given.
 func DefaultDataDir() string {
 	return defaultDir("/var/lib/herald", "XDG_STATE_HOME", ".local/state")
 }
@@ -30,7 +31,8 @@ func DefaultCacheDir() string {
 	return defaultDir(systemCacheDir, "XDG_CACHE_HOME", ".cache")
 }
 
-// systemCacheDir is what root fills for everybody. A variable, like postgresDirs, so that a test can have a machine without programs.
+// systemCacheDir is what root fills for everybody. A variable, like postgresDirs, so that a test can have a machine
+// without programs.
 var systemCacheDir = "/var/cache/herald"
 
 func defaultDir(root, variable, belowHome string) string {
@@ -48,8 +50,8 @@ func defaultDir(root, variable, belowHome string) string {
 	return filepath.Join(home, belowHome, "herald")
 }
 
-// ownDirMode is the mode of folders that this process makes for itself. Root's can be passed through, not listed, because a
-// server that runs as another user has its folder below.
+// ownDirMode is the mode of folders that this process makes for itself. Root's can be passed through, not listed,
+// because a server that runs as another user has its folder below.
 func ownDirMode() fs.FileMode {
 	if os.Geteuid() == 0 {
 		return 0o711
@@ -104,8 +106,8 @@ func dataDir(dir string, acct account) error {
 	return acct.giveTo(dir)
 }
 
-// socketFolder makes an empty folder for a socket: DIR/run, or one below /tmp when that path is too long for a socket or
-// has a character that a connection URL would split at. The second is removed by the server's Stop.
+// socketFolder makes an empty folder for a socket: DIR/run, or one below /tmp when that path is too long for a socket
+// or has a character that a connection URL would split at. The second is removed by the server's Stop.
 func socketFolder(base string, acct account) (dir string, temporary bool, err error) {
 	dir = filepath.Join(base, "run")
 	if len(dir) <= maxSocketDir && !strings.ContainsRune(dir, ',') {
@@ -171,8 +173,8 @@ func (a account) checkPassage(dir string) error {
 	}
 }
 
-// readSmall reads at most 4 KiB of a regular file in a folder that a less trusted user may write to: a link, a pipe or a
-// device put there must not be followed or hang us.
+// readSmall reads at most 4 KiB of a regular file in a folder that a less trusted user may write to: a link, a pipe or
+// a device put there must not be followed or hang us.
 func readSmall(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -189,7 +191,8 @@ func readSmall(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4096))
 }
 
-// writeAtomic replaces a file so that a reader, also one after a power failure, sees the old content or the new, never a part.
+// writeAtomic replaces a file so that a reader, also one after a power failure, sees the old content or the new, never
+// a part.
 func writeAtomic(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

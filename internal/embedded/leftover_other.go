@@ -15,8 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// clearLeftover ends a Postgres that serves the data although the process that started it is gone: nothing here ends a server with its
-// parent. The caller holds the cluster's lock, so nobody alive owns that server. Any other pid file is Postgres' own to judge.
+// clearLeftover ends a Postgres that serves the data although the process that started it is gone: nothing here ends a
+// server with its parent. The caller holds the cluster's lock, so nobody alive owns that server. Any other pid file is
+// Postgres' own to judge.
 func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -59,7 +60,8 @@ func readPostmaster(data string) (postmaster, error) {
 	return postmaster{pid: pid, socketDir: strings.TrimSpace(lines[4])}, nil
 }
 
-// answersFor asks the server at the socket that the pid file names which data it serves: the number may be another program's by now.
+// answersFor asks the server at the socket that the pid file names which data it serves: the number may be another
+// program's by now.
 func (pm postmaster) answersFor(ctx context.Context, data string) bool {
 	if !filepath.IsAbs(pm.socketDir) || !alive(pm.pid) {
 		return false

@@ -33,8 +33,8 @@ func (e *InUseError) Error() string {
 // Lock is held until Release, or until this process ends in whatever way.
 type Lock struct{ f *os.File }
 
-// LockDir makes the data folder if it is missing (0700; 0711 for root, whose servers run as another user) and takes it for
-// this process. *InUseError when a live process has it.
+// LockDir makes the data folder if it is missing (0700; 0711 for root, whose servers run as another user) and takes it
+// for this process. *InUseError when a live process has it.
 func LockDir(dir string) (*Lock, error) {
 	// ReadRunFile tests the lock by taking it for microseconds; do not stumble over that.
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -129,7 +129,8 @@ func lockHolder(path string) (pid int, held bool, err error) {
 	}
 }
 
-// CheckFree is nil when no process holds the data folder, *InUseError when one does. Nothing is made; a folder that is not there is free.
+// CheckFree is nil when no process holds the data folder, *InUseError when one does. Nothing is made; a folder that is
+// not there is free.
 func CheckFree(dir string) error {
 	pid, held, err := lockHolder(filepath.Join(dir, lockName))
 	switch {

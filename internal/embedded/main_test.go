@@ -18,9 +18,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// helperVariable makes the test binary act as a process of its own: "postgres", "fetching" (the same, with Fetch), "redis",
-// "mini", "lock" or "fetch" on the folder in
-// the second word. It says what it has as one line of JSON and ends properly when its input ends.
+// helperVariable makes the test binary act as a process of its own: "postgres", "fetching" (the same, with Fetch),
+// "redis", "mini", "lock" or "fetch" on the folder in the second word. It says what it has as one line of JSON and ends
+// properly when its input ends.
 const helperVariable = "HERALD_EMBEDDED_HELPER"
 
 func TestMain(m *testing.M) {
@@ -95,7 +95,8 @@ type process struct {
 	ended bool
 }
 
-// startHelper runs this test binary as a helper, under another uid if one is given, with all capabilities of ours otherwise.
+// startHelper runs this test binary as a helper, under another uid if one is given, with all capabilities of ours
+// otherwise.
 func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	t.Helper()
 	binary, err := os.Executable()

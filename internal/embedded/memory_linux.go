@@ -9,8 +9,9 @@ const (
 	memoryRoom = 2 << 30
 )
 
-// memoryDir is a folder in memory with room for test databases, "" when there is none. A database is 300 files, and ext4 looks long for
-// an inode that was not freed in the last seconds: tests that make and drop databases spend half of their time there.
+// memoryDir is a folder in memory with room for test databases, "" when there is none. A database is 300 files, and
+// ext4 looks long for an inode that was not freed in the last seconds: tests that make and drop databases spend half of
+// their time there.
 func memoryDir() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(sharedMemory, &fs); err != nil || fs.Type != tmpfsMagic || fs.Bavail*uint64(fs.Bsize) < memoryRoom {

@@ -11,8 +11,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// tickEvery moves miniredis' key lifetimes, which stand still by themselves. Its own ClockTTL is not used: it walks all keys
-// on every command.
+// tickEvery moves miniredis' key lifetimes, which stand still by themselves. Its own ClockTTL is not used: it walks all
+// keys on every command.
 const tickEvery = 500 * time.Millisecond
 
 // mini is miniredis in this process. It keeps nothing: after a restart the reconciler dispatches from Postgres again.

@@ -25,7 +25,8 @@ func TestPostgresNeedsNoNetwork(t *testing.T) {
 	}
 }
 
-// The ways out that are named exist: docker-compose.yml publishes neither Postgres nor Redis, and DATABASE_URL alone is refused.
+// The ways out that are named exist: docker-compose.yml publishes neither Postgres nor Redis, and DATABASE_URL alone is
+// refused.
 func TestNoBinariesHint(t *testing.T) {
 	t.Parallel()
 	said := (&NoBinariesError{Passed: []string{"/opt/pg has version 9"}, Fetch: errors.New("no network")}).Error()

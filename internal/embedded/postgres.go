@@ -32,8 +32,8 @@ type PostgresConfig struct {
 	Dir string
 	// Ephemeral keeps the data in a temporary folder that Stop removes.
 	Ephemeral bool
-	// Test trades safety for speed: fsync is off, and what is Ephemeral too is kept in memory where that is roomy. A crash loses the
-	// last commits, a power failure ruins the data.
+	// Test trades safety for speed: fsync is off, and what is Ephemeral too is kept in memory where that is roomy. A
+	// crash loses the last commits, a power failure ruins the data.
 	Test bool
 	// Fetch allows downloading binaries into CacheDir when none are found (see Fetch).
 	Fetch bool
@@ -84,8 +84,8 @@ type Postgres struct {
 	stopErr error
 }
 
-// StartPostgres starts a private cluster, made first if Dir has none, and returns when it takes connections. Errors that
-// mean something to the operator: *NoBinariesError, *InUseError, *UnreachableError, *AccountError, *VersionError.
+// StartPostgres starts a private cluster, made first if Dir has none, and returns when it takes connections. Errors
+// that mean something to the operator: *NoBinariesError, *InUseError, *UnreachableError, *AccountError, *VersionError.
 func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err error) {
 	log := cfg.Logger
 	if log == nil {
@@ -199,8 +199,8 @@ func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major 
 	return postgresBinaries{}, none
 }
 
-// initCluster makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves nothing
-// that looks like data.
+// initCluster makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves
+// nothing that looks like data.
 func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
@@ -240,7 +240,8 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 }
 
 // settings are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
-// others pass (closeTo) and there is no TCP. Failed statements are the client's business: with level "log" they, and the values in them, are not logged.
+// others pass (closeTo) and there is no TCP. Failed statements are the client's business: with level "log" they, and
+// the values in them, are not logged.
 func (p *Postgres) settings(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",
@@ -305,7 +306,8 @@ const (
 	invalidCatalogName = "3D000"
 )
 
-// tryConnect connects once. The database is made here and not after initdb, so that a process killed in between does no harm.
+// tryConnect connects once. The database is made here and not after initdb, so that a process killed in between does no
+// harm.
 func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -343,8 +345,8 @@ func socketURL(dir, database string) string {
 // Done is closed when the server has ended, whether asked to or not.
 func (p *Postgres) Done() <-chan struct{} { return p.child.done }
 
-// Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that it is
-// killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
+// Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that
+// it is killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
 func (p *Postgres) Stop(ctx context.Context) error {
 	p.stop.Do(func() {
 		began := time.Now()

@@ -346,7 +346,8 @@ func TestPostgresEndsByItself(t *testing.T) {
 	}
 }
 
-// TestPostgresStopsClients: a client that stays connected does not hold the stop up, and a stop without time is a hard one.
+// TestPostgresStopsClients: a client that stays connected does not hold the stop up, and a stop without time is a hard
+// one.
 func TestPostgresStopsClients(t *testing.T) {
 	needPostgres(t)
 	dir := openTemp(t)

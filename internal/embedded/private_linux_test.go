@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser runs f with the rights of another user on a thread that ends with it: the raw calls change one thread, not the process.
+// asUser runs f with the rights of another user on a thread that ends with it: the raw calls change one thread, not the
+// process.
 func asUser(t *testing.T, uid, gid uint32, f func()) {
 	t.Helper()
 	done := make(chan error)
@@ -47,8 +48,8 @@ func dialUnix(path string) error {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
-// TestRootsServersAreRootsAlone: other programs of the user that root's servers run as reach neither their sockets nor their data, in a new
-// folder, in one of the version before, and where the path is too long for a socket.
+// TestRootsServersAreRootsAlone: other programs of the user that root's servers run as reach neither their sockets nor
+// their data, in a new folder, in one of the version before, and where the path is too long for a socket.
 func TestRootsServersAreRootsAlone(t *testing.T) {
 	needPostgres(t)
 	needRedis(t)

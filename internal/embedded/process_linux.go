@@ -15,8 +15,8 @@ import (
 // namespaces: a server can run under a uid without passwd entry.
 const namespaces = true
 
-// processAttr describes a child of the account in its own process group, which gets the signal when its parent's thread ends.
-// The kernel forgets the signal when the credentials change, and Go sets it after that.
+// processAttr describes a child of the account in its own process group, which gets the signal when its parent's thread
+// ends. The kernel forgets the signal when the credentials change, and Go sets it after that.
 func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath}
 	switch {

@@ -14,9 +14,9 @@ type Programs struct {
 	NoPostgres, NoRedis error
 }
 
-// FindPrograms looks for them as a start would, for the data in dir. Nothing is fetched, made or started. NoPostgres is a *NoBinariesError when a
-// start would try to fetch one, a *VersionError or *AccountError when something has to be changed; NoRedis is ErrNoRedis when a
-// start would do without.
+// FindPrograms looks for them as a start would, for the data in dir. Nothing is fetched, made or started. NoPostgres is
+// a *NoBinariesError when a start would try to fetch one, a *VersionError or *AccountError when something has to be
+// changed; NoRedis is ErrNoRedis when a start would do without.
 func FindPrograms(ctx context.Context, dir, cache string) (p Programs) {
 	log := slog.New(slog.DiscardHandler)
 	p.Postgres, p.NoPostgres = lookForPostgres(ctx, dir, cache, log)

@@ -20,8 +20,8 @@ const (
 	RedisAuto RedisMode = "auto"
 	// RedisServer is a server found on the machine, else an error.
 	RedisServer RedisMode = "redis"
-	// RedisMini is miniredis in this process: about 3,000 tasks a second on one core, about 100 bytes of memory kept for every
-	// task ever run, and nothing kept over a restart.
+	// RedisMini is miniredis in this process: about 3,000 tasks a second on one core, about 100 bytes of memory kept
+	// for every task ever run, and nothing kept over a restart.
 	RedisMini RedisMode = "mini"
 )
 
@@ -100,15 +100,15 @@ func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 	return startMini(cfg.Logger)
 }
 
-// URL is a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis, whose
-// password is made anew at each start and keeps the machine's other users out.
+// URL is a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis,
+// whose password is made anew at each start and keeps the machine's other users out.
 func (r *Redis) URL() string { return r.engine.url() }
 
 // Done is closed when the server has ended, whether asked to or not.
 func (r *Redis) Done() <-chan struct{} { return r.engine.done() }
 
-// Stop ends the server after its data is on disk, waiting until ctx ends, 30 s at most without a deadline. Further calls
-// return the first one's result.
+// Stop ends the server after its data is on disk, waiting until ctx ends, 30 s at most without a deadline. Further
+// calls return the first one's result.
 func (r *Redis) Stop(ctx context.Context) error {
 	r.stop.Do(func() {
 		began := time.Now()

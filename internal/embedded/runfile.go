@@ -14,8 +14,8 @@ import (
 // runName is the file in a data folder by which commands find the running worker (DESIGN §10).
 const runName = "run.json"
 
-// RunFile is what run.json says. The URLs are of embedded services alone and may hold a password made for this run, hence mode 0600; an
-// operator's own may hold a password that opens more, and is in no file of ours.
+// RunFile is what run.json says. The URLs are of embedded services alone and may hold a password made for this run,
+// hence mode 0600; an operator's own may hold a password that opens more, and is in no file of ours.
 type RunFile struct {
 	PID         int    `json:"pid"`
 	DatabaseURL string `json:"databaseUrl"`        // empty: not embedded
@@ -94,7 +94,8 @@ func RemoveRunFile(dir string) error {
 	return nil
 }
 
-// isAlive says whether a process of that number exists, whoever owns it. A zombie counts as gone where that can be told.
+// isAlive says whether a process of that number exists, whoever owns it. A zombie counts as gone where that can be
+// told.
 func isAlive(pid int) bool {
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false

@@ -15,8 +15,9 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// BenchmarkContent compares fetching verified content with a plain GET of the same bytes from the same server, over one kept connection, with
-// nothing cached; on loopback, and with a delay added to every request as a server far away has it. `make bench-content` prints the ratios.
+// BenchmarkContent compares fetching verified content with a plain GET of the same bytes from the same server, over one
+// kept connection, with nothing cached; on loopback, and with a delay added to every request as a server far away has
+// it. `make bench-content` prints the ratios.
 func BenchmarkContent(b *testing.B) {
 	content := noise(886) // an agent's registration
 	g := ipfstest.New()

@@ -15,7 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// emptyLink is a dag-pb link to a raw block of no bytes, which stands in its CID: eight bytes, and nothing has to be fetched.
+// emptyLink is a dag-pb link to a raw block of no bytes, which stands in its CID: eight bytes, and nothing has to be
+// fetched.
 var emptyLink = []byte{0x12, 6, 0x0a, 4, 1, 0x55, 0, 0}
 
 // pbField is a length-delimited field of a protobuf message.
@@ -52,8 +53,8 @@ func parentOf(c cid.Cid, directory bool) []byte {
 	return append(pbField(2, link), pbField(1, data)...)
 }
 
-// TestDecodedSizeIsBounded: blocks whose hashes are right, and that are made to become a hundred times their size when they are decoded.
-// Not parallel, because it measures what the whole process allocates.
+// TestDecodedSizeIsBounded: blocks whose hashes are right, and that are made to become a hundred times their size when
+// they are decoded. Not parallel, because it measures what the whole process allocates.
 func TestDecodedSizeIsBounded(t *testing.T) {
 	const full = 2<<20 - 64
 	g := ipfstest.New()
@@ -103,7 +104,8 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 			if kind(err) != c.want {
 				t.Errorf("%s (%v), want %s", kind(err), err, c.want)
 			}
-			// The block comes twice, in a CAR and raw, and growing buffers take each several times; the test's own server is counted too.
+			// The block comes twice, in a CAR and raw, and growing buffers take each several times; the test's own
+			// server is counted too.
 			allocated := int64(after.TotalAlloc - before.TotalAlloc)
 			if allocated > 48*mib {
 				t.Errorf("%d MiB were allocated for blocks of 2 MiB", allocated>>20)

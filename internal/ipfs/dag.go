@@ -94,8 +94,8 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 	return s.appendFile(service, node, nil)
 }
 
-// checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The declared size is a claim:
-// good for refusing early, for nothing else.
+// checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The
+// declared size is a claim: good for refusing early, for nothing else.
 func (s *session) checkFile(node *merkledag.ProtoNode) error {
 	head, err := unixfs.FSNodeFromBytes(node.Data())
 	if err != nil {
@@ -115,8 +115,8 @@ func (s *session) checkFile(node *merkledag.ProtoNode) error {
 // readAhead is how many parts of a file are asked for together.
 const readAhead = 10
 
-// appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten thousand links
-// would be gigabytes.
+// appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten
+// thousand links would be gigabytes.
 func (s *session) appendFile(service blockservice.BlockService, node format.Node, content []byte) ([]byte, error) {
 	data, err := unixfs.ReadUnixFSNodeData(node)
 	if err != nil {
@@ -144,9 +144,9 @@ func (s *session) appendFile(service blockservice.BlockService, node format.Node
 	return content, nil
 }
 
-// getNodes returns the nodes that the links name, in their order. The blocks are fetched in parallel and decoded here, where a panic of
-// the decoders is recovered. It waits for every request that it made: boxo's GetMany leaves a goroutine behind for good when its caller
-// gives up after all nodes came.
+// getNodes returns the nodes that the links name, in their order. The blocks are fetched in parallel and decoded here,
+// where a panic of the decoders is recovered. It waits for every request that it made: boxo's GetMany leaves a
+// goroutine behind for good when its caller gives up after all nodes came.
 func getNodes(ctx context.Context, service blockservice.BlockService, links []*format.Link) ([]format.Node, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelBlocks)

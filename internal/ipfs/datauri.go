@@ -120,8 +120,8 @@ func looksLikeJSON(b []byte) bool {
 	return len(b) > 0 && (b[0] == '{' || b[0] == '[')
 }
 
-// gunzip unpacks gzip, one member or several, into at most limit bytes; more is errOverCap. What follows the last member and begins
-// no other is left.
+// gunzip unpacks gzip, one member or several, into at most limit bytes; more is errOverCap. What follows the last
+// member and begins no other is left.
 func gunzip(b []byte, limit int64) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {

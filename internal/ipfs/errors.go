@@ -60,7 +60,8 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// explainUnavailable is an UnavailableError whose words about the network are ours. peer did not bring the document within that time, 0: not known.
+// explainUnavailable is an UnavailableError whose words about the network are ours. peer did not bring the document
+// within that time, 0: not known.
 func explainUnavailable(uri, peer string, within time.Duration, err error) *UnavailableError {
 	return &UnavailableError{URI: uri, Err: netguard.Explain(peer, within, err)}
 }

@@ -25,8 +25,8 @@ import (
 // stop that.
 const maxVisits = 4096
 
-// parallelBlocks is how many blocks of one file are asked for at a time: so many of a gateway's places can a file hold whose blocks nobody
-// has.
+// parallelBlocks is how many blocks of one file are asked for at a time: so many of a gateway's places can a file hold
+// whose blocks nobody has.
 const parallelBlocks = 2
 
 // session is one fetch: its budgets, its blocks and its gateways. It is the
@@ -106,8 +106,9 @@ func (s *session) failure() error {
 	return context.Cause(s.ctx)
 }
 
-// refuseBlock fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is linked into the program, and
-// two MiB of dag-cbor become a hundred times as much. A root that is a document by itself is not decoded.
+// refuseBlock fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is
+// linked into the program, and two MiB of dag-cbor become a hundred times as much. A root that is a document by itself
+// is not decoded.
 func (s *session) refuseBlock(c cid.Cid) error {
 	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
 		err := &InvalidError{URI: s.shown, Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}

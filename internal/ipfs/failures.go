@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// firstRefusal is how long content that could not be had is not asked for again; it doubles with each failure, to lastRefusal. That is
-	// shorter than the wait between two attempts at a delivery, but the first: it is for the many that name the same dead content.
+	// firstRefusal is how long content that could not be had is not asked for again; it doubles with each failure, to
+	// lastRefusal. That is shorter than the wait between two attempts at a delivery, but the first: it is for the many
+	// that name the same dead content.
 	firstRefusal = 500 * time.Millisecond
 	lastRefusal  = 5 * time.Second
 	// forgotten is how long after its end a failure still counts.
@@ -49,8 +50,8 @@ func (f *failures) get(key string, now time.Time) error {
 	return nil
 }
 
-// record remembers how a fetch ended; nil forgets what was. What a name stands for is mutable: nothing about it is final. That there was no
-// place at a gateway says nothing of the content.
+// record remembers how a fetch ended; nil forgets what was. What a name stands for is mutable: nothing about it is
+// final. That there was no place at a gateway says nothing of the content.
 func (f *failures) record(key string, err error, mutable bool, now time.Time) {
 	if errors.Is(err, errBusy) {
 		return

@@ -63,7 +63,8 @@ type Document struct {
 	Source string
 	// CID is the verified root, for Source "cid" and "ipns" only.
 	CID string
-	// DNSLink: Source "ipns", and the name was a domain, looked up in DNS, so who answers DNS decides what it stands for.
+	// DNSLink: Source "ipns", and the name was a domain, looked up in DNS, so who answers DNS decides what it stands
+	// for.
 	DNSLink bool
 	// Validators of a web server's answer, for FetchIf.
 	Validators Validators
@@ -199,8 +200,8 @@ func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document,
 	return f.FetchIf(ctx, uri, limit, Validators{})
 }
 
-// FetchIf is Fetch for somebody who knows the document in the state that v names: ErrUnchanged when its web server says that it is still the
-// same. Documents that no web server has are brought as Fetch brings them.
+// FetchIf is Fetch for somebody who knows the document in the state that v names: ErrUnchanged when its web server says
+// that it is still the same. Documents that no web server has are brought as Fetch brings them.
 func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Validators) (Document, error) {
 	if limit <= 0 {
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)

@@ -13,7 +13,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// FuzzRecord reads any bytes as the record of any name. For the names whose keys the target holds, nothing may be read but what was signed.
+// FuzzRecord reads any bytes as the record of any name. For the names whose keys the target holds, nothing may be read
+// but what was signed.
 func FuzzRecord(f *testing.F) {
 	// Validity is compared with the real clock too, so the records outlive this test.
 	now, eol := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)

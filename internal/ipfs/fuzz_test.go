@@ -20,7 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// impatient is a fetcher of one gateway that remembers nothing from one fetch to the next: an hour passes with each look at the clock.
+// impatient is a fetcher of one gateway that remembers nothing from one fetch to the next: an hour passes with each
+// look at the clock.
 func impatient(f *testing.F, h http.HandlerFunc) *ipfs.Fetcher {
 	var hours atomic.Int64
 	return newFetcher(f, ipfs.Config{Gateways: []string{serve(f, h)}, CacheBytes: -1, Timeout: 10 * time.Second, Now: func() time.Time {
@@ -36,8 +37,9 @@ func answerOf(g *ipfstest.Gateway, uri, format string) []byte {
 	return w.Body.Bytes()
 }
 
-// FuzzCAR feeds a fetcher what a gateway may answer: any bytes for a CAR, any bytes for a raw block. Nothing but the content that the CID
-// names may come of it, and no verdict on the content: what a gateway says about it is not known to be true.
+// FuzzCAR feeds a fetcher what a gateway may answer: any bytes for a CAR, any bytes for a raw block. Nothing but the
+// content that the CID names may come of it, and no verdict on the content: what a gateway says about it is not known
+// to be true.
 func FuzzCAR(f *testing.F) {
 	g := ipfstest.New()
 	small, large := []byte(`{"name":"agent"}`), noise(600<<10)
@@ -93,8 +95,8 @@ func FuzzCAR(f *testing.F) {
 	})
 }
 
-// FuzzBlocks lets a stranger make the content itself: blocks that are what their CIDs say, and may say anything. It ends in a document
-// within the limit, or in an error of the package's own.
+// FuzzBlocks lets a stranger make the content itself: blocks that are what their CIDs say, and may say anything. It
+// ends in a document within the limit, or in an error of the package's own.
 func FuzzBlocks(f *testing.F) {
 	g := ipfstest.New()
 	id := must[cid.Cid](f)
@@ -103,7 +105,8 @@ func FuzzBlocks(f *testing.F) {
 	child := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.SHA2_256, MhLength: -1}.Sum(leaf))
 	inline := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum([]byte("inline")))
 
-	// Directories, sharded ones and files of several blocks, with a child that is served and one whose bytes are in its CID.
+	// Directories, sharded ones and files of several blocks, with a child that is served and one whose bytes are in its
+	// CID.
 	for _, c := range []cid.Cid{child, inline} {
 		for _, kind := range []*unixfs.FSNode{unixfs.NewFSNode(unixfs.TDirectory), unixfs.NewFSNode(unixfs.TFile)} {
 			if kind.Type() == unixfs.TFile {

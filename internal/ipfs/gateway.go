@@ -30,8 +30,8 @@ const (
 	demotion = time.Minute
 	// unwell is how many failures in a row make a gateway be asked last.
 	unwell = 3
-	// gatewayInflight is how many requests one gateway gets at a time: what 32 deliveries with parallelBlocks each need, so that
-	// those whose content nobody has cannot hold all of them.
+	// gatewayInflight is how many requests one gateway gets at a time: what 32 deliveries with parallelBlocks each
+	// need, so that those whose content nobody has cannot hold all of them.
 	gatewayInflight = 64
 	// longestRetryAfter is the most that a gateway's Retry-After is believed.
 	longestRetryAfter = time.Hour
@@ -161,8 +161,8 @@ func (g *gateway) demote() {
 	g.demoted = g.now().Add(demotion)
 }
 
-// recordResult counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says nothing, and "not here" is an
-// answer.
+// recordResult counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says
+// nothing, and "not here" is an answer.
 func (g *gateway) recordResult(ctx context.Context, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return

@@ -85,8 +85,8 @@ func besiege(t testing.TB, h hostile, inner *guardtest.Tripwire) besieged {
 	return b
 }
 
-// TestHostileGateways asks hostile gateways that are alone: each fetch ends in its own error, in time, and took little memory and
-// traffic. It is not parallel, because it measures what the whole process allocates.
+// TestHostileGateways asks hostile gateways that are alone: each fetch ends in its own error, in time, and took little
+// memory and traffic. It is not parallel, because it measures what the whole process allocates.
 func TestHostileGateways(t *testing.T) {
 	inner := guardtest.Listen(t, "127.0.0.1")
 	for _, h := range hostilities(t, inner.Addr.String()) {
@@ -139,8 +139,8 @@ func TestHostileGateways(t *testing.T) {
 	}
 }
 
-// TestHonestBesideHostile: a hostile gateway that is asked first costs nothing but time. Every fetch is a fetcher's first one, so
-// that nothing is cached and nobody is known to lie.
+// TestHonestBesideHostile: a hostile gateway that is asked first costs nothing but time. Every fetch is a fetcher's
+// first one, so that nothing is cached and nobody is known to lie.
 func TestHonestBesideHostile(t *testing.T) {
 	t.Parallel()
 	inner := guardtest.Listen(t, "127.0.0.1")
@@ -180,8 +180,8 @@ func TestHonestBesideHostile(t *testing.T) {
 	}
 }
 
-// TestHostileWeb asks web servers that do the same for a document of at most 1 MiB. What they send is not verified, so only what never ends or
-// cannot be read is refused. Not parallel: it measures memory.
+// TestHostileWeb asks web servers that do the same for a document of at most 1 MiB. What they send is not verified, so
+// only what never ends or cannot be read is refused. Not parallel: it measures memory.
 func TestHostileWeb(t *testing.T) {
 	inner := guardtest.Listen(t, "127.0.0.2")
 	want := map[string]string{
@@ -277,8 +277,8 @@ func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
 	return must[cid.Cid](t)(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256))
 }
 
-// TestDAGBomb: content that is what its CID says, and is made to keep its reader busy. No other gateway can help; the fetch must end, and
-// other fetches of the same fetcher must not suffer. Not parallel: it measures memory.
+// TestDAGBomb: content that is what its CID says, and is made to keep its reader busy. No other gateway can help; the
+// fetch must end, and other fetches of the same fetcher must not suffer. Not parallel: it measures memory.
 func TestDAGBomb(t *testing.T) {
 	g := ipfstest.New()
 	bomb := "ipfs://" + dagBomb(t, g).String()
@@ -355,8 +355,8 @@ func TestTokensStay(t *testing.T) {
 	}
 }
 
-// TestHashesThatDoNotBind: blocks of two contents may have one SHA-1, MD5 or shortened hash, so a CID or a link of such a kind proves
-// nothing, wherever it stands; a gateway's URL with one is any web server's.
+// TestHashesThatDoNotBind: blocks of two contents may have one SHA-1, MD5 or shortened hash, so a CID or a link of such
+// a kind proves nothing, wherever it stands; a gateway's URL with one is any web server's.
 func TestHashesThatDoNotBind(t *testing.T) {
 	t.Parallel()
 	content := []byte(`{"n":1}`)

@@ -22,7 +22,8 @@ type hostile struct {
 	name string
 	// serve answers a request for a block or a CAR, to which right would be the honest answer.
 	serve func(w http.ResponseWriter, r *http.Request, right []byte)
-	// file and nested are the kinds of error that a single-block file and a file in a directory end as, with this gateway alone.
+	// file and nested are the kinds of error that a single-block file and a file in a directory end as, with this
+	// gateway alone.
 	file, nested string
 	says         string // what both errors say
 	slow         bool   // only the time for a request ends it

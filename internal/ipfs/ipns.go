@@ -21,8 +21,8 @@ const (
 	maxHops = 8
 	// recordGateways is how many gateways are asked for a name's record: any of them can replay an old one.
 	recordGateways = 4
-	// longestName is how long a name is believed at most, shortestName at least; dnsLinkTTL is for domains, whose TTL the system's
-	// resolver does not tell, and for records that name none.
+	// longestName is how long a name is believed at most, shortestName at least; dnsLinkTTL is for domains, whose TTL
+	// the system's resolver does not tell, and for records that name none.
 	longestName  = time.Hour
 	shortestName = 10 * time.Second
 	dnsLinkTTL   = time.Minute
@@ -35,8 +35,8 @@ type nameRecord struct {
 	ttl      time.Duration
 }
 
-// followName goes from an ipns name to the content that it stands for now. The content is verified against its CID, and the name of
-// a key against the key's signature; what a domain stands for is DNS's word (dnsLink).
+// followName goes from an ipns name to the content that it stands for now. The content is verified against its CID, and
+// the name of a key against the key's signature; what a domain stands for is DNS's word (dnsLink).
 //
 // Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *InvalidError.
 func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *reference, dnsLink bool, err error) {
@@ -91,8 +91,9 @@ func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (nameRecord, e
 	return f.dnsLink(ctx, name, shown)
 }
 
-// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and takes the one with the highest
-// sequence, which is never lower than one that was seen before: a gateway may hold back the newest, not forge one.
+// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and
+// takes the one with the highest sequence, which is never lower than one that was seen before: a gateway may hold back
+// the newest, not forge one.
 func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameRecord, error) {
 	type answer struct {
 		g     *gateway
@@ -186,8 +187,8 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 	return found, err
 }
 
-// parseRecord checks a record of at most 10 KiB against its name, the signature and the time, and reads it. ttl is how long it
-// may be believed from now on.
+// parseRecord checks a record of at most 10 KiB against its name, the signature and the time, and reads it. ttl is how
+// long it may be believed from now on.
 func parseRecord(name string, record []byte, now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the decoder is not ours, the bytes a stranger's
@@ -269,7 +270,8 @@ func isDomain(s string) bool {
 	return true
 }
 
-// nameCache remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago goes first.
+// nameCache remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago
+// goes first.
 type nameCache struct {
 	mu   sync.Mutex
 	byID *lru.Cache[string, *nameEntry]

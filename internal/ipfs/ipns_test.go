@@ -140,7 +140,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The highest sequence wins, whichever gateway has it, and an older one is never taken again, not even when only that is to be had.
+// The highest sequence wins, whichever gateway has it, and an older one is never taken again, not even when only that
+// is to be had.
 func TestNamesGoForward(t *testing.T) {
 	t.Parallel()
 	k := newKey(t, crypto.Ed25519)

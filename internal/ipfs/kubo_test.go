@@ -81,7 +81,8 @@ func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The roots that a CAR names mean nothing: for a path Kubo's gateway names the file, or bafkqaaa when there is none.
+		// The roots that a CAR names mean nothing: for a path Kubo's gateway names the file, or bafkqaaa when there is
+		// none.
 		if _, err := gws[0].AddCAR(packed); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

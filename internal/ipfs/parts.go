@@ -8,12 +8,12 @@ import (
 	blocks "github.com/ipfs/go-block-format"
 )
 
-// maxLinks bounds the links that are decoded for one document, and so those of one block. A link of 8 bytes becomes some 250 bytes of
-// memory. The largest document has eight, a directory that is not sharded some thousands.
+// maxLinks bounds the links that are decoded for one document, and so those of one block. A link of 8 bytes becomes
+// some 250 bytes of memory. The largest document has eight, a directory that is not sharded some thousands.
 const maxLinks = 10_000
 
-// countLinks counts what a block's decoder makes objects of: the links of dag-pb, and the sizes of their targets that UnixFS lists. The
-// decoder refuses what cannot be read to its end; what comes before that is counted.
+// countLinks counts what a block's decoder makes objects of: the links of dag-pb, and the sizes of their targets that
+// UnixFS lists. The decoder refuses what cannot be read to its end; what comes before that is counted.
 func countLinks(b blocks.Block) int {
 	if b.Cid().Type() != cid.DagProtobuf {
 		return 0
@@ -34,7 +34,8 @@ func countLinks(b blocks.Block) int {
 	return max(links, sizes)
 }
 
-// eachField calls f for every field of a protobuf message, as far as it can be read. Groups, which nobody writes any more, are looked into.
+// eachField calls f for every field of a protobuf message, as far as it can be read. Groups, which nobody writes any
+// more, are looked into.
 func eachField(message []byte, f func(number uint64, value []byte)) {
 	for len(message) > 0 {
 		tag, n := binary.Uvarint(message)

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// emptyBlock is the CID of no bytes. It holds its content in itself, so that every trustless gateway can answer for it without looking
-// anywhere; the gateways' specification has it for probes.
+// emptyBlock is the CID of no bytes. It holds its content in itself, so that every trustless gateway can answer for it
+// without looking anywhere; the gateways' specification has it for probes.
 const emptyBlock = "bafkqaaa"
 
 // Probed is what a gateway answered.

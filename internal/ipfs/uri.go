@@ -305,8 +305,8 @@ func throughGateway(u *url.URL, shown string) *reference {
 	return nil
 }
 
-// bindingHashes returns the hash functions whose CIDs prove content: those of boxo but SHA-1, for which anybody can make two
-// blocks of one hash. Digests under 20 bytes, MD5 and the like are refused there already.
+// bindingHashes returns the hash functions whose CIDs prove content: those of boxo but SHA-1, for which anybody can
+// make two blocks of one hash. Digests under 20 bytes, MD5 and the like are refused there already.
 func bindingHashes() verifcid.Allowlist {
 	return verifcid.NewOverridingAllowlist(verifcid.DefaultAllowlist, map[uint64]bool{multihash.SHA1: false})
 }

@@ -21,7 +21,8 @@ const (
 	v1base58 = "zb2rhk6GMPQF3hfzwXTaNYFLKomMeC6UXdUt6jZKPpeVirLtV"
 )
 
-// TestNormalize holds every form of reference ipfs.md §4.3 and erc8004.md §3.3 but the insides of data URIs, which TestDataURI holds.
+// TestNormalize holds every form of reference ipfs.md §4.3 and erc8004.md §3.3 but the insides of data URIs, which
+// TestDataURI holds.
 func TestNormalize(t *testing.T) {
 	t.Parallel()
 	const none, invalid, large = "none", "invalid", "large"

@@ -42,7 +42,8 @@ func (v Validators) set(h http.Header) {
 	}
 }
 
-// fetchWeb gets a document over https or http through the guard, unless it is still the one that v names (ErrUnchanged).
+// fetchWeb gets a document over https or http through the guard, unless it is still the one that v names
+// (ErrUnchanged).
 func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Validators) (Document, error) {
 	shown := shownURL(u)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -125,7 +126,8 @@ func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 	}
 }
 
-// commonOrigin is the origin of all hops to an answer, or empty: who redirects to another origin leaves the answer to that.
+// commonOrigin is the origin of all hops to an answer, or empty: who redirects to another origin leaves the answer to
+// that.
 func commonOrigin(resp *http.Response) string {
 	origin := netguard.Origin(resp.Request.URL)
 	for r := resp.Request.Response; r != nil; r = r.Request.Response {

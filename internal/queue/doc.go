@@ -1,8 +1,9 @@
-// Package queue is Redis as Herald uses it: asynq runs what is ready, asynqmon shows it. It is the only importer of both.
+// Package queue is Redis as Herald uses it: asynq runs what is ready, asynqmon shows it. It is the only importer of
+// both.
 //
-// What lives here: lanes, tasks, the asynq server and its logging, the monitor, what Redis must be like. What does not: what
-// a delivery is and when it is due (internal/delivery, internal/store). Postgres owns the truth; everything here may be
-// lost and costs time, never work.
+// What lives here: lanes, tasks, the asynq server and its logging, the monitor, what Redis must be like. What does not:
+// what a delivery is and when it is due (internal/delivery, internal/store). Postgres owns the truth; everything here
+// may be lost and costs time, never work.
 //
 // Invariants:
 //   - A task is {deliveryId, n} and nothing else; its id is "<deliveryId>:<n>", so putting it in twice is harmless.

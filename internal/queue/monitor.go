@@ -9,8 +9,8 @@ import (
 	"github.com/hibiken/asynqmon"
 )
 
-// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front. Close it to end its
-// Redis connections.
+// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front. Close it
+// to end its Redis connections.
 type Monitor struct{ ui *asynqmon.HTTPHandler }
 
 // ServeHTTP implements http.Handler.

@@ -107,8 +107,8 @@ func (q *Queue) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as scheduled;
-// asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
+// Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as
+// scheduled; asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -184,8 +184,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announce writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis lost its data
-// tasks would run, but neither be found nor shown.
+// announce writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis
+// lost its data tasks would run, but neither be found nor shown.
 func (q *Queue) announce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
@@ -199,7 +199,8 @@ func (q *Queue) announce() error {
 	return nil
 }
 
-// Lanes counts the tasks of every lane by asynq state, for the metrics. Queues of others in the same Redis are not ours to show.
+// Lanes counts the tasks of every lane by asynq state, for the metrics. Queues of others in the same Redis are not ours
+// to show.
 func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// parseURL turns REDIS_URL into asynq's connection options: redis, rediss, redis-socket, redis-sentinel as asynq knows them,
-// and redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for TLS). Errors never quote the URL.
+// parseURL turns REDIS_URL into asynq's connection options: redis, rediss, redis-socket, redis-sentinel as asynq knows
+// them, and redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for TLS). Errors never quote the URL.
 func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")
@@ -74,9 +74,9 @@ func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 	return opt, nil
 }
 
-// LogDriver sends what the Redis driver says by itself, one line per failed connection, to log at level debug instead of standard
-// error: readiness and the callers tell the same better. The driver has one logger for the process, so this is for main, before
-// anything else runs.
+// LogDriver sends what the Redis driver says by itself, one line per failed connection, to log at level debug instead
+// of standard error: readiness and the callers tell the same better. The driver has one logger for the process, so this
+// is for main, before anything else runs.
 func LogDriver(log *slog.Logger) { redis.SetLogger(driverLogger{log}) }
 
 type driverLogger struct{ log *slog.Logger }
@@ -161,8 +161,8 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	return redis.NewClient(&o), nil
 }
 
-// plain is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here listens to them, and
-// looking for them costs a read of its own each time.
+// plain is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here
+// listens to them, and looking for them costs a read of its own each time.
 func plain(o redis.Options) redis.Options {
 	o.Protocol, o.PushNotificationProcessor = 2, nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

@@ -18,8 +18,9 @@ import (
 // Handler is what runs tasks. The context ends when Redis freezes or the server stops by force; a handler that has
 // begun must finish on a context of its own.
 //
-// The returned note is shown in the web UI as the task's result. ArchivedError moves the task to the archive with its text;
-// any other error lets asynq try the task again a little later, which is the net for what could not even be claimed.
+// The returned note is shown in the web UI as the task's result. ArchivedError moves the task to the archive with its
+// text; any other error lets asynq try the task again a little later, which is the net for what could not even be
+// claimed.
 type Handler interface {
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
 	// Intake takes a whole job that somebody else's asynq client put in.
@@ -41,7 +42,8 @@ type ServerConfig struct {
 	Handler     Handler
 	Concurrency int // tasks at a time; needed
 
-	// Kinds are the task types that are taken. Others are archived with a clear error: nothing is lost, and nothing loops.
+	// Kinds are the task types that are taken. Others are archived with a clear error: nothing is lost, and nothing
+	// loops.
 	Kinds []string
 
 	// ShutdownTimeout is how long Shutdown waits for running tasks; it must outlast the longest call. Needed.

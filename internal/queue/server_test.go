@@ -51,7 +51,8 @@ func TestHowTasksEnd(t *testing.T) {
 	}
 }
 
-// A whole job in a task of a Herald type is an intake, in the lanes default and first alike; so are bytes that are none.
+// A whole job in a task of a Herald type is an intake, in the lanes default and first alike; so are bytes that are
+// none.
 func TestForeignJobsAreIntakes(t *testing.T) {
 	t.Parallel()
 	q := open(t)

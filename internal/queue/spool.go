@@ -20,8 +20,8 @@ const (
 const (
 	// resultTTL is how long an outcome waits for its delivery to be claimed again.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is how long a renewed credential waits for the next renewal. Without it a person has to log in again, so that it outlasts
-	// whatever waits for it: deliveries expire after as long.
+	// renewalTTL is how long a renewed credential waits for the next renewal. Without it a person has to log in again,
+	// so that it outlasts whatever waits for it: deliveries expire after as long.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
@@ -75,10 +75,12 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill the worker's memory.
+// maxSpooledBytes is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill
+// the worker's memory.
 const maxSpooledBytes = 2 << 20
 
-// readKey is nil without error when there is no such key. What is longer than maxSpooledBytes is cut; what is no text is empty.
+// readKey is nil without error when there is no such key. What is longer than maxSpooledBytes is cut; what is no text
+// is empty.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
@@ -90,9 +92,9 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in before that
-// time is lost. The sweep gives Postgres' clock, which hand-outs are dated by; whoever enqueues first gives its own, and a difference between the
-// two costs a task that claims nothing, or a wait until the hand-out is late.
+// Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in
+// before that time is lost. The sweep gives Postgres' clock, which hand-outs are dated by; whoever enqueues first gives
+// its own, and a difference between the two costs a task that claims nothing, or a wait until the hand-out is late.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -118,8 +120,8 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 // idleConns are kept by Client: connecting would take most of its time.
 const idleConns = 4
 
-// Client makes connections of their own for calls that must not wait longer than timeout, whatever Redis does; the caller
-// closes it, before the queue.
+// Client makes connections of their own for calls that must not wait longer than timeout, whatever Redis does; the
+// caller closes it, before the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:

@@ -137,13 +137,13 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 const (
 	// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
 	limitTimeout = 50 * time.Millisecond
-	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do, of all the endpoints of one
-	// origin at most a part of the slots, and not for long.
+	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do, of all
+	// the endpoints of one origin at most a part of the slots, and not for long.
 	limitRoom     = 2
 	limitRoomPart = 4
 	limitPatience = 200 * time.Millisecond
-	// unboundPart: agents that nothing binds to their endpoint have, together and besides an origin's rate, this part of as much, at least
-	// one call a second.
+	// unboundPart: agents that nothing binds to their endpoint have, together and besides an origin's rate, this part
+	// of as much, at least one call a second.
 	unboundPart = 10
 )
 
@@ -161,8 +161,8 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	return err
 }
 
-// Maintenance has three connections of its own: the reconciler and the retention each need one for the lock and one for statements, but only
-// one of the two has the lock.
+// Maintenance has three connections of its own: the reconciler and the retention each need one for the lock and one for
+// statements, but only one of the two has the lock.
 const (
 	maintenanceConns   = 3
 	maintenanceTimeout = 10 * time.Second

@@ -19,8 +19,8 @@ import (
 // attachInterval is how often a command looks again at a data folder that another process holds.
 const attachInterval = 100 * time.Millisecond
 
-// NoDatabaseError means that a command found neither a running worker nor a database that one made. Commands make none: a worker with
-// another data folder would never deliver what they put in.
+// NoDatabaseError means that a command found neither a running worker nor a database that one made. Commands make none:
+// a worker with another data folder would never deliver what they put in.
 type NoDatabaseError struct{ Dir string }
 
 func (e *NoDatabaseError) Error() string {
@@ -32,9 +32,10 @@ func (e *NoDatabaseError) Error() string {
 		"worker's data folder (its log names it), or DATABASE_URL to its database; only the worker makes one", e.Dir)
 }
 
-// Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on this data
-// folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at most wait for that start, and
-// for another process that holds the folder: a worker that is starting publishes its addresses as soon as its Postgres answers.
+// Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on
+// this data folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at
+// most wait for that start, and for another process that holds the folder: a worker that is starting publishes its
+// addresses as soon as its Postgres answers.
 func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*Backend, error) {
 	dir := DataDir(cfg)
 	if !cfg.DatabaseURL.IsZero() {
@@ -64,7 +65,8 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 	}
 }
 
-// attachConfigured is DATABASE_URL, with the queue of the worker that runs beside the same database (HERALD_QUEUE=embedded).
+// attachConfigured is DATABASE_URL, with the queue of the worker that runs beside the same database
+// (HERALD_QUEUE=embedded).
 func attachConfigured(cfg *config.Config, dir string) *Backend {
 	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
 	if !b.RedisURL.IsZero() || dir == "" {
@@ -77,8 +79,8 @@ func attachConfigured(cfg *config.Config, dir string) *Backend {
 	return b
 }
 
-// attachFolder looks once: a running worker's addresses, else the cluster it left. *embedded.InUseError: another process holds the
-// folder and has published nothing. patience bounds the start of that cluster.
+// attachFolder looks once: a running worker's addresses, else the cluster it left. *embedded.InUseError: another
+// process holds the folder and has published nothing. patience bounds the start of that cluster.
 func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
@@ -145,7 +147,8 @@ func explainUnreadable(err error, dir string) error {
 	return err
 }
 
-// databaseName tells databases apart without saying how one gets in: user, host, port and name of a URL; empty when it cannot be read.
+// databaseName tells databases apart without saying how one gets in: user, host, port and name of a URL; empty when it
+// cannot be read.
 func databaseName(address secret.Secret) string {
 	c, err := pgconn.ParseConfig(address.Reveal())
 	if err != nil {
@@ -228,8 +231,9 @@ func explainSilence(err error) error {
 	return err
 }
 
-// isRefusal tells whether a server answered with a refusal that waiting does not mend: a wrong user or password, a database that is not
-// there, a right that is missing. Every other answer (it starts, stops, is full, crashed, a pooler's) may be another one soon.
+// isRefusal tells whether a server answered with a refusal that waiting does not mend: a wrong user or password, a
+// database that is not there, a right that is missing. Every other answer (it starts, stops, is full, crashed, a
+// pooler's) may be another one soon.
 func isRefusal(err error) bool {
 	var answer *pgconn.PgError
 	if !errors.As(err, &answer) {
@@ -239,8 +243,8 @@ func isRefusal(err error) bool {
 	return strings.HasPrefix(answer.Code, authorization) || strings.HasPrefix(answer.Code, noDatabase) || answer.Code == noRight
 }
 
-// OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own is not. For
-// commands beside the worker.
+// OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own
+// is not. For commands beside the worker.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration, log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {

@@ -31,8 +31,8 @@ type BackendOptions struct {
 	Logger    *slog.Logger
 }
 
-// OpenBackend is for the worker: it takes the configured services and starts embedded ones for those without a URL, made at first, one
-// log line each. Commands beside the worker use Attach.
+// OpenBackend is for the worker: it takes the configured services and starts embedded ones for those without a URL,
+// made at first, one log line each. Commands beside the worker use Attach.
 func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *Backend, err error) {
 	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
 	defer func() {
@@ -87,7 +87,8 @@ func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o Backen
 	return nil
 }
 
-// startPostgres starts the cluster of the data folder. fetch allows downloading its programs where the machine has none.
+// startPostgres starts the cluster of the data folder. fetch allows downloading its programs where the machine has
+// none.
 func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, fetch bool, o BackendOptions) error {
 	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: fetch, Ephemeral: o.Ephemeral, Logger: o.Logger})

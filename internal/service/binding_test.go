@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// HERALD_BINDING reaches the deliveries: two agents that only their own registrations bind to one endpoint, while a call of the first is
-// going on.
+// HERALD_BINDING reaches the deliveries: two agents that only their own registrations bind to one endpoint, while a
+// call of the first is going on.
 func TestBindingPolicy(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})

@@ -11,8 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 )
 
-// Content is what agents are resolved with, as the configuration has it: by the worker, and by a command that looks once. It needs
-// neither Postgres nor Redis, and remembers nothing from before.
+// Content is what agents are resolved with, as the configuration has it: by the worker, and by a command that looks
+// once. It needs neither Postgres nor Redis, and remembers nothing from before.
 type Content struct {
 	Guard    *netguard.Guard
 	Fetcher  *ipfs.Fetcher

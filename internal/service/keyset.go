@@ -28,7 +28,8 @@ func Master(cfg *config.Config) (secret.Master, error) {
 	return m, nil
 }
 
-// Keyset is the keyset in force on this machine: HERALD_KEYSET, else that of the embedded database's data folder. It makes none.
+// Keyset is the keyset in force on this machine: HERALD_KEYSET, else that of the embedded database's data folder. It
+// makes none.
 func Keyset(cfg *config.Config) (*secret.Keyset, error) {
 	if !cfg.Keyset.IsZero() {
 		return configuredKeyset(cfg)
@@ -86,8 +87,8 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 	return k, nil
 }
 
-// tellMissingKeys says which stored tokens cannot be sent, because the keyset in force is not the one that sealed them. The worker goes on:
-// other agents' deliveries need none of them.
+// tellMissingKeys says which stored tokens cannot be sent, because the keyset in force is not the one that sealed them.
+// The worker goes on: other agents' deliveries need none of them.
 func (a *assembly) tellMissingKeys(ctx context.Context, log *slog.Logger) {
 	uses, err := a.store.SealingKeys(ctx)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestTellsMissingKeys: a worker with another keyset says at its start which key sealed what is stored, and to put its keyset back.
+// TestTellsMissingKeys: a worker with another keyset says at its start which key sealed what is stored, and to put its
+// keyset back.
 func TestTellsMissingKeys(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(store.Config{URL: secret.New(embeddedtest.Postgres(t, migrate))})

@@ -34,7 +34,8 @@ func silentAgent(t testing.TB, address string) (a *agent, answer func()) {
 	return a, answer
 }
 
-// TestSilentOrigins: as many silent origins as a worker has slots get half of them, and an agent that answered before is delivered to.
+// TestSilentOrigins: as many silent origins as a worker has slots get half of them, and an agent that answered before
+// is delivered to.
 func TestSilentOrigins(t *testing.T) {
 	t.Parallel()
 	const slots = 4

@@ -85,8 +85,8 @@ func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
 	return out
 }
 
-// applyDiff lets the clients of what the file does not name any more end with their calls, and the others be. What was held until the file
-// says how an agent is called is tried again.
+// applyDiff lets the clients of what the file does not name any more end with their calls, and the others be. What was
+// held until the file says how an agent is called is tried again.
 func (l *serversFile) applyDiff(d servers.Diff) {
 	for _, ep := range d.Dropped() {
 		l.pool.Drop(ep)

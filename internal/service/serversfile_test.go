@@ -20,7 +20,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// The servers file says where an agent is called, and holds its deliveries; a new one is in force without a restart, a broken one is not.
+// The servers file says where an agent is called, and holds its deliveries; a new one is in force without a restart, a
+// broken one is not.
 func TestServersFile(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -80,8 +81,8 @@ func TestServersFile(t *testing.T) {
 	}
 }
 
-// TestServersFileReleases: what is held because an agent refused what the file has it sent is delivered after the file is mended, whether
-// the worker runs meanwhile or starts then.
+// TestServersFileReleases: what is held because an agent refused what the file has it sent is delivered after the file
+// is mended, whether the worker runs meanwhile or starts then.
 func TestServersFileReleases(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})

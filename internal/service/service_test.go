@@ -91,8 +91,8 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	return d
 }
 
-// Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come. A chain that is away is
-// named, too, and not waited for.
+// Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come. A chain
+// that is away is named, too, and not waited for.
 func TestWaitsForWhatIsAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -156,7 +156,8 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 	}
 }
 
-// A stop during a call: the call finishes, the row says delivered, nothing is called twice; and the data is there afterwards.
+// A stop during a call: the call finishes, the row says delivered, nothing is called twice; and the data is there
+// afterwards.
 func TestStopDuringACall(t *testing.T) {
 	t.Parallel()
 	embeddedtest.Postgres(t, nil) // skips where there are no binaries: the service would fetch them

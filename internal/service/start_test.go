@@ -19,8 +19,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Three chains cannot be used: one refuses, one says nothing, one serves another chain. The worker starts at once, is found by commands,
-// is ready and says without what; the fourth chain's feedback is delivered, theirs waits and calls nobody.
+// Three chains cannot be used: one refuses, one says nothing, one serves another chain. The worker starts at once, is
+// found by commands, is ready and says without what; the fourth chain's feedback is delivered, theirs waits and calls
+// nobody.
 func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -119,7 +120,8 @@ func silentListener(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Redis is away at the start: commands find the embedded database by run.json, and what they accept is delivered once Redis is there.
+// Redis is away at the start: commands find the embedded database by run.json, and what they accept is delivered once
+// Redis is there.
 func TestAcceptsBeforeRedis(t *testing.T) {
 	t.Parallel()
 	embeddedtest.Postgres(t, nil)

@@ -28,7 +28,8 @@ func registerTokenGauge(reg prometheus.Registerer, st *store.Store, log *slog.Lo
 // Describe implements prometheus.Collector.
 func (g *tokenGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
 
-// Collect implements prometheus.Collector. What cannot be counted now is left out: a scrape must not fail with its source.
+// Collect implements prometheus.Collector. What cannot be counted now is left out: a scrape must not fail with its
+// source.
 func (g *tokenGauge) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()

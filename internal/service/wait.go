@@ -64,8 +64,8 @@ type silentError struct{ err error }
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watchDependencies keeps readiness true while the service runs: it looks at once and then every watchInterval. tell gets each part's name and why
-// it is away, empty when it is there.
+// watchDependencies keeps readiness true while the service runs: it looks at once and then every watchInterval. tell
+// gets each part's name and why it is away, empty when it is there.
 func watchDependencies(ctx context.Context, parts []dependency, tell func(name, why string)) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()

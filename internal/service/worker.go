@@ -133,7 +133,8 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 // drainTime is how long running deliveries may take to end.
 func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
 
-// services are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the rest.
+// services are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the
+// rest.
 func (a *assembly) services(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
 	log *slog.Logger) []Service {
 	all := []Service{
@@ -199,8 +200,9 @@ func (a *assembly) taskServer(cfg *config.Config) Service {
 	}
 }
 
-// awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres answers and its schema
-// is right, commands on this machine find the worker by run.json: what they accept waits in Postgres for the rest.
+// awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres
+// answers and its schema is right, commands on this machine find the worker by run.json: what they accept waits in
+// Postgres for the rest.
 func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness, log *slog.Logger) (forget func(), err error) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -226,8 +228,8 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	return forget, nil
 }
 
-// migrateOwn sees to the schema: an embedded database is migrated, somebody's own has to be migrated already. look bounds only the
-// question what is pending.
+// migrateOwn sees to the schema: an embedded database is migrated, somebody's own has to be migrated already. look
+// bounds only the question what is pending.
 func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 	all, err := store.Migrations(look, b.DatabaseURL)
 	if err != nil {

@@ -27,7 +27,8 @@ type Intake struct {
 	// SameHeaders tells whether what another job brought is the same as SealedHeaders; nil: no.
 	SameHeaders func(sealed []byte) bool
 
-	// Refused, when set, stores the job as rejected with reason invalid_job: chain and Redis intakes have nobody to answer.
+	// Refused, when set, stores the job as rejected with reason invalid_job: chain and Redis intakes have nobody to
+	// answer.
 	Refused string
 	Key     string // overrides the job's own key, for bytes that are no job: "invalid:<sha256>"
 }
@@ -52,8 +53,9 @@ type Acceptance struct {
 	Status  Status // of the delivery
 }
 
-// Accept commits jobs and hands out what the agents have room for; the caller puts the returned tasks into Redis. Answers
-// come in the order of the intakes. Calling it again with the same jobs is harmless: they are known. At most MaxAccept.
+// Accept commits jobs and hands out what the agents have room for; the caller puts the returned tasks into Redis.
+// Answers come in the order of the intakes. Calling it again with the same jobs is harmless: they are known. At most
+// MaxAccept.
 //
 // No job makes the others fail: one that Postgres could not hold is stored as rejected, as if it had come Refused.
 func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, error) {
@@ -91,8 +93,8 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 // errMoved means that a row was not any more what it was a moment ago.
 var errMoved = errors.New("somebody else changed the delivery meanwhile")
 
-// again tells whether the transaction met another one that its locks do not shut out: the same key under another identity
-// registry, or refused. One of the two always gets through, so trying anew ends.
+// again tells whether the transaction met another one that its locks do not shut out: the same key under another
+// identity registry, or refused. One of the two always gets through, so trying anew ends.
 func again(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
@@ -102,9 +104,10 @@ func again(err error) bool {
 // maxMissed is how often in a row an intake may miss a conflict before that is something else.
 const maxMissed = 5
 
-// missedConflict: ON CONFLICT looks for the key with a scan that sees rows as they are this moment, and a row that is updated meanwhile can
-// be on neither side of where the scan stands: its old entry is passed as dead, its new one stands before it. The insert then runs
-// into the row by its id, which is not what ON CONFLICT is about. The next try finds it.
+// missedConflict: ON CONFLICT looks for the key with a scan that sees rows as they are this moment, and a row that is
+// updated meanwhile can be on neither side of where the scan stands: its old entry is passed as dead, its new one
+// stands before it. The insert then runs into the row by its id, which is not what ON CONFLICT is about. The next try
+// finds it.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
@@ -307,7 +310,8 @@ type holder struct {
 	called bool
 }
 
-// answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN §3).
+// answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN
+// §3).
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
@@ -453,8 +457,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run at once wait for
-// each other when they are recorded, and for a place at its origin.
+// interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run
+// at once wait for each other when they are recorded, and for a place at its origin.
 func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
 	for turn := range MaxDispatchedPerAgent {

@@ -71,7 +71,8 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// TestHandOut drives intake, workers and sweep at once: no agent ever has more than eight, nothing deadlocks, everything ends.
+// TestHandOut drives intake, workers and sweep at once: no agent ever has more than eight, nothing deadlocks,
+// everything ends.
 func TestHandOut(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -186,8 +187,8 @@ func TestHandOut(t *testing.T) {
 	}
 }
 
-// TestMissedConflict: an insert that runs into the row by its id, as one does that missed it by its key, is made anew; a row that stands in
-// its way for good is an error, and not for ever.
+// TestMissedConflict: an insert that runs into the row by its id, as one does that missed it by its key, is made anew;
+// a row that stands in its way for good is an error, and not for ever.
 func TestMissedConflict(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -233,8 +234,8 @@ func TestMissedConflict(t *testing.T) {
 	}
 }
 
-// TestAcceptHandsOut: the insert hands out what there is room for, in order; the same key twice, what is refused and what is known take no
-// place from the others; behind a line nothing is handed out, but by the line's own dispatch.
+// TestAcceptHandsOut: the insert hands out what there is room for, in order; the same key twice, what is refused and
+// what is known take no place from the others; behind a line nothing is handed out, but by the line's own dispatch.
 func TestAcceptHandsOut(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -348,7 +349,8 @@ func TestKnownAndConflict(t *testing.T) {
 	}
 }
 
-// TestReturns: what a key's row ended as decides what the same event, or another one under its key, becomes (DESIGN §3).
+// TestReturns: what a key's row ended as decides what the same event, or another one under its key, becomes (DESIGN
+// §3).
 func TestReturns(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

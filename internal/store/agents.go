@@ -117,9 +117,10 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
 	return r, nil
 }
 
-// EnableAgent enables or disables an agent; one that is not known yet is made known. A disabled one's deliveries are held as
-// they are claimed. Enabling releases those that were held for it, in as many transactions as it takes; it returns how many, and
-// the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+// EnableAgent enables or disables an agent; one that is not known yet is made known. A disabled one's deliveries are
+// held as they are claimed. Enabling releases those that were held for it, in as many transactions as it takes; it
+// returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again
+// goes on.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	var reasons []string
 	if enabled {
@@ -137,8 +138,8 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 	return released, tasks, err
 }
 
-// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An agent that
-// is not known yet is made known.
+// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An
+// agent that is not known yet is made known.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) error {
 	if !p.valid() {
 		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)

@@ -42,8 +42,8 @@ func TestEnableAgent(t *testing.T) {
 	}
 }
 
-// TestEnabledMeanwhile: a delivery that was claimed while its agent was disabled, and is to be held after it was enabled, is not:
-// nobody would release it.
+// TestEnabledMeanwhile: a delivery that was claimed while its agent was disabled, and is to be held after it was
+// enabled, is not: nobody would release it.
 func TestEnabledMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

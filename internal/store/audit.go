@@ -25,8 +25,8 @@ type Audit struct {
 	Note       string          `json:"note,omitempty"`
 }
 
-// BeginAudit notes what is about to be done: actor, action, filter, matched and note of a. EndAudit takes the id it returns. One
-// that stays running is of a process that died in the middle.
+// BeginAudit notes what is about to be done: actor, action, filter, matched and note of a. EndAudit takes the id it
+// returns. One that stays running is of a process that died in the middle.
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -38,7 +38,8 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	return id, nil
 }
 
-// EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning. ErrNotFound.
+// EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning.
+// ErrNotFound.
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) error {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -12,9 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// compareDelivery answers a job whose key is that of a delivery. The first comer's job stands, unless the chain refutes it: a job that says
-// another content or position joins the line behind the delivery, while that can still be called with another job, whatever is answered.
-// Intakes have no chain to ask, so whatever stands before this job with another action makes it a conflict, and never silently known.
+// compareDelivery answers a job whose key is that of a delivery. The first comer's job stands, unless the chain refutes
+// it: a job that says another content or position joins the line behind the delivery, while that can still be called
+// with another job, whatever is answered. Intakes have no chain to ask, so whatever stands before this job with another
+// action makes it a conflict, and never silently known.
 func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, out Acceptance) (Acceptance, error) {
 	field, differs := brought.Conflict(known)
 	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
@@ -41,7 +42,8 @@ func (a arrival) sameHeaders(sealed []byte) bool {
 	return a.SameHeaders != nil && a.SameHeaders(sealed)
 }
 
-// joinCandidates puts a job into the line behind a delivery; contested tells whether one that stands there has another action.
+// joinCandidates puts a job into the line behind a delivery; contested tells whether one that stands there has another
+// action.
 func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder, j job.Job) (contested bool, err error) {
 	var locked bool
 	err = tx.QueryRow(ctx, s.sql.lockKnown, h.id, a.key, h.raw).Scan(&locked)
@@ -61,8 +63,8 @@ func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return contested, nil
 }
 
-// actionSum is of a job's action with its sealed headers. No two of those are alike, so that actions with headers always differ: here nobody
-// can open them.
+// actionSum is of a job's action with its sealed headers. No two of those are alike, so that actions with headers
+// always differ: here nobody can open them.
 func actionSum(j job.Job, sealed []byte) job.Sum {
 	sum := j.ActionSum()
 	if sealed != nil {

@@ -40,7 +40,8 @@ var (
 	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, NotAtPosition: true}
 )
 
-// TestSameEventOtherwise: what is answered to the event of a known delivery with another action, or at another position, and what is kept of it.
+// TestSameEventOtherwise: what is answered to the event of a known delivery with another action, or at another
+// position, and what is kept of it.
 func TestSameEventOtherwise(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -171,7 +172,8 @@ func TestSuccession(t *testing.T) {
 		t.Errorf("%+v, %d in line", d, inLine(t, s))
 	}
 
-	// One that is still to come keeps its rank, and nobody of its own transaction passes it, though the node sees him first.
+	// One that is still to come keeps its rank, and nobody of its own transaction passes it, though the node sees him
+	// first.
 	c = claim(t, s, acceptOne(t, s, positioned(2, 1, "false").Job))
 	accept(t, s, positioned(2, 2, "honest"))
 	late := positioned(2, 2, "thief")
@@ -214,7 +216,8 @@ func TestSuccession(t *testing.T) {
 	}
 	record(t, s, c, delivered)
 
-	// One that names no transaction is found when its event is there, so it makes room only for who names one, and comes after all of those.
+	// One that names no transaction is found when its event is there, so it makes room only for who names one, and
+	// comes after all of those.
 	c = claim(t, s, acceptOne(t, s, positioned(3, 0, "a").Job))
 	bare := positioned(3, 0, "b")
 	bare.Job.BlockNumber = 2000
@@ -267,7 +270,8 @@ func TestSuccession(t *testing.T) {
 		t.Errorf("%+v", rec)
 	}
 
-	// One of which the node says nothing makes room as one that is still to come does; nobody of its own transaction passes it.
+	// One of which the node says nothing makes room as one that is still to come does; nobody of its own transaction
+	// passes it.
 	c = claim(t, s, acceptOne(t, s, positioned(7, 1, "a").Job))
 	later := positioned(7, 1, "late")
 	later.Job.BlockHash = common.Hash{9}
@@ -317,7 +321,8 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-// TestSuccessionOfContent: what the next in line says of the event is the row's then, also what the key of a validation does not name.
+// TestSuccessionOfContent: what the next in line says of the event is the row's then, also what the key of a validation
+// does not name.
 func TestSuccessionOfContent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -360,7 +365,8 @@ func TestSuccessionOfContent(t *testing.T) {
 	record(t, s, c, delivered)
 }
 
-// TestLineIsNotHeld: jobs that name no transaction and blocks to come would each hold the line until their block is there.
+// TestLineIsNotHeld: jobs that name no transaction and blocks to come would each hold the line until their block is
+// there.
 func TestLineIsNotHeld(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -484,10 +490,10 @@ func TestSealedCandidateOfAnotherAgent(t *testing.T) {
 	}
 }
 
-// TestFirstComersAndClaims: producers enqueue one event at false, pending and true positions, with true and false content, each with an action of
-// its own, while workers claim,
-// lose their leases and record late. Whatever happens in between: the agent is called once, with a true job, which was the first true one of
-// its position; and nobody was told "known" of a true position whose action is not the one that was called.
+// TestFirstComersAndClaims: producers enqueue one event at false, pending and true positions, with true and false
+// content, each with an action of its own, while workers claim, lose their leases and record late. Whatever happens in
+// between: the agent is called once, with a true job, which was the first true one of its position; and nobody was told
+// "known" of a true position whose action is not the one that was called.
 func TestFirstComersAndClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

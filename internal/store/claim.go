@@ -53,8 +53,8 @@ const RecentSuccess = time.Hour
 
 // Policy is what an operator decided about an agent.
 type Policy struct {
-	// OnUnknown is what becomes of a delivery when nobody knows whether the agent took the call: OnUnknownResend (default) or
-	// OnUnknownHold.
+	// OnUnknown is what becomes of a delivery when nobody knows whether the agent took the call: OnUnknownResend
+	// (default) or OnUnknownHold.
 	OnUnknown string `json:"onUnknown,omitempty"`
 }
 
@@ -64,7 +64,8 @@ const (
 	OnUnknownHold   = "hold"   // it is held (held_unknown) until an operator replays or cancels it
 )
 
-// parsePolicy reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were not there.
+// parsePolicy reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were
+// not there.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.valid() {
@@ -85,8 +86,8 @@ func (c *Claim) Agent() Agent {
 	return c.agent
 }
 
-// ErrUnreadableJob means that a row's job cannot be read any more: written by a newer version, edited by hand, or dropped.
-// The claim that comes with it is valid, so that the outcome can be recorded; its Job is empty.
+// ErrUnreadableJob means that a row's job cannot be read any more: written by a newer version, edited by hand, or
+// dropped. The claim that comes with it is valid, so that the outcome can be recorded; its Job is empty.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
 // Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, the task is old, or
@@ -132,8 +133,8 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimRow is one round trip and one commit. A first hand-out has its place, and no attempt before it; one that has waited must get
-// a place, and is told the last of its attempts that has no outcome.
+// claimRow is one round trip and one commit. A first hand-out has its place, and no attempt before it; one that has
+// waited must get a place, and is told the last of its attempts that has no outcome.
 func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
 		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance, RecentSuccess))

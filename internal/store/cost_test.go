@@ -50,7 +50,8 @@ func (w *wire) trips() (trips, transactions int, said string) {
 	return trips, transactions, said
 }
 
-// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries handed out with the second.
+// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries handed out with the
+// second.
 func TestWarmDelivery(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.Postgres(t, migrate)
@@ -97,8 +98,8 @@ func TestWarmDelivery(t *testing.T) {
 	check("record after a wait")
 }
 
-// TestPlans: on a hundred thousand rows, no statement of the hot path or the sweep reads a table from end to end, and what
-// is written to attempts goes to its week.
+// TestPlans: on a hundred thousand rows, no statement of the hot path or the sweep reads a table from end to end, and
+// what is written to attempts goes to its week.
 func TestPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a table")
@@ -177,7 +178,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestPlansOfAFlood: statistics that are older than a flood must not have another agent's statements walk through the line.
+// TestPlansOfAFlood: statistics that are older than a flood must not have another agent's statements walk through the
+// line.
 func TestPlansOfAFlood(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -246,8 +248,8 @@ func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string)
 	return plan, strings.Join(regexp.MustCompile(`(Planning|Execution) Time: .*`).FindAllString(plan, -1), ", ")
 }
 
-// TestClaimWritesNoIndex: a first claim is a HOT update, which needs that no index of deliveries is on a column that it changes, and room
-// on the page.
+// TestClaimWritesNoIndex: a first claim is a HOT update, which needs that no index of deliveries is on a column that it
+// changes, and room on the page.
 func TestClaimWritesNoIndex(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

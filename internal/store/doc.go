@@ -1,24 +1,28 @@
 // Package store keeps Herald's truth in Postgres: deliveries, attempts, agents, tokens, cursors (schema herald).
 //
-// What lives here: the SQL and its Go face. What does not: when to do what (internal/delivery) and Redis (internal/queue).
+// What lives here: the SQL and its Go face. What does not: when to do what (internal/delivery) and Redis
+// (internal/queue).
 //
 // Invariants:
 //   - A delivery exists once its Accept has committed; from then on only a fenced write changes its course.
-//   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Whoever takes
-//     a running row from its worker draws a new one. Who lost the claim gets ErrFenced and must not act on the delivery again;
-//     a late success is the one exception (Record).
-//   - at most MaxDispatchedPerAgent deliveries of an agent are pending or running at a time; waiting and held ones do not count. Only a
-//     holder of the agent's row lock adds to them. A task whose row went back into the line (handed_at is null) claims nothing.
+//   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Whoever
+//     takes a running row from its worker draws a new one. Who lost the claim gets ErrFenced and must not act on the
+//     delivery again; a late success is the one exception (Record).
+//   - at most MaxDispatchedPerAgent deliveries of an agent are pending or running at a time; waiting and held ones do
+//     not count. Only a holder of the agent's row lock adds to them. A task whose row went back into the line
+//     (handed_at is null) claims nothing.
 //   - Whoever locks agents and deliveries in one transaction locks the agents first, in the order of their primary key.
 //   - Every time compared with a lease or a wait is Postgres' now(), never this machine's clock.
-//   - What is written as jsonb or text was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes cannot
-//     make a write fail, nor one job the batch it came in.
-//   - A budget is what attempts has beyond budget_base. A replay, or an event that came back, begins a new one; attempts'
-//     numbers only go on, but that a free attempt's is used again.
-//   - An attempt is completed once. One without outcome is under way, or its outcome is unknown: only Redis may know it (Adopt).
-//   - What is final changes only by an operator's replay, by retention (which drops what it carried), or when its event comes back.
-//   - An access token is renewed by one worker at a time: it leases the renewal and saves by its number. A credential that was replaced
-//     meanwhile takes nothing that was had for the one before.
+//   - What is written as jsonb or text was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes
+//     cannot make a write fail, nor one job the batch it came in.
+//   - A budget is what attempts has beyond budget_base. A replay, or an event that came back, begins a new one;
+//     attempts' numbers only go on, but that a free attempt's is used again.
+//   - An attempt is completed once. One without outcome is under way, or its outcome is unknown: only Redis may know it
+//     (Adopt).
+//   - What is final changes only by an operator's replay, by retention (which drops what it carried), or when its event
+//     comes back.
+//   - An access token is renewed by one worker at a time: it leases the renewal and saves by its number. A credential
+//     that was replaced meanwhile takes nothing that was had for the one before.
 //   - Every call ends: a context without a deadline gets one.
 //
 // A warm delivery costs two round trips and two commits: Claim, and Record, which also hands out the agent's next ones.

@@ -189,7 +189,8 @@ type Stuck struct {
 // overdueAfter is how late something must be before it counts: until then it may be on its way.
 const overdueAfter = time.Minute
 
-// ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran out.
+// ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran
+// out.
 func (s *Store) ListStuck(ctx context.Context) ([]Stuck, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

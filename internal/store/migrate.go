@@ -56,7 +56,8 @@ func Migrations(ctx context.Context, url secret.Secret) ([]Migration, error) {
 	return all, nil
 }
 
-// withProvider opens a direct connection of its own: the session lock must not go through a pool that may swap sessions.
+// withProvider opens a direct connection of its own: the session lock must not go through a pool that may swap
+// sessions.
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
 	cfg, err := pgx.ParseConfig(url.Reveal())
 	if err != nil {
@@ -98,7 +99,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it made.
+// EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it
+// made.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

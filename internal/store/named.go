@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// named is a statement with @names, numbered once when it is read: pgx would parse a text with pgx.NamedArgs in every call, which
-// costs record.sql some 50 µs.
+// named is a statement with @names, numbered once when it is read: pgx would parse a text with pgx.NamedArgs in every
+// call, which costs record.sql some 50 µs.
 type named struct {
 	text  string   // with $1, $2, …
 	names []string // of $1, $2, …

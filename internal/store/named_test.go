@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestNamedArguments: names are numbered in the order of the text, and one that is not given fails the call instead of being NULL.
+// TestNamedArguments: names are numbered in the order of the text, and one that is not given fails the call instead of
+// being NULL.
 func TestNamedArguments(t *testing.T) {
 	t.Parallel()
 	q := numberArguments("SELECT @b, @a_c, @b::text -- @a_c")

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The states of an agent (agents.state): what is known of its server. Whether it is enabled, AgentRow.Enabled and the servers file say.
+// The states of an agent (agents.state): what is known of its server. Whether it is enabled, AgentRow.Enabled and the
+// servers file say.
 const (
 	StateDisabled  = "disabled"   // its deliveries are held
 	StatePending   = "pending"    // nobody has tried it yet
@@ -18,8 +19,8 @@ const (
 	StateFailed    = "failed"     // the last attempt failed, and that was the agent's fault
 )
 
-// AgentObservation is what somebody found out about an agent's server without a delivery, as `worker agent probe` does. Zero fields leave what is
-// known. Strings are made storable and cut here.
+// AgentObservation is what somebody found out about an agent's server without a delivery, as `worker agent probe` does.
+// Zero fields leave what is known. Strings are made storable and cut here.
 type AgentObservation struct {
 	Endpoint   string // as pages may show it: without query, user information and arguments
 	Protocol   string // the MCP revision spoken
@@ -29,8 +30,8 @@ type AgentObservation struct {
 	Error      string          // what the agent is to blame for; a sentence without secrets
 }
 
-// ObserveAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays disabled. It does
-// not count as a success (last_ok_at): only a delivery does.
+// ObserveAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays
+// disabled. It does not count as a success (last_ok_at): only a delivery does.
 func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) error {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
@@ -53,7 +54,8 @@ type KnownTool struct {
 	Schema bool   `json:"schema"` // it says what arguments it takes
 }
 
-// maxToolsBytes is less than what is kept of anything foreign, so that a long list ends between two tools and not within one.
+// maxToolsBytes is less than what is kept of anything foreign, so that a long list ends between two tools and not
+// within one.
 const maxToolsBytes = maxSideBytes - 64
 
 // ToolList writes tools as agents.tools keeps them: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
@@ -72,9 +74,9 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled releases what is held because its agent was disabled, of every agent that is enabled now and for which except does not
-// say otherwise (nil: it never does). It returns how many deliveries were released and the tasks that the caller puts into Redis, also
-// when it fails in the middle: calling it again goes on.
+// ReleaseEnabled releases what is held because its agent was disabled, of every agent that is enabled now and for which
+// except does not say otherwise (nil: it never does). It returns how many deliveries were released and the tasks that
+// the caller puts into Redis, also when it fails in the middle: calling it again goes on.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	seen := map[Agent]bool{}
 	var last heldRow

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestEpochIsRaisedOnce: by the first failure that a moved endpoint explains, and again only after the agent has answered.
+// TestEpochIsRaisedOnce: by the first failure that a moved endpoint explains, and again only after the agent has
+// answered.
 func TestEpochIsRaisedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -81,7 +82,8 @@ func TestFetchFailures(t *testing.T) {
 	}
 }
 
-// TestFileDisagrees: what a file contradicts is kept beside its verification, and is of that file: another fetch says it anew.
+// TestFileDisagrees: what a file contradicts is kept beside its verification, and is of that file: another fetch says
+// it anew.
 func TestFileDisagrees(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -221,7 +223,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestRecordWithoutItsWeek: an outcome whose week somebody dropped, or may not write by its own name, is recorded all the same.
+// TestRecordWithoutItsWeek: an outcome whose week somebody dropped, or may not write by its own name, is recorded all
+// the same.
 func TestRecordWithoutItsWeek(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -51,8 +51,8 @@ func (s *Store) tryLead(ctx context.Context) (conn *pgxpool.Conn, leads bool, er
 	return conn, leads, nil
 }
 
-// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the attempts
-// of their budget, and returns how many there were, and how many of them are dead now.
+// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the
+// attempts of their budget, and returns how many there were, and how many of them are dead now.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	found, err := s.findRows(ctx, s.sql.lostLeases, limit)
 	if err == nil && len(found.ids) > 0 {
@@ -114,8 +114,8 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it was found; counts take
-// what the statement counted.
+// moveRows locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it
+// was found; counts take what the statement counted.
 func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string, args ...any) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -164,8 +164,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 	return tasks, nil
 }
 
-// Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from the
-// start). Redis may or may not still hold their tasks.
+// Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from
+// the start). Redis may or may not still hold their tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -196,8 +196,8 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
 	return t, true, nil
 }
 
-// LostBefore gives new tasks to what was handed out before Redis lost its data, at most limit of them; a wait keeps its time, in
-// Task.At. Those are handed out anew, so calling it until fewer than limit come back finds all.
+// LostBefore gives new tasks to what was handed out before Redis lost its data, at most limit of them; a wait keeps its
+// time, in Task.At. Those are handed out anew, so calling it until fewer than limit come back finds all.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]Task, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -230,8 +230,8 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, nil
 }
 
-// Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a hand-out that
-// nobody has claimed (since it was handed out), a worker's lease that ran out.
+// Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a
+// hand-out that nobody has claimed (since it was handed out), a worker's lease that ran out.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration
@@ -260,8 +260,8 @@ func (s *Store) Depth(ctx context.Context) (Depth, error) {
 	return d, nil
 }
 
-// Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave gateway. It returns
-// how many.
+// Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave
+// gateway. It returns how many.
 func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error) {
 	if len(chains) == 0 && !gateway {
 		return 0, nil

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while Postgres is
-// away: fields may be added, not renamed.
+// Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while
+// Postgres is away: fields may be added, not renamed.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason string        `json:"reason,omitempty"` // of the closed list (DESIGN §4); empty for delivered
@@ -46,8 +46,8 @@ type Outcome struct {
 	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
 	Moved        bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
 
-	// Unplaced: the chain does not show the event where the job says, or its node does not answer. Unless it was called, another job of
-	// the event takes over.
+	// Unplaced: the chain does not show the event where the job says, or its node does not answer. Unless it was
+	// called, another job of the event takes over.
 	NotAtPosition bool `json:"unplaced,omitempty"`
 }
 
@@ -78,11 +78,12 @@ type Recorded struct {
 	Age           time.Duration // since the delivery was accepted
 }
 
-// Record writes the outcome under the claim's fence, completes the attempt and hands out the agent's next deliveries: one
-// round trip, one commit. The caller puts the returned tasks into Redis. Calling it again after an error is harmless.
+// Record writes the outcome under the claim's fence, completes the attempt and hands out the agent's next deliveries:
+// one round trip, one commit. The caller puts the returned tasks into Redis. Calling it again after an error is
+// harmless.
 //
-// ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late Delivered of
-// a delivery that is not final is no error: it ends it.
+// ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late
+// Delivered of a delivery that is not final is no error: it ends it.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -113,16 +114,18 @@ func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, 
 	return readRecorded(res, c, o, c.Attempt)
 }
 
-// isMissingWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be written.
+// isMissingWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be
+// written.
 func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records what an earlier attempt of the delivery is known to have led to, instead of making the one that c was given
-// for: that one, which must not have called, is taken back, count and row; p's is completed, and the delivery moves as Record
-// would move it. p.Outcome.Delay is what is left of the wait. Calling it again after an error is harmless.
+// Adopt records what an earlier attempt of the delivery is known to have led to, instead of making the one that c was
+// given for: that one, which must not have called, is taken back, count and row; p's is completed, and the delivery
+// moves as Record would move it. p.Outcome.Delay is what is left of the wait. Calling it again after an error is
+// harmless.
 //
 // ErrFenced: as Record. ErrStale: p's attempt has an outcome already, or was free and taken back: nothing changed.
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (Recorded, error) {

@@ -17,8 +17,9 @@ const (
 // anyEpoch has release_held.sql not look at the agent's epoch.
 const anyEpoch = int64(-1)
 
-// ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it takes. It returns how
-// many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+// ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it
+// takes. It returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling
+// it again goes on.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
 	released, tasks, err = s.releaseInBatches(ctx, a, reasons, nil)
 	if err != nil {
@@ -27,8 +28,8 @@ func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (re
 	return released, tasks, err
 }
 
-// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that releases, and goes on with the
-// other batches.
+// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that
+// releases, and goes on with the other batches.
 func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
@@ -72,8 +73,9 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, cha
 	return released, tasks, nil
 }
 
-// mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have been mended between the
-// claim and now, and nobody would release it after that; since is the epoch after which that counts.
+// mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have
+// been mended between the claim and now, and nobody would release it after that; since is the epoch after which that
+// counts.
 func (o Outcome) mendedReasons(claimed int64) (reasons []string, since int64) {
 	switch {
 	case o.Status != Held:

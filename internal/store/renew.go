@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrSuperseded means that the access token was renewed by somebody else, or its credential replaced, while this worker renewed it. The
-// write changed nothing.
+// ErrSuperseded means that the access token was renewed by somebody else, or its credential replaced, while this worker
+// renewed it. The write changed nothing.
 var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced, meanwhile")
 
 // Access is an access token that was had for an OAuth credential, sealed under Token.AccessBinding.
@@ -30,10 +30,10 @@ type Renewal struct {
 	No     int64   // the renewal that was begun; 0: none
 }
 
-// LeaseRenewal begins to renew the access token of t's agent and origin, for this worker alone until the lease ends: SaveRenewal or
-// YieldRenewal ends it before. seen is the access token that is to be replaced (nil: none is known). It does not begin when somebody else
-// renews it, or when it was replaced already: then Renewal.No is 0, and Access tells which. A lease of 0 only looks. ErrNotFound: no
-// credential is stored any more. One round trip.
+// LeaseRenewal begins to renew the access token of t's agent and origin, for this worker alone until the lease ends:
+// SaveRenewal or YieldRenewal ends it before. seen is the access token that is to be replaced (nil: none is known). It
+// does not begin when somebody else renews it, or when it was replaced already: then Renewal.No is 0, and Access tells
+// which. A lease of 0 only looks. ErrNotFound: no credential is stored any more. One round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -73,9 +73,9 @@ func isForeignKeyViolation(err error) bool {
 	return errors.As(err, &pe) && pe.Code == foreignKeyViolation
 }
 
-// SaveRenewal ends a renewal: it keeps the access token, and the credential's new ciphertext when the authorization server gave another
-// refresh token (nil: it stays). Both or nothing; calling it again is harmless. ErrSuperseded: the lease
-// ended and somebody else renewed, or the credential was replaced.
+// SaveRenewal ends a renewal: it keeps the access token, and the credential's new ciphertext when the authorization
+// server gave another refresh token (nil: it stays). Both or nothing; calling it again is harmless. ErrSuperseded: the
+// lease ended and somebody else renewed, or the credential was replaced.
 func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) error {
 	t := r.Token
 	key, ok := secret.KeyID(a.Ciphertext)
@@ -102,8 +102,8 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	return nil
 }
 
-// YieldRenewal ends a renewal that came to nothing, so that another worker may try at once. It is harmless when the lease has ended, or
-// the credential was replaced, whose renewals count from 1 again.
+// YieldRenewal ends a renewal that came to nothing, so that another worker may try at once. It is harmless when the
+// lease has ended, or the credential was replaced, whose renewals count from 1 again.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) error {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -134,7 +134,8 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	return err
 }
 
-// AccessAfter lists the credentials that an access token is stored for, as TokensAfter does: with that, in Token.Access.
+// AccessAfter lists the credentials that an access token is stored for, as TokensAfter does: with that, in
+// Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	after := Token{Agent: Agent{ID: "-1"}}
 	if last != nil {
@@ -159,8 +160,8 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 	return list, nil
 }
 
-// ResealAccess replaces the ciphertext of an access token, if it is still the one that was read. changed false: it was renewed or removed
-// meanwhile.
+// ResealAccess replaces the ciphertext of an access token, if it is still the one that was read. changed false: it was
+// renewed or removed meanwhile.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || old.Access == nil || bytes.Equal(old.Access.Ciphertext, ciphertext) {

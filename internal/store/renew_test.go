@@ -230,7 +230,8 @@ func TestRenewalAtOnce(t *testing.T) {
 	}
 }
 
-// TestRenewalSeesTheLastOne: who waits for the renewal before reads the refresh token that it brought, not the one from before it.
+// TestRenewalSeesTheLastOne: who waits for the renewal before reads the refresh token that it brought, not the one from
+// before it.
 func TestRenewalSeesTheLastOne(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)

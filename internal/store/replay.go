@@ -11,9 +11,9 @@ import (
 // maxMove is how many deliveries one call moves: one transaction, with every agent concerned locked.
 const maxMove = 500
 
-// Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a wait is
-// over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved, why the others
-// were left (a sentence each), and the tasks that the caller puts into Redis.
+// Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a
+// wait is over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved,
+// why the others were left (a sentence each), and the tasks that the caller puts into Redis.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	moved, left, tasks, err = s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
 	if err != nil {
@@ -22,8 +22,8 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved 
 	return moved, left, tasks, nil
 }
 
-// Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their workers'
-// writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
+// Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
+// workers' writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
 	moved, left, _, err = s.moveByOperator(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
 	if err != nil {

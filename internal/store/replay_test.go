@@ -147,7 +147,8 @@ func TestReplayHandsOutExactly(t *testing.T) {
 	}
 }
 
-// TestReplaySettlesDoubt: what was in doubt before a replay is not in doubt after it, so that a policy does not hold it again.
+// TestReplaySettlesDoubt: what was in doubt before a replay is not in doubt after it, so that a policy does not hold it
+// again.
 func TestReplaySettlesDoubt(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retain drops what deliveries carried that are final for longer than age (job, sealed headers, result, error; id, key, status
-// and reason stay), and old attempts that lie in no week's partition. It returns how many rows it changed; at most limit of
-// each, so the caller comes back.
+// Retain drops what deliveries carried that are final for longer than age (job, sealed headers, result, error; id, key,
+// status and reason stay), and old attempts that lie in no week's partition. It returns how many rows it changed; at
+// most limit of each, so the caller comes back.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -28,9 +28,9 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 // dropLockTimeout is how long dropping a week may wait for its lock: every worker that claims waits behind it.
 const dropLockTimeout = 2 * time.Second
 
-// DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at least
-// that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it was replayed,
-// stays. A week whose lock is not given within 2 s is an error and stays for the next call.
+// DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at
+// least that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it
+// was replayed, stays. A week whose lock is not given within 2 s is an error and stays for the next call.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (int, error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")

@@ -87,7 +87,8 @@ func TestDropPartitions(t *testing.T) {
 	if len(weeks()) != 6 {
 		t.Fatal(weeks())
 	}
-	// In the sixth week before, an attempt of a delivery that was replayed; in the fifth, of one that ended; tables that only look alike.
+	// In the sixth week before, an attempt of a delivery that was replayed; in the fifth, of one that ended; tables
+	// that only look alike.
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	record(t, s, claim(t, s, tasks[1]), delivered)
 	for i, back := range []int{6, 5} {

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sealed is a ciphertext of a delivery, or of a job in line behind it (action.endpoint.headers), with what it is bound to.
+// Sealed is a ciphertext of a delivery, or of a job in line behind it (action.endpoint.headers), with what it is bound
+// to.
 type Sealed struct {
 	ID         uuid.UUID
 	ChainID    uint64
@@ -21,9 +22,9 @@ type Sealed struct {
 // sealedPage is how many deliveries are looked at by one statement; few of them have headers of their own.
 const sealedPage = 5000
 
-// SealedAfter looks at the deliveries after an id, in the order of ids, and returns what is sealed among the next 5,000. next is where
-// to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come meanwhile may be missed: they are
-// sealed by whoever accepts them.
+// SealedAfter looks at the deliveries after an id, in the order of ids, and returns what is sealed among the next
+// 5,000. next is where to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come
+// meanwhile may be missed: they are sealed by whoever accepts them.
 func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -61,8 +62,9 @@ func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed
 	return page, next, seen < sealedPage, nil
 }
 
-// Reseal replaces a delivery's ciphertext, if it is still the one that was read. changed false: it was replaced or dropped meanwhile,
-// and there is nothing left to do. A worker that has claimed the delivery holds the old one, which its keyset still opens.
+// Reseal replaces a delivery's ciphertext, if it is still the one that was read. changed false: it was replaced or
+// dropped meanwhile, and there is nothing left to do. A worker that has claimed the delivery holds the old one, which
+// its keyset still opens.
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -30,8 +30,8 @@ type truncatedJSON struct {
 // truncationOverhead is what a cut takes without its text.
 const truncationOverhead = 64
 
-// Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL and
-// invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
+// Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL
+// and invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
 // {"truncated": true, "bytes": <length>, "text": <beginning>}. Nothing stays nothing.
 func Storable(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
@@ -55,7 +55,8 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 // KeepSide is what is kept of what one side of a call said.
 func KeepSide(raw json.RawMessage) json.RawMessage { return Storable(raw, maxSideBytes) }
 
-// cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not storable JSON.
+// cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not
+// storable JSON.
 func cleanJSON(raw []byte) (json.RawMessage, bool) {
 	suspicious, fits := surveyJSON(raw)
 	if !fits {
@@ -104,8 +105,8 @@ func repairStrings(v any) any {
 
 func replaceNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// surveyJSON walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a NUL in it,
-// or an escape that may stand for one or for a surrogate: jsonb takes neither.
+// surveyJSON walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a
+// NUL in it, or an escape that may stand for one or for a surrogate: jsonb takes neither.
 func surveyJSON(raw []byte) (suspicious, fits bool) {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {

@@ -22,8 +22,8 @@ import (
 //go:embed sql/*.sql
 var files embed.FS
 
-// MaxDispatchedPerAgent is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps Redis shallow and
-// one agent's flood from delaying the others.
+// MaxDispatchedPerAgent is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps
+// Redis shallow and one agent's flood from delaying the others.
 const MaxDispatchedPerAgent = 8
 
 // Status is the state of a delivery (DESIGN §4).
@@ -51,12 +51,12 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced means that the claim a write named is no longer the row's: the lease ran out and the delivery went on without
-// it. The write changed nothing.
+// ErrFenced means that the claim a write named is no longer the row's: the lease ran out and the delivery went on
+// without it. The write changed nothing.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and it went on without this worker")
 
-// ErrStale means that the outcome which Adopt was given is that of an attempt which has ended otherwise, or was taken back. The
-// write changed nothing, and the claim is still good.
+// ErrStale means that the outcome which Adopt was given is that of an attempt which has ended otherwise, or was taken
+// back. The write changed nothing, and the claim is still good.
 var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
 
 // ErrNotFound means that no such row exists.
@@ -74,8 +74,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 
 	// StatementTimeout is set on every session, so that a lost client cannot leave a statement holding locks. A call of
-	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says nothing.
-	// Default 30 s.
+	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says
+	// nothing. Default 30 s.
 	StatementTimeout time.Duration
 }
 
@@ -162,8 +162,8 @@ func open(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	params["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
 	params["idle_in_transaction_session_timeout"] = fmt.Sprint(min(statement, idleInTransaction).Milliseconds())
 	params["timezone"] = "UTC"
-	// Each statement has one good plan, by index. Planning anew would cost more than running it, and a plan that was right for
-	// an empty table (a new week's attempts, a queue that was drained) would be ruinous a minute later.
+	// Each statement has one good plan, by index. Planning anew would cost more than running it, and a plan that was
+	// right for an empty table (a new week's attempts, a queue that was drained) would be ruinous a minute later.
 	params["plan_cache_mode"], params["enable_seqscan"], params["jit"] = "force_generic_plan", "off", "off"
 	if params["application_name"] == "" {
 		params["application_name"] = "herald"
@@ -237,8 +237,8 @@ type Agent struct {
 	ID       string
 }
 
-// Plain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries several times and
-// lists each try with its address.
+// Plain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries
+// several times and lists each try with its address.
 func Plain(err error) error {
 	var ce *pgconn.ConnectError
 	var network net.Error

@@ -18,7 +18,8 @@ const (
 	SchemeHeader = "header" // the bare token in the named header
 	SchemeFile   = "file"   // what is sealed is the path of a file that holds the token; sent as its header says
 
-	// What is sealed is an OAuth credential; what is sent is an access token that the issuer gives for it, as Authorization: Bearer.
+	// What is sealed is an OAuth credential; what is sent is an access token that the issuer gives for it, as
+	// Authorization: Bearer.
 	SchemeClientCredentials = "oauth_client_credentials"
 	SchemeAuthorizationCode = "oauth_authorization_code" // a person agreed once; it is renewed with a refresh token
 )
@@ -36,7 +37,8 @@ type Token struct {
 	UpdatedAt  time.Time  // when it was stored; sealing it anew and renewing it do not change that
 	ExpiresAt  *time.Time // nil: never
 
-	// Access is the access token that is had for an OAuth credential: SetToken stores it along, AccessAfter reads it, others leave it nil.
+	// Access is the access token that is had for an OAuth credential: SetToken stores it along, AccessAfter reads it,
+	// others leave it nil.
 	Access *Access
 }
 
@@ -53,8 +55,8 @@ func (t Token) URL() string {
 	return t.Origin + t.Path
 }
 
-// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open. The path is none of
-// it: it comes to a token that is stored without (PinTokenPath).
+// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open.
+// The path is none of it: it comes to a token that is stored without (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
 		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
@@ -80,10 +82,11 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 	return t, err
 }
 
-// SetToken keeps a token in the place of the one of the same agent and origin, raises the agent's epoch, so that every worker sees it
-// with its next claim, and releases what is held for want of a credential: in order, in as many transactions as it takes. An agent that is
-// not known yet is made known. An access token that was had for the one before is forgotten. It returns how many deliveries were released
-// and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+// SetToken keeps a token in the place of the one of the same agent and origin, raises the agent's epoch, so that every
+// worker sees it with its next claim, and releases what is held for want of a credential: in order, in as many
+// transactions as it takes. An agent that is not known yet is made known. An access token that was had for the one
+// before is forgotten. It returns how many deliveries were released and the tasks that the caller puts into Redis, also
+// when it fails in the middle: calling it again goes on.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
@@ -109,7 +112,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	return released, tasks, err
 }
 
-// RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there is none.
+// RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there
+// is none.
 func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (released int, tasks []Task, err error) {
 	released, tasks, err = s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
@@ -125,8 +129,8 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (releas
 	return released, tasks, err
 }
 
-// PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path that it is bound to:
-// another worker may have been first. ErrNotFound: it was removed meanwhile.
+// PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path
+// that it is bound to: another worker may have been first. ErrNotFound: it was removed meanwhile.
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -142,7 +146,8 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	return pinned, nil
 }
 
-// changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that releases.
+// changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that
+// releases.
 func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
@@ -158,8 +163,8 @@ func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.C
 // maxTokens is how many origins of one agent are looked at. An agent has one, or two while it moves.
 const maxTokens = 64
 
-// AgentTokens are the tokens of an agent, sealed, in the order of their origins, and whether deliveries of it are held for want of one.
-// It is one round trip.
+// AgentTokens are the tokens of an agent, sealed, in the order of their origins, and whether deliveries of it are held
+// for want of one. It is one round trip.
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -182,8 +187,8 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 // tokenPage is how many tokens are read at once.
 const tokenPage = 1000
 
-// TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts after the last
-// one; nil is before the first.
+// TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts
+// after the last one; nil is before the first.
 func (s *Store) TokensAfter(ctx context.Context, last *Token) ([]Token, error) {
 	after := Token{Agent: Agent{ID: "-1"}}
 	if last != nil {
@@ -204,8 +209,8 @@ func (s *Store) TokensAfter(ctx context.Context, last *Token) ([]Token, error) {
 	return list, nil
 }
 
-// ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or removed meanwhile.
-// A worker that knows the old one goes on with it for a while; its keyset still opens that.
+// ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or
+// removed meanwhile. A worker that knows the old one goes on with it for a while; its keyset still opens that.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || bytes.Equal(old.Ciphertext, ciphertext) {

@@ -88,8 +88,8 @@ func TestSetToken(t *testing.T) {
 	}
 }
 
-// TestTokenStoredMeanwhile: a delivery that was called without the token which is stored before its outcome is recorded is not held:
-// nobody would release it.
+// TestTokenStoredMeanwhile: a delivery that was called without the token which is stored before its outcome is recorded
+// is not held: nobody would release it.
 func TestTokenStoredMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)

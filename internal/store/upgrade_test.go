@@ -10,8 +10,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// TestUpgrade: rows of schema 0001 go on under today's, and what a worker of 0001 writes goes on beside it; the way back keeps the
-// rows too.
+// TestUpgrade: rows of schema 0001 go on under today's, and what a worker of 0001 writes goes on beside it; the way
+// back keeps the rows too.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	url := secret.New(embeddedtest.Postgres(t, nil))
@@ -44,7 +44,8 @@ func TestUpgrade(t *testing.T) {
 		}
 		return b
 	}
-	// As a worker of 0001 writes them: one queued, one that waits after two attempts, one that ended, one whose worker died.
+	// As a worker of 0001 writes them: one queued, one that waits after two attempts, one that ended, one whose worker
+	// died.
 	insert := func(index int, set string) uuid.UUID {
 		t.Helper()
 		j := feedback(1, index)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ReconcilerLedger is the store as the reconciler needs it. It should have connections of its own: when deliveries use up the
-// others, the reconciler is what is needed most.
+// ReconcilerLedger is the store as the reconciler needs it. It should have connections of its own: when deliveries use
+// up the others, the reconciler is what is needed most.
 type ReconcilerLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
@@ -55,15 +55,15 @@ type ReconcilerConfig struct {
 	Late     time.Duration // how late a task may be before Redis is asked for it; default 15 s
 	Batch    int           // rows per statement; default 500
 
-	// Grace is how long after Postgres was lost no lease is taken back: workers record what they know first. Default 60 s;
-	// negative: none, for a database that nobody else uses.
+	// Grace is how long after Postgres was lost no lease is taken back: workers record what they know first. Default 60
+	// s; negative: none, for a database that nobody else uses.
 	Grace time.Duration
 
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler finds what the fast path lost: leases of dead workers, waits that are over, tasks that Redis does not have any
-// more, agents with a backlog and nothing dispatched. It is quiet when there is nothing to do.
+// Reconciler finds what the fast path lost: leases of dead workers, waits that are over, tasks that Redis does not have
+// any more, agents with a backlog and nothing dispatched. It is quiet when there is nothing to do.
 type Reconciler struct {
 	ReconcilerConfig
 
@@ -98,12 +98,13 @@ const (
 	// redisTimeout bounds one question to Redis.
 	redisTimeout = 5 * time.Second
 
-	// slowPostgres is how long reading the clock and taking back leases may take. It is shorter than any lease outlasts its call: what
-	// was found before Postgres froze for longer is not acted on after it woke up, when every lease looks as if it had run out.
+	// slowPostgres is how long reading the clock and taking back leases may take. It is shorter than any lease outlasts
+	// its call: what was found before Postgres froze for longer is not acted on after it woke up, when every lease
+	// looks as if it had run out.
 	slowPostgres = 2 * time.Second
 
-	// stuckAfter is how late a dispatched delivery must be before a task that Redis calls running does not count any more. A running
-	// task claims at once; asynq is known to lose the lease of one and to call it running for ever.
+	// stuckAfter is how late a dispatched delivery must be before a task that Redis calls running does not count any
+	// more. A running task claims at once; asynq is known to lose the lease of one and to call it running for ever.
 	stuckAfter = 5 * time.Minute
 )
 
@@ -192,7 +193,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	return err
 }
 
-// isPostgresSteady tells whether Postgres has been there for long enough that every living worker could record what it knows.
+// isPostgresSteady tells whether Postgres has been there for long enough that every living worker could record what it
+// knows.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -213,8 +215,8 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// dispatchLost gives new tasks to dispatched deliveries that Redis does not hold any more: at once when its marker tells that it lost
-// everything, else to those that are late.
+// dispatchLost gives new tasks to dispatched deliveries that Redis does not hold any more: at once when its marker
+// tells that it lost everything, else to those that are late.
 func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int, err error) {
 	if lost, err = r.dispatchAllLost(ctx, now); err != nil {
 		return lost, err
@@ -250,7 +252,8 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 	}
 }
 
-// dispatchLate walks the overdue deliveries and gives those a new task that Redis does not hold any more, or will not run soon.
+// dispatchLate walks the overdue deliveries and gives those a new task that Redis does not hold any more, or will not
+// run soon.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
 	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
@@ -266,7 +269,8 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	return lost + more, err
 }
 
-// redispatch gives a new task to each dispatched delivery that is late and whose old task is lost, by where Redis has it.
+// redispatch gives a new task to each dispatched delivery that is late and whose old task is lost, by where Redis has
+// it.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil
 	for {

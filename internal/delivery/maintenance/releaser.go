@@ -32,11 +32,11 @@ type ReleaserConfig struct {
 	Dispatcher Dispatcher
 	// Disabled tells whether the servers file disables an agent; nil: there is none.
 	Disabled func(store.Agent) bool
-	// Again is how long after a round the next one comes: after one that failed, and once after one that was asked for, since a
-	// delivery that was claimed before it may have been held after it. Default 1 min.
+	// Again is how long after a round the next one comes: after one that failed, and once after one that was asked for,
+	// since a delivery that was claimed before it may have been held after it. Default 1 min.
 	Again time.Duration
-	// Ticks ask for a round now and then. Default: every 10 min while Run runs, for what a worker held that still had an older servers
-	// file, as in a rolling restart.
+	// Ticks ask for a round now and then. Default: every 10 min while Run runs, for what a worker held that still had
+	// an older servers file, as in a rolling restart.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 }
@@ -44,8 +44,9 @@ type ReleaserConfig struct {
 // releaseInterval is the default of Ticks.
 const releaseInterval = 10 * time.Minute
 
-// Releaser queues what is held for agents that nobody disables any more, neither their row nor the servers file, and what waited for the
-// servers file to say where an agent is called. It makes a round when it starts, whenever it is woken, and now and then.
+// Releaser queues what is held for agents that nobody disables any more, neither their row nor the servers file, and
+// what waited for the servers file to say where an agent is called. It makes a round when it starts, whenever it is
+// woken, and now and then.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}
@@ -72,8 +73,9 @@ func (r *Releaser) Wake() {
 	}
 }
 
-// MarkCallable has the next two rounds also release what is held of these agents because it was not known where, or with which
-// credential, they are called: the servers file says it, or says it anew. Wake asks for the first of them. It does not block.
+// MarkCallable has the next two rounds also release what is held of these agents because it was not known where, or
+// with which credential, they are called: the servers file says it, or says it anew. Wake asks for the first of them.
+// It does not block.
 func (r *Releaser) MarkCallable(agents []store.Agent) {
 	const rounds = 2 // a delivery that was claimed before may be held after the first
 	r.mu.Lock()
@@ -153,7 +155,8 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 	return nil
 }
 
-// releaseHeld releases what is held of one agent. It looks first whether the agent has a row, since ReleaseHeld would make one.
+// releaseHeld releases what is held of one agent. It looks first whether the agent has a row, since ReleaseHeld would
+// make one.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Ledger.AgentRow(ctx, a)
 	switch {

@@ -26,7 +26,8 @@ type RetentionConfig struct {
 
 	// Expiry is the age at which what is not final becomes dead (expired). Default 30 days.
 	Expiry time.Duration
-	// KeepFinal is how long job, result and attempts of final deliveries are kept; at least Expiry. Default 0: for ever.
+	// KeepFinal is how long job, result and attempts of final deliveries are kept; at least Expiry. Default 0: for
+	// ever.
 	KeepFinal time.Duration
 
 	Interval time.Duration // between looks whether a round is due; default 5 s
@@ -40,7 +41,8 @@ const (
 	weeksAhead     = 4           // partitions made beforehand
 )
 
-// Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones carried.
+// Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones
+// carried.
 type Retention struct {
 	RetentionConfig
 
@@ -65,8 +67,8 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	return &Retention{RetentionConfig: cfg}, nil
 }
 
-// Run does a round a minute until the context ends. It looks half an interval after the reconciler that was started with it, so that the
-// two do not want the lock at the same moment.
+// Run does a round a minute until the context ends. It looks half an interval after the reconciler that was started
+// with it, so that the two do not want the lock at the same moment.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
 	defer timer.Stop()
@@ -86,7 +88,8 @@ func (r *Retention) Run(ctx context.Context) {
 	}
 }
 
-// leadAndApply does one round, unless another one of any process, or of the reconciler, is under way: then the next look tries again.
+// leadAndApply does one round, unless another one of any process, or of the reconciler, is under way: then the next
+// look tries again.
 func (r *Retention) leadAndApply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()

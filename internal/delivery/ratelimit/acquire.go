@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Pauses between two looks for a permit that another process may have given back. A permit that is kept for who looks stands idle until
-// then, so they are short: at 100 ms the p99 beside a hanging neighbour was 144 ms, at 15 ms it is 88 ms. What is given back here wakes
-// the first in the line at once.
+// Pauses between two looks for a permit that another process may have given back. A permit that is kept for who looks
+// stands idle until then, so they are short: at 100 ms the p99 beside a hanging neighbour was 144 ms, at 15 ms it is 88
+// ms. What is given back here wakes the first in the line at once.
 const (
 	firstLook = 5 * time.Millisecond
 	lastLook  = 15 * time.Millisecond
 )
 
-// Acquire takes a permit at an origin for a call of one of its endpoints, or waits a little for one. token names the attempt and no
-// other: with it a permit is found again. The error is a *RefusedError, the context's, or ErrClosed.
+// Acquire takes a permit at an origin for a call of one of its endpoints, or waits a little for one. token names the
+// attempt and no other: with it a permit is found again. The error is a *RefusedError, the context's, or ErrClosed.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
@@ -57,8 +57,9 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	return pass, nil
 }
 
-// worthWaiting says whether one more may wait here, and is likely to get a permit in time as far as is known: from the mean, and from
-// the calls that are under way, since of an endpoint that hangs none ends from which a mean could be learnt.
+// worthWaiting says whether one more may wait here, and is likely to get a permit in time as far as is known: from the
+// mean, and from the calls that are under way, since of an endpoint that hangs none ends from which a mean could be
+// learnt.
 func (l *Limiter) worthWaiting(e *endpoint) bool {
 	o := e.origin
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
@@ -127,7 +128,8 @@ func (l *Limiter) tooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
 
-// pauseFor is when to look again: when the rate allows it, else after about pause, spread so that processes do not keep step.
+// pauseFor is when to look again: when the rate allows it, else after about pause, spread so that processes do not keep
+// step.
 func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	if v.code == throttled && v.wait > 0 {
 		return time.Duration(v.wait) * time.Microsecond

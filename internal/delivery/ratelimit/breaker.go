@@ -84,8 +84,8 @@ func (e *circuit) isFailing(r *rules, n int64) bool {
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// limitShare is below how many permits an endpoint must hold to take one more while others share its origin: as many as are free. One all of
-// whose calls failed has one.
+// limitShare is below how many permits an endpoint must hold to take one more while others share its origin: as many as
+// are free. One all of whose calls failed has one.
 func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)

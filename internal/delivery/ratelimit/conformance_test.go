@@ -132,7 +132,8 @@ func (b *bench) trip() {
 	b.move(-b.rules.gap)
 }
 
-// TestConformance holds the machine in this process, the scripts in Redis and the scripts in miniredis to the same rules.
+// TestConformance holds the machine in this process, the scripts in Redis and the scripts in miniredis to the same
+// rules.
 func TestConformance(t *testing.T) {
 	backends := []struct {
 		name string
@@ -691,7 +692,8 @@ var conformance = []struct {
 	}},
 }
 
-// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine, whose answers must not differ in anything.
+// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine, whose answers must
+// not differ in anything.
 func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 	seen := map[code]int{}
 	for seed := range uint64(8) {

@@ -72,8 +72,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestVersionBefore: what a worker of the version before holds, and has used of the rate, counts; what it says of the breaker, which was
-// the origin's, does not, and when it deletes it only the rate is forgotten.
+// TestVersionBefore: what a worker of the version before holds, and has used of the rate, counts; what it says of the
+// breaker, which was the origin's, does not, and when it deletes it only the rate is forgotten.
 func TestVersionBefore(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, embeddedtest.RealRedis(t))

@@ -18,16 +18,16 @@ import (
 // Config makes a Limiter. Zero values mean the defaults; PermitTTL has none.
 type Config struct {
 	// Redis is shared by all workers; nil: this process by itself. The caller closes it, after Close. It must have
-	// ContextTimeoutEnabled, or a Redis that hangs holds Acquire and Release up beyond Timeout. Connecting has to fit into Timeout
-	// too, so let the client keep a few idle connections.
+	// ContextTimeoutEnabled, or a Redis that hangs holds Acquire and Release up beyond Timeout. Connecting has to fit
+	// into Timeout too, so let the client keep a few idle connections.
 	Redis redis.UniversalClient
 
 	Inflight int     // calls at one origin at a time; doc.go says what one endpoint of it gets. Default 4
 	Rate     float64 // calls a second at one origin. Default 100
 	Burst    int     // calls that may come at once. Default Rate, rounded up
 
-	// Timeout of one question to Redis. Default 50 ms. Longer makes a Redis that hangs cost more, once; shorter makes workers
-	// go by themselves when Redis is only busy.
+	// Timeout of one question to Redis. Default 50 ms. Longer makes a Redis that hangs cost more, once; shorter makes
+	// workers go by themselves when Redis is only busy.
 	Timeout time.Duration
 
 	Window       time.Duration // what the breaker looks back on. Default 5 min
@@ -35,19 +35,19 @@ type Config struct {
 	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
 	OpenFor      time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit is taken whose worker died. Needed, at least the lease: a shorter one would let more calls than
-	// Inflight run at once.
+	// PermitTTL is how long a permit is taken whose worker died. Needed, at least the lease: a shorter one would let
+	// more calls than Inflight run at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being put off for at least a
-	// second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being put off
+	// for at least a second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
 	MaxWaiters int
 	// MaxOriginWaiters is how many of one origin may. Default twice MaxWaiters, which is also the least.
 	MaxOriginWaiters int
 	// MaxWait is how long they wait. Default 1 s.
 	MaxWait time.Duration
-	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about 700 bytes
-	// each). What is in use is always kept.
+	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about
+	// 700 bytes each). What is in use is always kept.
 	MaxEndpoints int
 
 	Logger *slog.Logger     // default slog.Default()
@@ -58,13 +58,13 @@ const (
 	// minWait and maxWait bound what a refused call is told to wait.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
-	// presence is longer than a waiter's pause between two looks, slack is how late asynq and a busy worker bring a call back, and recent is
-	// how long after its last call an endpoint is taken to need the origin again.
+	// presence is longer than a waiter's pause between two looks, slack is how late asynq and a busy worker bring a
+	// call back, and recent is how long after its last call an endpoint is taken to need the origin again.
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
-	// keptAfter is how long an endpoint waits before permits are kept for it. A kept permit stands idle until its waiter looks again, which costs
-	// more than the order of those who wait for moments is worth.
+	// keptAfter is how long an endpoint waits before permits are kept for it. A kept permit stands idle until its
+	// waiter looks again, which costs more than the order of those who wait for moments is worth.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -152,8 +152,8 @@ func New(cfg Config) (*Limiter, error) {
 // ErrClosed is what Acquire says after Close.
 var ErrClosed = errors.New("ratelimit: closed")
 
-// Close ends what runs in the background and waits for it, about Timeout. It comes after the last Release; a later one returns its
-// permit in this process only, and elsewhere after PermitTTL.
+// Close ends what runs in the background and waits for it, about Timeout. It comes after the last Release; a later one
+// returns its permit in this process only, and elsewhere after PermitTTL.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -231,8 +231,8 @@ type Permit struct {
 	released   atomic.Bool
 }
 
-// Release gives the permit back and tells how the call went and how long it took; further calls do nothing. It does not depend on ctx
-// being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
+// Release gives the permit back and tells how the call went and how long it took; further calls do nothing. It does not
+// depend on ctx being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {
 		return

@@ -55,8 +55,8 @@ func TestNewRefuses(t *testing.T) {
 	p.Release(t.Context(), OK)
 }
 
-// TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at one
-// origin, and all of them get their turn, whether they call one endpoint of it or eight.
+// TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at
+// one origin, and all of them get their turn, whether they call one endpoint of it or eight.
 func TestHammer(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{1, 8} {
@@ -246,7 +246,8 @@ func TestOneProbe(t *testing.T) {
 	})
 }
 
-// TestReservations: a thousand that are put off come back at the rate of what the origin can serve, and not all at once.
+// TestReservations: a thousand that are put off come back at the rate of what the origin can serve, and not all at
+// once.
 func TestReservations(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

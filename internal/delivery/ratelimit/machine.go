@@ -146,8 +146,8 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 	return end
 }
 
-// plausible is x, unless it lies further ahead than twice what can be put there: then it is from before the clock was set back, and
-// must not close an origin for an hour.
+// plausible is x, unless it lies further ahead than twice what can be put there: then it is from before the clock was
+// set back, and must not close an origin for an hour.
 func plausible(x, now, most, instead int64) int64 {
 	if x > now+2*most {
 		return instead

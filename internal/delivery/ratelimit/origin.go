@@ -54,8 +54,9 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too many, the
-// idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in the end.
+// evictIdle makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too
+// many, the idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in
+// the end.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// firstProbe is how long Redis is not asked after it failed; it doubles, up to lookLater, when Redis fails again within
-	// steady of its return.
+	// firstProbe is how long Redis is not asked after it failed; it doubles, up to lookLater, when Redis fails again
+	// within steady of its return.
 	firstProbe = time.Second
 	lastProbe  = 30 * time.Second
 	steady     = 10 * time.Second
@@ -99,8 +99,8 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 	}
 }
 
-// probeRedis takes a permit at no origin and gives it back: that Redis answers a PING would not say that it can be written to. Asked
-// twice, because the first question may have to connect.
+// probeRedis takes a permit at no origin and gives it back: that Redis answers a PING would not say that it can be
+// written to. Asked twice, because the first question may have to connect.
 func (l *Limiter) probeRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")

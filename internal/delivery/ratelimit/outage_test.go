@@ -61,8 +61,8 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 	return l
 }
 
-// TestFrozen: while Redis hangs Acquire and Release answer from what this worker knows, the timeout is paid once, and what was given back
-// meanwhile is free in Redis when it goes on.
+// TestFrozen: while Redis hangs Acquire and Release answer from what this worker knows, the timeout is paid once, and
+// what was given back meanwhile is free in Redis when it goes on.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.RealRedis(t)

@@ -53,7 +53,8 @@ func blind(l *Limiter) *Limiter {
 	return l
 }
 
-// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than MaxWaiters are refused at once.
+// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than MaxWaiters are refused
+// at once.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -125,7 +126,8 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	e.pass.Release(t.Context(), OK)
 }
 
-// TestNeighbour: those who wait for an endpoint that has its share are in nobody's way, neither in the room nor in Redis.
+// TestNeighbour: those who wait for an endpoint that has its share are in nobody's way, neither in the room nor in
+// Redis.
 func TestNeighbour(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -158,7 +160,8 @@ func TestNeighbour(t *testing.T) {
 			p := pass(at(other, "b"))
 			p.Release(t.Context(), OK)
 		}
-		// With one place taken by each of two more there is none, and who waits is woken past those who may not have it.
+		// With one place taken by each of two more there is none, and who waits is woken past those who may not have
+		// it.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
 		await(t, "it waits", func() bool { return countWaiting(l) == 3 })
@@ -174,7 +177,8 @@ func TestNeighbour(t *testing.T) {
 	})
 }
 
-// TestPatience: who waits in vain is told when to come back; and whose context ends leaves, without taking anything along.
+// TestPatience: who waits in vain is told when to come back; and whose context ends leaves, without taking anything
+// along.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -224,7 +228,8 @@ func TestNotWorthWaiting(t *testing.T) {
 	})
 }
 
-// TestHangingIsNotWaitedFor: of an endpoint that hangs none waits in the room, also when none of its calls has ended yet.
+// TestHangingIsNotWaitedFor: of an endpoint that hangs none waits in the room, also when none of its calls has ended
+// yet.
 func TestHangingIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -2,8 +2,8 @@ package ratelimit
 
 import "slices"
 
-// maxWaiters bounds the endpoints of one origin that are known to wait. Of more, those that are not known have no turn: they come
-// after all that are.
+// maxWaiters bounds the endpoints of one origin that are known to wait. Of more, those that are not known have no turn:
+// they come after all that are.
 const maxWaiters = 64
 
 // grant is a call that was let through.
@@ -20,8 +20,8 @@ type waiting struct {
 	due   int64 // the first reservation that has not passed; 0: none
 }
 
-// isForgotten says that nobody comes any more: no call waits in a room, and the reservation passed. Times from before the clock was
-// set back count as passed.
+// isForgotten says that nobody comes any more: no call waits in a room, and the reservation passed. Times from before
+// the clock was set back count as passed.
 func (w *waiting) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
@@ -30,8 +30,8 @@ func (w *waiting) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected says whether a call that takes that long would be in the way of w: w asks now, or comes back while the call runs. Calls that end
-// before w would leave a room are in nobody's way.
+// isExpected says whether a call that takes that long would be in the way of w: w asks now, or comes back while the
+// call runs. Calls that end before w would leave a room are in nobody's way.
 func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -39,8 +39,8 @@ func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
 }
 
-// weighOthers says whether an endpoint shares the origin with others, and for how many of them a permit, and a call of the rate, are
-// kept: those that have waited longer, are expected, and may take one of the free permits.
+// weighOthers says whether an endpoint shares the origin with others, and for how many of them a permit, and a call of
+// the rate, are kept: those that have waited longer, are expected, and may take one of the free permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
@@ -98,7 +98,8 @@ func (m *originState) dropForgotten(r *rules, now int64) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.isForgotten(r, now) })
 }
 
-// recordServed writes down that the endpoint had its turn: if more of its calls have reservations it waits on, behind all others.
+// recordServed writes down that the endpoint had its turn: if more of its calls have reservations it waits on, behind
+// all others.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]

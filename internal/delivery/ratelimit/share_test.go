@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// crowd plays the deliveries of many endpoints at one origin, in a time of its own: each asks, waits a little in a room, is put off,
-// comes back somewhat late, is called, and is followed by the next.
+// crowd plays the deliveries of many endpoints at one origin, in a time of its own: each asks, waits a little in a
+// room, is put off, comes back somewhat late, is called, and is followed by the next.
 type crowd struct {
 	t     *testing.T
 	rules rules
@@ -60,7 +60,8 @@ func (c *crowd) after(d int64, do func()) {
 	heap.Push(&c.queue, event{c.now + d, c.calls, do})
 }
 
-// join adds an endpoint whose calls take that long, with so many deliveries at a time, the first of which come within a second.
+// join adds an endpoint whose calls take that long, with so many deliveries at a time, the first of which come within a
+// second.
 func (c *crowd) join(takes int64, deliveries int) *member {
 	e := &member{circuit: circuit{id: fmt.Sprintf("e%d", len(c.endpoints))}, takes: takes}
 	c.endpoints = append(c.endpoints, e)
@@ -121,8 +122,8 @@ func (c *crowd) granted(e *member, name string) {
 	})
 }
 
-// TestCrowd: whatever its endpoints do to an origin, each has its turn within a bounded time, none holds more than half of the places
-// while another waits, and the origin is not idle for it.
+// TestCrowd: whatever its endpoints do to an origin, each has its turn within a bounded time, none holds more than half
+// of the places while another waits, and the origin is not idle for it.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	const ms = second / 1000

@@ -30,8 +30,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Neither listeners nor connections that let the kernel pick are given a reserved port. Ports are drawn from 28,000 on Linux, so
-// a hundred that were not reserved would show among 4,000 draws.
+// Neither listeners nor connections that let the kernel pick are given a reserved port. Ports are drawn from 28,000 on
+// Linux, so a hundred that were not reserved would show among 4,000 draws.
 func TestAddressIsKept(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

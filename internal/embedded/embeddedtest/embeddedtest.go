@@ -1,8 +1,9 @@
 // Package embeddedtest gives tests a real Postgres and a real Redis, with the code that the product runs them with.
 //
-// A package's TestMain calls Main; its tests call Postgres and Redis. There is one cluster for the test process, started by
-// the first test that asks and stopped by Main; if the process dies instead, the kernel ends the server, and the next
-// run of any test removes the folder. Nothing is ever downloaded from here: `make test` does that first (embedded.Fetch).
+// A package's TestMain calls Main; its tests call Postgres and Redis. There is one cluster for the test process,
+// started by the first test that asks and stopped by Main; if the process dies instead, the kernel ends the server, and
+// the next run of any test removes the folder. Nothing is ever downloaded from here: `make test` does that first
+// (embedded.Fetch).
 //
 // The state of the package is the process' one cluster; that is what the package is for, and it is behind one mutex.
 package embeddedtest
@@ -44,8 +45,8 @@ type cluster struct {
 
 var shared cluster
 
-// Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It does
-// not return:
+// Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It
+// does not return:
 //
 //	func TestMain(m *testing.M) { embeddedtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
@@ -67,11 +68,12 @@ func (r run) Run() int {
 	return code
 }
 
-// Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a copy,
-// made in about 20 ms, of a database that migrate was run on once in this process; a nil migrate gives an empty one. Functions
-// are told apart by their code, so a closure over different values counts as the same.
+// Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a
+// copy, made in about 20 ms, of a database that migrate was run on once in this process; a nil migrate gives an empty
+// one. Functions are told apart by their code, so a closure over different values counts as the same.
 //
-// The test is skipped when the machine has no Postgres or no user to run it as, or fails if CI or HERALD_REQUIRE_SERVICES is set.
+// The test is skipped when the machine has no Postgres or no user to run it as, or fails if CI or
+// HERALD_REQUIRE_SERVICES is set.
 func Postgres(t testing.TB, migrate func(ctx context.Context, url string) error) string {
 	t.Helper()
 	database, err := shared.create(migrate)
@@ -89,9 +91,9 @@ func Postgres(t testing.TB, migrate func(ctx context.Context, url string) error)
 	return shared.url(database)
 }
 
-// Redis returns the URL (as asynq parses it) of an empty Redis of the test's own, stopped when the test ends: a redis-server
-// or valkey-server where there is one (ready in about 10 ms), else miniredis. A server of its own, and not a numbered
-// database of a shared one, because asynq's messages to workers cross databases.
+// Redis returns the URL (as asynq parses it) of an empty Redis of the test's own, stopped when the test ends: a
+// redis-server or valkey-server where there is one (ready in about 10 ms), else miniredis. A server of its own, and not
+// a numbered database of a shared one, because asynq's messages to workers cross databases.
 func Redis(t testing.TB) string {
 	t.Helper()
 	return startRedis(t, embedded.RedisAuto)

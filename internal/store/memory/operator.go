@@ -97,7 +97,8 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	return released, s.dispatch(a)
 }
 
-// ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not name.
+// ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not
+// name.
 func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -335,7 +335,8 @@ func (s *suite) failedFetches() {
 	}
 }
 
-// epochIsRaisedOnce: a failure that a moved endpoint explains makes workers look anew, once until the agent takes a call.
+// epochIsRaisedOnce: a failure that a moved endpoint explains makes workers look anew, once until the agent takes a
+// call.
 func (s *suite) epochIsRaisedOnce() {
 	moved := failed(time.Minute)
 	moved.Moved = true

@@ -8,7 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// handOutOfEight: an agent has eight pending or running, and each that is recorded makes room for the next, oldest first.
+// handOutOfEight: an agent has eight pending or running, and each that is recorded makes room for the next, oldest
+// first.
 func (s *suite) handOutOfEight() {
 	const all = 12
 	tasks := s.take(1, all)

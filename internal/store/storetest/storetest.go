@@ -1,8 +1,8 @@
 // Package storetest holds what every store of deliveries must do, whatever keeps it: Run is the conformance suite.
 //
-// Postgres is the store; internal/store/memory stands in for it where a test needs thousands of databases or a clock of its own.
-// A property test on the stand-in says something about the product only because both pass the same suite. What is not here: how
-// Postgres does it (locks, plans, cost, bytes it cannot hold), which internal/store tests itself.
+// Postgres is the store; internal/store/memory stands in for it where a test needs thousands of databases or a clock of
+// its own. A property test on the stand-in says something about the product only because both pass the same suite. What
+// is not here: how Postgres does it (locks, plans, cost, bytes it cannot hold), which internal/store tests itself.
 package storetest
 
 import (
@@ -51,7 +51,8 @@ type Store interface {
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 }
 
-// Clock is the time that a store goes by. Advance lets it pass; where a store has its own clock, everything in it becomes older.
+// Clock is the time that a store goes by. Advance lets it pass; where a store has its own clock, everything in it
+// becomes older.
 type Clock interface {
 	Advance(d time.Duration)
 }
