@@ -49,7 +49,7 @@ func (a account) giveTo(path string) error {
 const firstPrivateGroup, lastPrivateGroup = 65004, 65099
 
 // inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres
-// and who used sudo run other programs too: those pass through no folder of ours (closeTo), and the kernel does not let
+// and who used sudo run other programs too: those pass through no folder of ours (restrictFolder), and the kernel does not let
 // them trace the servers.
 func (a account) inPrivateGroup() account {
 	if !a.drops() {

@@ -202,7 +202,7 @@ func (f *fetcher) publishBundle(root, name string) error {
 
 // checkBundle runs what was unpacked, while it still lies in the staging folder.
 func (f *fetcher) checkBundle(ctx context.Context, stage, name string) error {
-	// bundlePlace expects CACHE/bundles/NAME, which the staging folder has too.
+	// bundlePath expects CACHE/bundles/NAME, which the staging folder has too.
 	root := filepath.Join(stage, bundlesName, name)
 	if dirs := globNewest(filepath.Join(root, "usr/lib/postgresql/*/bin")); len(dirs) > 0 {
 		return f.checkPostgres(ctx, bundlePath(stage, dirs[0]))

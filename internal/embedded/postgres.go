@@ -240,7 +240,7 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 }
 
 // settings are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
-// others pass (closeTo) and there is no TCP. Failed statements are the client's business: with level "log" they, and
+// others pass (restrictFolder) and there is no TCP. Failed statements are the client's business: with level "log" they, and
 // the values in them, are not logged.
 func (p *Postgres) settings(cfg PostgresConfig) []string {
 	set := []string{

@@ -41,7 +41,7 @@ const (
 	announceTimeout = 5 * time.Second
 )
 
-// Task is one hand-out of a delivery.
+// Task is one dispatch of a delivery.
 type Task struct {
 	DeliveryID uuid.UUID
 	N          int    // the row's dispatch counter
@@ -221,14 +221,14 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 }
 
 const (
-	// maxDropped is how many of a delivery's hand-outs DropArchived looks for, the newest first; it asks for dropBatch
-	// of them at a time.
+	// maxDropped is how many of a delivery's tasks DropArchived looks for, the newest first; it asks for dropBatch of
+	// them at a time.
 	maxDropped = 5000
 	dropBatch  = 500
 )
 
-// DropArchived removes the archived tasks of a delivery's hand-outs before n from the web UI: they tell of an end that
-// was not the last.
+// DropArchived removes the archived tasks of a delivery before task n from the web UI: they tell of an end that was not
+// the last.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string

@@ -93,8 +93,9 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 }
 
 // Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in
-// before that time is lost. The sweep gives Postgres' clock, which hand-outs are dated by; whoever enqueues first gives
-// its own, and a difference between the two costs a task that claims nothing, or a wait until the hand-out is late.
+// before that time is lost. The reconciler gives Postgres' clock, which dispatches are dated by; whoever
+// enqueues first gives its own, and a difference between the two costs a task that claims nothing, or a wait until the
+// dispatch is late.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {

@@ -91,7 +91,7 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 		b := &Backend{DatabaseURL: secret.New(run.DatabaseURL), RedisURL: secret.New(run.RedisURL), DataDir: dir, EmbeddedDatabase: true,
 			EmbeddedRedis: run.RedisURL != ""}
 		if !b.EmbeddedRedis {
-			b.RedisURL = cfg.RedisURL // zero: rows wait for the worker's sweep
+			b.RedisURL = cfg.RedisURL // zero: rows wait for the worker's reconciler
 		}
 		return b, nil
 	case !errors.Is(err, fs.ErrNotExist) && !errors.As(err, &stale):

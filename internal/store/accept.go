@@ -53,7 +53,7 @@ type Acceptance struct {
 	Status  Status // of the delivery
 }
 
-// Accept commits jobs and hands out what the agents have room for; the caller puts the returned tasks into Redis.
+// Accept commits jobs and dispatches what the agents have room for; the caller puts the returned tasks into Redis.
 // Answers come in the order of the intakes. Calling it again with the same jobs is harmless: they are known. At most
 // MaxAccept.
 //
@@ -173,7 +173,7 @@ func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance,
 		if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
 			return err
 		}
-		// An agent all of whose jobs were new and found a place has nothing more to hand out.
+		// An agent all of whose jobs were new and found a place has nothing more to dispatch.
 		if err := s.dispatchInto(ctx, tx, behind(in, out, lines), lines); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance,
 	return out, tasks, err
 }
 
-// behind lists the agents with a job that was not handed out by its insert.
+// behind lists the agents with a job that was not dispatched by its insert.
 func behind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
 	handed := make(map[uuid.UUID]bool, len(in))
 	for _, line := range lines {
@@ -433,7 +433,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// dispatchAgents hands out for several agents whose rows are locked.
+// dispatchAgents dispatches for several agents whose rows are locked.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
 	lines := make(map[Agent][]Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {

@@ -44,7 +44,7 @@ type AgentFilter struct {
 	Limit   int    // default 50, at most maxRows
 }
 
-// agentColumns counts through the three partial indexes that hold what is open: in line, handed out, neither.
+// agentColumns counts through the three partial indexes that hold what is open: in line, dispatched, neither.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (

@@ -133,8 +133,8 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimRow is one round trip and one commit. A first hand-out has its place, and no attempt before it; one that has
-// waited must get a place, and is told the last of its attempts that has no outcome.
+// claimRow is one round trip and one commit. A first dispatch counts already, and has no attempt before it; one
+// that has waited must find room among its agent's eight, and is told the last of its attempts that has no outcome.
 func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
 		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance, RecentSuccess))

@@ -25,5 +25,6 @@
 //     that was replaced meanwhile takes nothing that was had for the one before.
 //   - Every call ends: a context without a deadline gets one.
 //
-// A warm delivery costs two round trips and two commits: Claim, and Record, which also hands out the agent's next ones.
+// A warm delivery costs two round trips and two commits: Claim, and Record, which also dispatches the agent's next
+// ones.
 package store

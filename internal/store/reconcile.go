@@ -13,15 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// leaderLock is the advisory lock that makes one process the sweeper: the text "herald" as a number.
+// leaderLock is the advisory lock that lets one process at a time reconcile: the text "herald" as a number.
 const leaderLock = 0x686572616c64
 
-// Lead runs do on the one process that holds the sweep lock, and tells whether this was it. The lock is held by a
+// Lead runs do on the one process that holds the leader lock, and tells whether this was it. The lock is held by a
 // connection of its own and ends with it, so a process that dies leaves no lock behind.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	conn, leads, err := s.tryLead(ctx)
 	if err != nil {
-		return false, fmt.Errorf("take the sweep lock: %w", Plain(err))
+		return false, fmt.Errorf("take the leader lock: %w", Plain(err))
 	}
 	defer conn.Release()
 	if !leads {
@@ -77,7 +77,7 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, 
 	return n, nil
 }
 
-// Due puts waits that stayed in Postgres and are over back into their agents' lines, and hands out from these.
+// Due puts waits that stayed in Postgres and are over back into their agents' lines, and dispatches from these.
 func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
 	found, err := s.findRows(ctx, s.sql.due, limit)
 	var tasks []Task
@@ -86,12 +86,12 @@ func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
 		tasks, err = s.moveRows(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("hand out waits that are over: %w", Plain(err))
+		return nil, fmt.Errorf("dispatch waits that are over: %w", Plain(err))
 	}
 	return tasks, nil
 }
 
-// foundRows are rows that a sweep wants to move, and their agents.
+// foundRows are rows that the reconciler or an operator wants to move, and their agents.
 type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
@@ -132,7 +132,7 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 	return tasks, err
 }
 
-// Backlog hands out for agents that have both work and a free place, at most limit of them.
+// Backlog dispatches for agents that have both work and a free place, at most limit of them.
 func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -159,13 +159,13 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("hand out a backlog: %w", Plain(err))
+		return nil, fmt.Errorf("dispatch a backlog: %w", Plain(err))
 	}
 	return tasks, nil
 }
 
-// Overdue lists hand-outs that should have been claimed at least late ago, in order of id, after a cursor (zero: from
-// the start). Redis may or may not still hold their tasks.
+// Overdue lists dispatched deliveries that should have been claimed at least late ago, in order of id, after a cursor
+// (zero: from the start). Redis may or may not still hold their tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -176,7 +176,7 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 			return tasks, nil
 		}
 	}
-	return nil, fmt.Errorf("find overdue hand-outs: %w", Plain(err))
+	return nil, fmt.Errorf("find overdue deliveries: %w", Plain(err))
 }
 
 // Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
@@ -191,13 +191,13 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
 		return Task{}, false, nil
 	}
 	if err != nil {
-		return Task{}, false, fmt.Errorf("hand out delivery %s again: %w", t.ID, Plain(err))
+		return Task{}, false, fmt.Errorf("dispatch delivery %s again: %w", t.ID, Plain(err))
 	}
 	return t, true, nil
 }
 
-// LostBefore gives new tasks to what was handed out before Redis lost its data, at most limit of them; a wait keeps its
-// time, in Task.At. Those are handed out anew, so calling it until fewer than limit come back finds all.
+// LostBefore gives new tasks to what was dispatched before Redis lost its data, at most limit of them; a wait keeps its
+// time, in Task.At. Those are dispatched again, so calling it until fewer than limit come back finds all.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]Task, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -216,7 +216,7 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]
 			return tasks, nil
 		}
 	}
-	return nil, fmt.Errorf("hand out again what Redis lost: %w", Plain(err))
+	return nil, fmt.Errorf("dispatch again what Redis lost: %w", Plain(err))
 }
 
 // Clock is Postgres' time, and when it was started.
@@ -231,7 +231,7 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 }
 
 // Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a
-// hand-out that nobody has claimed (since it was handed out), a worker's lease that ran out.
+// task that nobody has claimed (since it was dispatched), a worker's lease that ran out.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration

@@ -20,7 +20,7 @@ type Outcome struct {
 	Status Status        `json:"status"`
 	Reason string        `json:"reason,omitempty"` // of the closed list (DESIGN §4); empty for delivered
 	Delay  time.Duration `json:"delay,omitempty"`  // Waiting: until the next attempt; ns in JSON
-	Task   bool          `json:"task,omitempty"`   // Waiting: hand out a scheduled task now; false leaves the wait to the sweep
+	Task   bool          `json:"task,omitempty"`   // Waiting: dispatch a scheduled task now; false leaves the wait to the reconciler
 	Free   bool          `json:"free,omitempty"`   // costs no attempt: count and row are taken back, unless Called
 	Called bool          `json:"called,omitempty"` // a call was written, in whole or in part
 	Stage  string        `json:"stage,omitempty"`  // how far the attempt came
@@ -43,10 +43,10 @@ type Outcome struct {
 
 	Elsewhere    bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
 	FetchFailed  bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
-	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not handed out: the place stays free until the sweep
+	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not dispatched now: the reconciler does it
 	Moved        bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
 
-	// Unplaced: the chain does not show the event where the job says, or its node does not answer. Unless it was
+	// NotAtPosition: the chain does not show the event where the job says, or its node does not answer. Unless it was
 	// called, another job of the event takes over.
 	NotAtPosition bool `json:"unplaced,omitempty"`
 }
@@ -71,14 +71,14 @@ type SpooledOutcome struct {
 // Recorded is the row after Record.
 type Recorded struct {
 	Task *Task  // the delivery's own next task, when Outcome.Task asked for one
-	Next []Task // the agent's next deliveries, handed out by the same transaction
+	Next []Task // the agent's next deliveries, dispatched by the same transaction
 
 	Succeeded     bool          // another job of the event took over, and is looked at next
 	NextAttemptAt time.Time     // Waiting: when, by Postgres' clock
 	Age           time.Duration // since the delivery was accepted
 }
 
-// Record writes the outcome under the claim's fence, completes the attempt and hands out the agent's next deliveries:
+// Record writes the outcome under the claim's fence, completes the attempt and dispatches the agent's next deliveries:
 // one round trip, one commit. The caller puts the returned tasks into Redis. Calling it again after an error is
 // harmless.
 //
@@ -183,7 +183,7 @@ func (o Outcome) validate() error {
 	return nil
 }
 
-// queueRecord queues what follows the agent's lock: the outcome of attempt p, and the hand-out of the agent's next.
+// queueRecord queues what follows the agent's lock: the outcome of attempt p, and the dispatch of the agent's next.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
 	a := c.Agent()
 	b.Queue(s.sql.recordStatement(c, p), s.sql.record.args(pgx.NamedArgs{
@@ -244,7 +244,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 			rec.Next, err = pgx.CollectRows(rows, scanTask)
 		}
 		if err != nil {
-			return rec, fmt.Errorf("hand out the next: %w", err)
+			return rec, fmt.Errorf("dispatch the next: %w", err)
 		}
 	}
 	if err := res.Close(); err != nil { // the commit
@@ -256,7 +256,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	rec.Age = now.Sub(accepted)
 	if next != nil {
 		rec.NextAttemptAt = *next
-		if o.Task && !rec.Succeeded { // whoever took over is handed out by the line, or by the sweep
+		if o.Task && !rec.Succeeded { // whoever took over is dispatched in its turn, or by the reconciler
 			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1), Bulk: bulk, At: *next}
 		}
 	}

@@ -68,7 +68,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, cha
 		return err
 	})
 	if err != nil {
-		return 0, nil, err // what was not committed was not handed out
+		return 0, nil, err // what was not committed was not dispatched
 	}
 	return released, tasks, nil
 }

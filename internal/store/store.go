@@ -67,7 +67,7 @@ type Config struct {
 	URL secret.Secret // postgres:// URL or key=value string, needed
 
 	// MaxConns is the pool's size. It must exceed the worker's concurrency, or deliveries wait for connections; the one
-	// that leads the sweep holds a connection and needs another. Default 10, at least 2.
+	// that reconciles holds a connection and needs another. Default 10, at least 2.
 	MaxConns int32
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.

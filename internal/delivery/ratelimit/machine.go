@@ -184,7 +184,7 @@ func (m *originState) countHeld(r *rules, now int64, id string) int {
 	return n
 }
 
-// isHeldBy undoes tokenOf.
+// isHeldBy undoes permitToken.
 func isHeldBy(token, id string) bool {
 	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }

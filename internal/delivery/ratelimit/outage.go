@@ -41,7 +41,7 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 	if len(l.outage.pendingReleases) < maxPendingReleases {
 		l.outage.pendingReleases = append(l.outage.pendingReleases, d)
 	}
-	// If it came back in the meantime nobody would pay: see settle.
+	// If it came back in the meantime nobody would send it: see sendPendingReleases.
 	if !l.outage.local && !l.closed {
 		l.tasks.Add(1)
 		go func() {

@@ -1,5 +1,5 @@
 // Package memory keeps deliveries in a map, with the semantics of the Postgres store: claims, fences, leases,
-// hand-outs, waits.
+// dispatches, waits.
 //
 // It is for tests only (property tests that need thousands of databases, and clocks that can be moved) and is never
 // linked into a program. What it does is written from the headers of internal/store/sql, one mutex for what Postgres

@@ -82,7 +82,7 @@ func (s *Store) changeEach(limit int, change func(*row, time.Time) bool) (n int)
 	return n
 }
 
-// Due puts waits that stayed here and are over into their agents' lines, and hands out from these.
+// Due puts waits that stayed here and are over into their agents' lines, and dispatches from these.
 func (s *Store) Due(_ context.Context, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Store) Due(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents...), nil
 }
 
-// Backlog hands out for agents with work and a free place.
+// Backlog dispatches for agents with work and a free place.
 func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents...), nil
 }
 
-// Overdue lists hand-outs that should have been claimed late ago, by id.
+// Overdue lists dispatched deliveries that should have been claimed late ago, by id.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, e
 	return r.toTask(), true, nil
 }
 
-// LostBefore makes every hand-out of before that time a new one.
+// LostBefore dispatches again what was dispatched before that time.
 func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

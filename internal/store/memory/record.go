@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Record writes what the claim's attempt led to and hands out the agent's next.
+// Record writes what the claim's attempt led to and dispatches the agent's next.
 func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", o.Status)

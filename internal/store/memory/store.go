@@ -63,7 +63,7 @@ func New(now func() time.Time) *Store {
 	return &Store{now: now, started: now(), byID: map[uuid.UUID]*row{}, byKey: map[string]*row{}, agents: map[store.Agent]*agent{}}
 }
 
-// Accept takes jobs and hands out what their agents have room for.
+// Accept takes jobs and dispatches what their agents have room for.
 func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
 	if len(in) > store.MaxAccept {
 		return nil, nil, fmt.Errorf("memory: at most %d jobs at once", store.MaxAccept)
@@ -237,7 +237,7 @@ func (r *row) isHeldBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// isDispatched: it counts against its agent's hand-out.
+// isDispatched: it counts towards MaxDispatchedPerAgent.
 func (r *row) isDispatched() bool {
 	return !r.handed.IsZero() && (r.Status == store.Queued || r.Status == store.Running)
 }
@@ -274,7 +274,7 @@ func (s *Store) countDispatched(a store.Agent) (n int) {
 	return n
 }
 
-// dispatch hands out the agents' next deliveries, oldest first, at most MaxDispatchedPerAgent at a time.
+// dispatch takes the agents' next deliveries, oldest first, at most MaxDispatchedPerAgent at a time.
 func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 	now := s.now()
 	done := map[store.Agent]bool{}

@@ -1,4 +1,4 @@
--- accept: take jobs into the table, in this order, and hand out what their agents have room for.
+-- accept: take jobs into the table, in this order, and dispatch what their agents have room for.
 --
 -- Arrays of one length, one element a job:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry), @agent_ids text[],
@@ -9,7 +9,7 @@
 -- The agents are locked. What an agent has no place for stays in its line, all of it when something stands there already.
 -- Whether something does is not asked with EXISTS: Postgres may answer that for all agents at once, from a hash of every line there
 -- is. Jobs and headers are taken from their arrays at the end, or they would be sorted with the rest.
--- Returns those that were new, each with its n: 1 handed out, 0 in line; a key that is known makes no row.
+-- Returns those that were new, each with its n: 1 dispatched, 0 in line; a key that is known makes no row.
 WITH arrival AS (
     SELECT w.*, row_number() OVER (PARTITION BY c, r, a, error IS NULL ORDER BY nr) AS turn
       FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],

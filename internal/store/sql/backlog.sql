@@ -1,6 +1,6 @@
--- backlog: agents that have something to hand out and a free place.
+-- backlog: agents that have something to dispatch and may have more dispatched.
 --
--- $1 how many an agent may have handed out (8)   $2 at most this many agents
+-- $1 how many an agent may have dispatched (8)   $2 at most this many agents
 --
 -- Jumps from agent to agent through the index deliveries_line, so that a long line of one agent costs as much as a short one.
 WITH RECURSIVE line AS (

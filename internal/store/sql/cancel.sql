@@ -2,7 +2,7 @@
 --
 -- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
 --
--- The places this frees are given to the agents' next ones by the sweep. Returns each delivery that is there, whether it was
+-- For what this frees the reconciler dispatches the agents' next ones. Returns each delivery that is there, whether it was
 -- moved and what it was before.
 WITH changed AS (
     UPDATE herald.deliveries

@@ -1,4 +1,4 @@
--- lock_agent: lock one agent. Runs first in the batch that records or reclaims, as intake and sweep do too: whoever locks an
+-- lock_agent: lock one agent. Runs first in the batch that records or reclaims, as intake and reconciler do too: whoever locks an
 -- agent and its deliveries locks the agent first, or two of them could wait for each other. A statement of its own, so that
 -- those after it see what the last holder of the lock has committed.
 --

@@ -1,4 +1,4 @@
--- lost_leases: deliveries whose worker is gone. Walks through all that are handed out, 8 an agent at most: an index on their
+-- lost_leases: deliveries whose worker is gone. Walks through all that are dispatched, 8 an agent at most: an index on their
 -- leases would cost every claim more than this.
 --
 -- $1 at most this many

@@ -1,8 +1,8 @@
 -- yield: a wait that is over goes back into its agent's line when the agent has no free place. Waiting rows do not count
--- against the hand-out, so a claim of one would take a ninth place. The claim that follows then refuses; the next one of
+-- against the limit of dispatched ones, so a claim of one would be the ninth. The claim that follows then refuses; the next one of
 -- the agent's that is recorded makes room, and this one, the oldest, goes first.
 --
--- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)   $4 how many an agent may have handed out (8)
+-- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)   $4 how many an agent may have dispatched (8)
 UPDATE herald.deliveries d
    SET status = 'queued', reason = NULL, handed_at = NULL, next_attempt_at = NULL, updated_at = now()
  WHERE id = $1
