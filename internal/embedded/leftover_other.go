@@ -29,7 +29,7 @@ func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
 		_ = syscall.Kill(pm.pid, signal)
 		wait, cancel := withTimeout(ctx, 10*time.Second)
-		err = poll(wait, 10*time.Millisecond, func() (bool, error) { return !alive(pm.pid), nil })
+		err = pollUntil(wait, 10*time.Millisecond, func() (bool, error) { return !isAlive(pm.pid), nil })
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			break
@@ -63,7 +63,7 @@ func readPostmaster(data string) (postmaster, error) {
 // answersFor asks the server at the socket that the pid file names which data it serves: the number may be another
 // program's by now.
 func (pm postmaster) answersFor(ctx context.Context, data string) bool {
-	if !filepath.IsAbs(pm.socketDir) || !alive(pm.pid) {
+	if !filepath.IsAbs(pm.socketDir) || !isAlive(pm.pid) {
 		return false
 	}
 	ctx, cancel := withTimeout(ctx, 5*time.Second)

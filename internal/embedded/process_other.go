@@ -9,7 +9,7 @@ const namespaces = false
 
 // attr describes a child of the account in its own process group. There is no parent-death signal here: the next start
 // stops what was left (clearLeftover).
-func (a account) attr(syscall.Signal) *syscall.SysProcAttr {
+func (a account) processAttr(syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.drops() {
 		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
@@ -17,4 +17,4 @@ func (a account) attr(syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-func zombie(int) bool { return false }
+func isZombie(int) bool { return false }
