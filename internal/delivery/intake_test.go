@@ -185,8 +185,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 func TestSubmitJobs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	line, _ := w.rateLine(devnet.Feedback{AgentID: w.register(nil)})
-	j := must(job.Parse(line, w.limits()))
+	j, _ := w.rateJob(devnet.Feedback{AgentID: w.register(nil)})
 	got, err := w.intake.SubmitJobs(t.Context(), []job.Job{j, j.Retraction()})
 	if err != nil || len(got) != 2 || got[0].Verdict != store.Accepted || got[1].Verdict != store.Accepted || got[0].Key == got[1].Key {
 		t.Errorf("%+v, %v", got, err)

@@ -254,9 +254,10 @@ func at(url string) map[string]any {
 // rate gives feedback from one of the accounts and returns the event as an indexer's job, to change before it is submitted.
 func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	w.t.Helper()
-	line, client := w.rateLine(f)
+	made, client := w.rateJob(f)
+	made.Sanitized = nil // it has no place in a job that is enqueued
 	var j map[string]any
-	dec := json.NewDecoder(bytes.NewReader(line))
+	dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(made))))
 	dec.UseNumber()
 	if err := dec.Decode(&j); err != nil {
 		w.t.Fatal(err)
@@ -264,8 +265,8 @@ func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	return j, client
 }
 
-// rateLine is rate with the line as the indexer writes it, strangers' bytes and all.
-func (w *world) rateLine(f devnet.Feedback) ([]byte, devnet.Account) {
+// rateJob is rate with the job as it is made of the event, strangers' bytes and all.
+func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,11 +281,11 @@ func (w *world) rateLine(f devnet.Feedback) ([]byte, devnet.Account) {
 	}
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
-			return must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})))), client
+			return must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})), client
 		}
 	}
 	w.t.Fatal("no event was mined")
-	return nil, client
+	return job.Job{}, client
 }
 
 // with returns the job with an action.

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -67,15 +68,11 @@ func TestPoison(t *testing.T) {
 		}
 		ids, names[id] = append(ids, id), name
 	}
-	submit := func(name string, line []byte) {
+	submit := func(name string, j job.Job) {
 		t.Helper()
-		got, err := w.intake.Submit(within(t, 20*time.Second), [][]byte{line})
+		got, err := w.intake.SubmitJobs(within(t, 20*time.Second), []job.Job{j})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
-		}
-		if got[0].Verdict == Refused {
-			t.Errorf("%s: an event of the chain is refused: %s %s", name, got[0].Path, got[0].Problem)
-			return
 		}
 		note(name, got[0].ID)
 	}
@@ -84,14 +81,14 @@ func TestPoison(t *testing.T) {
 
 	// The event's own strings, as mined.
 	for name, v := range venom {
-		line, _ := w.rateLine(devnet.Feedback{AgentID: goodID, Tag1: v, Tag2: v, Endpoint: v})
-		submit("tags and endpoint: "+name, line)
-		line, _ = w.rateLine(devnet.Feedback{AgentID: goodID, URI: v})
-		submit("feedbackURI: "+name, line)
-		line, _ = w.rateLine(devnet.Feedback{AgentID: goodID, URI: "data:application/json," + v})
-		submit("data URI: "+name, line)
-		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI(v)})
-		submit("tokenURI: "+name, line)
+		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, Tag1: v, Tag2: v, Endpoint: v})
+		submit("tags and endpoint: "+name, j)
+		j, _ = w.rateJob(devnet.Feedback{AgentID: goodID, URI: v})
+		submit("feedbackURI: "+name, j)
+		j, _ = w.rateJob(devnet.Feedback{AgentID: goodID, URI: "data:application/json," + v})
+		submit("data URI: "+name, j)
+		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI(v)})
+		submit("tokenURI: "+name, j)
 	}
 	// What the enqueuer adds. Such a job may be refused, but it must be answered.
 	for name, v := range venom {
@@ -112,14 +109,14 @@ func TestPoison(t *testing.T) {
 	// Files, registrations, and everything that an agent says.
 	for name, doc := range documents() {
 		c := must(w.gateway.AddFile([]byte(doc)))
-		line, _ := w.rateLine(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
-		submit("file: "+name, line)
-		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
-		submit("registration: "+name, line)
+		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
+		submit("file: "+name, j)
+		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
+		submit("registration: "+name, j)
 		rigged := []byte(`{"name":` + string(asJSON(doc)) + `,"x":` + doc + `,"services":[{"name":"MCP","endpoint":` + string(asJSON(good.URL)) + `,"version":` + string(asJSON(doc)) + `}]}`)
 		c = must(w.gateway.AddFile(rigged))
-		line, _ = w.rateLine(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
-		submit("around a good registration: "+name, line)
+		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
+		submit("around a good registration: "+name, j)
 		for method, say := range map[string]func(http.ResponseWriter, json.RawMessage){
 			"initialize": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
 			"initialize, server info": func(rw http.ResponseWriter, id json.RawMessage) {
