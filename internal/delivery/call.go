@@ -34,7 +34,8 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		began := e.Now()
-		answer.Answer, err = e.Caller.Call(ctx, endpoint, mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.meta()})
+		answer.Answer, err = e.Caller.Call(ctx, endpoint,
+			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta()})
 		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, e.Now().Sub(began))
 		answer.called = answer.called || err == nil || retry.Reached(err)
 		return err
@@ -45,7 +46,8 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	case err != nil:
 		return answer, err
 	case answer.IsError:
-		return answer, retry.Fail(retry.ToolError, "the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
+		return answer, retry.Fail(retry.ToolError,
+			"the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
 	case answer.Unreadable:
 		answer.detail = "answered, in a form that this version cannot read"
 	default:
@@ -66,17 +68,19 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// meta tells the agent which delivery this is, and carries a trace id of its own.
-func (a *attempt) meta() map[string]any {
-	about := map[string]any{"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay}
+// callMeta tells the agent which delivery this is, and carries a trace id of its own.
+func (a *attempt) callMeta() map[string]any {
+	about := map[string]any{
+		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,
+	}
 	if a.call.sanitized || len(a.claim.Job.Sanitized) > 0 {
 		about["sanitized"] = true
 	}
-	return map[string]any{metaKey: about, "traceparent": traceparent()}
+	return map[string]any{metaKey: about, "traceparent": newTraceparent()}
 }
 
-// traceparent is a fresh W3C trace context: version 00, sampled.
-func traceparent() string {
+// newTraceparent makes a fresh W3C trace context: version 00, sampled.
+func newTraceparent() string {
 	var b [24]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-01"

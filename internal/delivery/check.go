@@ -22,8 +22,8 @@ const (
 	maxConfirmationPause = 5 * time.Minute
 )
 
-// confirmationPause is how long to wait for missing confirmations. Their number is bounded before it is multiplied: it may be anything
-// that a node or a job says.
+// confirmationPause is how long to wait for missing confirmations. Their number is bounded before it is multiplied: it
+// may be anything that a node or a job says.
 func confirmationPause(missing uint64) time.Duration {
 	return time.Duration(min(max(missing, 1), uint64(maxConfirmationPause/blockTime))) * blockTime
 }
@@ -32,7 +32,8 @@ func confirmationPause(missing uint64) time.Duration {
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
-		return retry.Fail(retry.AgentDisabled, "the servers file disables the agent (enabled: false); its deliveries are released when it does not any more")
+		return retry.Fail(retry.AgentDisabled, "the servers file disables the agent (enabled: false); "+
+			"its deliveries are released when it does not any more")
 	case byRow:
 		return retry.Fail(retry.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
 	}
@@ -47,8 +48,8 @@ type eventCheck struct {
 	detail         string
 }
 
-// checkEvent asks the chain about the event, and then holds what is for a disabled agent. Not before: a job whose event is of another agent
-// would be held in the place of the right one.
+// checkEvent asks the chain about the event, and then holds what is for a disabled agent. Not before: a job whose event
+// is of another agent would be held in the place of the right one.
 func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *servers.Server) (eventCheck, error) {
 	checked, err := e.findEvent(ctx, c)
 	if err == nil {
@@ -58,8 +59,8 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *serve
 	return checked, err
 }
 
-// findEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or with
-// HERALD_VERIFY_EVENT=off, the job is believed.
+// findEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or
+// with HERALD_VERIFY_EVENT=off, the job is believed.
 func (e *Executor) findEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
 	checked := eventCheck{job: c.Job, detail: "not asked"}
 	client, ok := e.Chain(c.Job.ChainID)
@@ -68,8 +69,9 @@ func (e *Executor) findEvent(ctx context.Context, c *store.Claim) (eventCheck, e
 	}
 
 	s, err := client.Check(ctx, c.Job, e.Verify)
-	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued of the event. A node
-	// that cannot answer counts too: the job chooses the question, and may choose one that this node never answers.
+	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued
+	// of the event. A node that cannot answer counts too: the job chooses the question, and may choose one that this
+	// node never answers.
 	var away *chain.UnavailableError
 	checked.unplaced = errors.As(err, &away) || err == nil && (!s.Found || s.Pending)
 	switch {
@@ -125,21 +127,23 @@ func describeRetractionRefusal(j job.Job, field string) string {
 	case "blockHash":
 		return fmt.Sprintf("block %s, which the retraction says a reorg removed, is on the chain", j.BlockHash)
 	case "feedbackIndex":
-		return fmt.Sprintf("feedback %d is on the chain: its transaction was mined again in another block", j.FeedbackIndex)
+		return fmt.Sprintf("feedback %d is on the chain: its transaction was mined again in another block",
+			j.FeedbackIndex)
 	case "blockNumber":
 		return "the retraction's blockNumber is missing, far above the chain's head, or not that of its block"
 	}
 	return fmt.Sprintf("the chain differs from the retraction in %s", field)
 }
 
-// runningPause is how long a retraction waits for the outcome of its feedback, of which the row tells only then whether the agent was called.
+// runningPause is how long a retraction waits for the outcome of its feedback, of which the row tells only then whether
+// the agent was called.
 const runningPause = 5 * time.Second
 
 // mayHaveReachedAgent: an attempt without an outcome is one whose worker died, perhaps in the call.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback is not on the chain
-// does not say that it ever was. What Herald took to the agent was there once.
+// confirmRetraction decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback
+// is not on the chain does not say that it ever was. What Herald took to the agent was there once.
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	feedback := j
 	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""

@@ -14,8 +14,8 @@ import (
 // claimTimeout bounds the claim: one statement, or the database is in trouble.
 const claimTimeout = 10 * time.Second
 
-// claimDelivery takes the row for this process until the lease runs out. nil without an error: the claim was refused. An attempt beside an
-// error: the row is taken, and the error is what becomes of the delivery.
+// claimDelivery takes the row for this process until the lease runs out. nil without an error: the claim was refused.
+// An attempt beside an error: the row is taken, and the error is what becomes of the delivery.
 func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := e.Now()
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
@@ -23,12 +23,13 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	c, err := e.Ledger.Claim(try, id, n, e.Lease)
 	if c == nil {
 		if err != nil && ctx.Err() == nil {
-			e.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres), "delivery", id, "error", err)
+			e.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres),
+				"delivery", id, "error", err)
 		}
 		return nil, err
 	}
 
-	a := &attempt{claim: c, began: began, lease: lease{began, e.Lease}, stage: stage{name: "claim"}, event: eventCheck{job: c.Job}}
+	a := &attempt{claim: c, began: began, lease: lease{began, e.Lease}, stage: stage{name: "claim"}}
 	if e.Servers != nil {
 		if s, ok := e.Servers(c.Agent()); ok {
 			a.server = &s
@@ -46,8 +47,8 @@ type lease struct {
 
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
-// ensureLease makes sure that the claim outlasts a call: the lease is extended when less than call and margin is left, and there is no call
-// with less than the call's own time.
+// ensureLease makes sure that the claim outlasts a call: the lease is extended when less than call and margin is left,
+// and there is no call with less than the call's own time.
 func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, timeout time.Duration) error {
 	left := l.left(e.Now())
 	if left >= timeout+e.LeaseMargin {

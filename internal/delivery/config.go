@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -74,7 +73,7 @@ type Config struct {
 	Schedule   retry.Schedule
 
 	Limiter        Limiter    // per origin; nil: none
-	UnboundLimiter Limiter    // instead of Limiter for agents that nothing binds to their endpoint; nil: they have no other
+	UnboundLimiter Limiter    // instead of Limiter for agents that nothing binds to their endpoint; nil: no other
 	Newcomers      *Newcomers // what agents without a recent success get of the slots; nil: all
 
 	// Servers is what the operator says about an agent in the servers file; nil: there is none.
@@ -92,14 +91,16 @@ type Config struct {
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
 	LeaseMargin time.Duration
 
-	// SpoolPatience is how long a claim asks Redis for the outcome of an attempt that never ended, before the delivery waits. Default 10 s.
+	// SpoolPatience is how long a claim asks Redis for the outcome of an attempt that never ended, before the delivery
+	// waits. Default 10 s.
 	SpoolPatience time.Duration
-	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s): after Postgres is
-	// back, the reconciler waits much longer.
+	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s):
+	// after Postgres is back, the reconciler waits much longer.
 	RecordTimeout, RecordPause time.Duration
 	// Decoding bounds the documents that are decoded at a time, in the whole process; nil: not bounded.
 	Decoding *decode.Budget
-	// MaxArgumentBytes bounds what calls in flight hold of arguments, in the whole process; small ones are not counted. Default 64 MiB.
+	// MaxArgumentBytes bounds what calls in flight hold of arguments, in the whole process; small ones are not counted.
+	// Default 64 MiB.
 	MaxArgumentBytes int64
 	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
@@ -113,7 +114,8 @@ type Config struct {
 	Random func() float64
 }
 
-// maxObservedAgents bounds the cache of when the recorded tools of an agent were listed; on a miss they are recorded again.
+// maxObservedAgents bounds the cache of when the recorded tools of an agent were listed; on a miss they are recorded
+// again.
 const maxObservedAgents = 4096
 
 // NewExecutor checks the configuration.
@@ -121,7 +123,8 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
 		cfg.Opener == nil || cfg.Sealer == nil || cfg.Dispatcher == nil || cfg.Spool == nil || cfg.Metrics == nil:
-		return nil, errors.New("delivery: ledger, chain, resolver, fetcher, caller, opener, sealer, dispatcher, spool and metrics are needed")
+		return nil, errors.New("delivery: an executor needs ledger, chain, resolver, fetcher, caller, opener, sealer, " +
+			"dispatcher, spool and metrics")
 	case cfg.Schedule.Attempts() < 2:
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:
@@ -142,9 +145,6 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		cfg.Now = time.Now
 	}
 	observed, err := lru.New[store.Agent, time.Time](maxObservedAgents)
-	if err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
 	return &Executor{Config: cfg, observed: observed, waits: newWaitSummary(),
-		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, nil
+		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
 }

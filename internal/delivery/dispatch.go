@@ -43,8 +43,8 @@ func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch puts tasks into Redis and returns how many it took. It outlives the caller's context for a moment: the hand-out
-// is committed already.
+// Dispatch puts tasks into Redis and returns how many it took. It outlives the caller's context for a moment: the
+// hand-out is committed already.
 func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
 		return 0
@@ -56,8 +56,8 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 		err := d.lanes.Enqueue(one, queueTask(t))
 		done()
 		if err != nil {
-			d.log.Warn("Redis does not take tasks; they are handed out again when it does", logging.About(logging.Redis),
-				"tasks", len(tasks)-i, "error", err)
+			d.log.Warn("Redis does not take tasks; they are handed out again when it does",
+				logging.About(logging.Redis), "tasks", len(tasks)-i, "error", err)
 			return i
 		}
 	}
@@ -85,7 +85,8 @@ func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time,
 	return d.lanes.Marker(ctx, now)
 }
 
-// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of either.
+// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of
+// either.
 func queueTask(t store.Task) queue.Task {
 	lane := queue.First
 	switch {

@@ -1,7 +1,7 @@
 // Package delivery takes an accepted delivery to its agent and its outcome to the store.
 //
-// executor.go shows the way of an attempt: Executor.Deliver and runAttempt call every step in order, each step is a file with one entry, and
-// an attempt holds what the steps came to:
+// executor.go shows the way of an attempt: Executor.Deliver and runAttempt call every step in order, each step is a
+// file with one entry, and an attempt holds what the steps came to:
 //
 //	claim.go     claimDelivery       the row, for as long as the lease lasts
 //	spool.go     loadSpooledOutcome  what an attempt led to that Postgres could not take
@@ -14,17 +14,18 @@
 //	outcome.go   decideOutcome       what becomes of the delivery (package retry)
 //	record.go    recordOutcome       one transaction, and the agent's next deliveries into Redis; log.go has the line
 //
-// Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery), Dispatcher (tasks into Redis; package maintenance finds what Redis or a dead
-// worker lost), Intake (jobs into
-// the store), Newcomers (what agents without a recent success get of the slots).
+// Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery), Dispatcher (tasks into
+// Redis; package maintenance finds what Redis or a dead worker lost), Intake (jobs into the store), Newcomers (what
+// agents without a recent success get of the slots).
 //
-// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), credentials (agentauth), chains, content, MCP.
+// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), credentials (agentauth),
+// chains, content, MCP.
 //
 // Invariants:
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.
 //   - A delivery runs on a context that asynq cannot cancel; it ends with its deadline or with the process.
-//   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and a claim after an
-//     attempt that never ended looks there first: what is known must not be asked for again.
+//   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and
+//     a claim after an attempt that never ended looks there first: what is known must not be asked for again.
 //   - After Postgres was away nothing is taken from a worker until every living one could record what it knows.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
 package delivery

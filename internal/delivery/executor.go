@@ -24,7 +24,8 @@ type Executor struct {
 	spoolWarned atomic.Int64 // when ignoreSpooled warned last, in ns
 }
 
-// attempt holds what the steps of one attempt have come to so far. Each field belongs to the step that it is named after.
+// attempt holds what the steps of one attempt have come to so far. Each field belongs to the step that it is named
+// after.
 type attempt struct {
 	claim  *store.Claim
 	server *servers.Server // the agent's entry in the servers file when the delivery was claimed; nil: it has none
@@ -41,10 +42,11 @@ type attempt struct {
 	answer   toolAnswer
 }
 
-// Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not given
-// and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
+// Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not
+// given and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
 //
-// The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still recorded once.
+// The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still
+// recorded once.
 func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
 	if a == nil {

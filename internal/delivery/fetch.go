@@ -31,8 +31,9 @@ const (
 	notFetched  = "not_fetched"
 )
 
-// maxFetches is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file. With the
-// default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out with its last one.
+// maxFetches is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file.
+// With the default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out
+// with its last one.
 const maxFetches = 6
 
 // fetchedFile is the feedback (or response) file as the agent gets it.
@@ -66,7 +67,8 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 		return e.leaveFileOut(c, err)
 	}
 	found, err := e.examineFile(ctx, c.Job, doc, hash)
-	if err == nil && found.verdict == erc8004.Mismatch && (doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP) {
+	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
+	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
 		// A web server may have been in the middle of replacing the file; nothing of it is cached.
 		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
 			doc = again
@@ -77,7 +79,10 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 		return e.leaveFileOut(c, err)
 	}
 
-	file := fetchedFile{File: job.File{Source: doc.Source, Verification: string(found.verdict)}, disagrees: found.disagrees}
+	file := fetchedFile{
+		File:      job.File{Source: doc.Source, Verification: string(found.verdict)},
+		disagrees: found.disagrees,
+	}
 	switch {
 	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
 		return file, retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
@@ -89,7 +94,8 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	file.Content = found.content
 	file.detail = fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, found.verdict)
 	if len(file.disagrees) > 0 {
-		file.detail += "; the file disagrees with the event in " + strings.Join(file.disagrees, ", ") + ": the event wins"
+		file.detail += "; the file disagrees with the event in " + strings.Join(file.disagrees, ", ") +
+			": the event wins"
 	}
 	return file, nil
 }
@@ -102,7 +108,8 @@ type examinedFile struct {
 }
 
 // examineFile compares a file with its hash and its event, when its turn comes.
-func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash) (examinedFile, error) {
+func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash,
+) (examinedFile, error) {
 	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
 		return examinedFile{}, err
@@ -115,8 +122,8 @@ func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document
 	}, nil
 }
 
-// compareWithEvent names the fields of a feedback file that contradict its event. They are told to the operator; what the agent receives
-// are the event's own.
+// compareWithEvent names the fields of a feedback file that contradict its event. They are told to the operator; what
+// the agent receives are the event's own.
 func compareWithEvent(j job.Job, file []byte) []string {
 	if j.Kind != job.KindNewFeedback {
 		return nil
@@ -127,8 +134,8 @@ func compareWithEvent(j job.Job, file []byte) []string {
 	})
 }
 
-// describeUnproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not content. Empty for one
-// that needs no hash.
+// describeUnproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not
+// content. Empty for one that needs no hash.
 func describeUnproven(doc ipfs.Document) string {
 	switch {
 	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
@@ -141,8 +148,8 @@ func describeUnproven(doc ipfs.Document) string {
 	return ""
 }
 
-// leaveFileOut decides whether the delivery goes on without a file that could not be had: some names lead nowhere at all, and those delay
-// nobody.
+// leaveFileOut decides whether the delivery goes on without a file that could not be had: some names lead nowhere at
+// all, and those delay nobody.
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {
@@ -157,8 +164,8 @@ func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) 
 	}
 }
 
-// agentContent is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else wrapped, also JSON of more parts
-// than anybody should have to decode.
+// agentContent is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else
+// wrapped, also JSON of more parts than anybody should have to decode.
 func agentContent(doc ipfs.Document) json.RawMessage {
 	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes

@@ -14,13 +14,15 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// What a job means at an agent whose tools are known, without asking anybody: `worker agent probe` shows it with the same code.
+// What a job means at an agent whose tools are known, without asking anybody: `worker agent probe` shows it with the
+// same code.
 
 // maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
 const maxArguments = 8 << 20
 
-// ToolNames are the names under which a tool is looked for at an agent, the best first: its own, the built-in aliases, the configured ones.
-// listed is what the servers file says of the agent, nil: nothing. None: it lets none of them be called.
+// ToolNames are the names under which a tool is looked for at an agent, the best first: its own, the built-in aliases,
+// the configured ones. listed is what the servers file says of the agent, nil: nothing. None: it lets none of them be
+// called.
 func ToolNames(tool string, aliases map[string][]string, listed *servers.Server) []string {
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
 	if listed != nil {
@@ -29,8 +31,8 @@ func ToolNames(tool string, aliases map[string][]string, listed *servers.Server)
 	return names
 }
 
-// NoTool is how a delivery ends whose tool is not called by any of names; it depends on the kind (DESIGN §3). offered are the tools that
-// the agent has.
+// NoTool is how a delivery ends whose tool is not called by any of names; it depends on the kind (DESIGN §3). offered
+// are the tools that the agent has.
 func NoTool(kind job.Kind, tool string, names []string, offered []mcpcall.Tool) error {
 	reason, end := retry.ToolNotOffered, retry.Fail
 	if kind == job.KindNewFeedback {
@@ -49,7 +51,8 @@ func NoTool(kind job.Kind, tool string, names []string, offered []mcpcall.Tool) 
 	return end(reason, why)
 }
 
-// describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in part at most.
+// describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in
+// part at most.
 func describeTools(tools []mcpcall.Tool) string {
 	const most, longest = 10, 64
 	if len(tools) == 0 {
@@ -94,7 +97,8 @@ func Fit(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, e
 	case err != nil:
 		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
 	case len(out.Sent) > maxArguments:
-		return Fitted{}, retry.Fail(retry.InvalidJob, fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
+		return Fitted{}, retry.Fail(retry.InvalidJob,
+			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
 	}
 	return out, nil
 }

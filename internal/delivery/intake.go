@@ -86,12 +86,12 @@ type Answer struct {
 	Status  store.Status
 }
 
-// Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored. An
-// error means that none of them is known to be stored: submitting them again is harmless.
+// Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored.
+// An error means that none of them is known to be stored: submitting them again is harmless.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
-	places := make([]int, 0, len(bodies))
+	positions := make([]int, 0, len(bodies)) // of the intakes among the bodies
 	for i, body := range bodies {
 		j, err := job.Parse(body, in.Limits)
 		var refusal *job.Refusal
@@ -106,14 +106,14 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error)
 		if err != nil {
 			return nil, err
 		}
-		intakes, places = append(intakes, it), append(places, i)
+		intakes, positions = append(intakes, it), append(positions, i)
 	}
 	got, err := in.acceptJobs(ctx, intakes)
 	if err != nil {
 		return nil, err
 	}
 	for k, a := range got {
-		answers[places[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
+		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
 	}
 	return answers, nil
 }
@@ -130,8 +130,9 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 	return in.acceptJobs(ctx, intakes)
 }
 
-// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a rejected row: under
-// the event's own key when that could be read, else under the hash of the bytes. With RedisOff the task goes to asynq's archive as it is.
+// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a
+// rejected row: under the event's own key when that could be read, else under the hash of the bytes. With RedisOff the
+// task goes to asynq's archive as it is.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
@@ -168,14 +169,17 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
 	}
 	if a.Verdict == store.Conflict {
-		in.Logger.Warn("job from Redis not taken: its event is known otherwise", "kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
+		in.Logger.Warn("job from Redis not taken: its event is known otherwise",
+
+			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
 		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
 	}
 	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// refuseOverrides refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its content.
+// refuseOverrides refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its
+// content.
 func refuseOverrides(j job.Job) error {
 	field := "action.endpoint"
 	switch {
@@ -185,7 +189,8 @@ func refuseOverrides(j job.Job) error {
 	default:
 		return nil
 	}
-	return &job.Refusal{Path: field, Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
+	return &job.Refusal{Path: field,
+		Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
 func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {

@@ -23,8 +23,9 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 		slog.String("stage", d.Stage), slog.Duration("took", e.Now().Sub(a.began).Round(time.Microsecond)),
 	}
 	for _, kv := range [][2]string{
-		{"reason", string(d.verdict.Reason)}, {"tool", d.ToolName}, {"endpoint", d.Endpoint}, {"file", d.FileVerification},
-		{"fileSource", d.FileSource}, {"fileDisagrees", strings.Join(d.FileDisagrees, ",")}, {"error", d.verdict.Text},
+		{"reason", string(d.verdict.Reason)}, {"tool", d.ToolName}, {"endpoint", d.Endpoint},
+		{"file", d.FileVerification}, {"fileSource", d.FileSource},
+		{"fileDisagrees", strings.Join(d.FileDisagrees, ",")}, {"error", d.verdict.Text},
 	} {
 		if kv[1] != "" {
 			attrs = append(attrs, slog.String(kv[0], kv[1]))
@@ -70,6 +71,8 @@ func (a *attempt) nextStep(d decision) string {
 		return ""
 	}
 	agent := a.claim.Agent()
-	return d.verdict.Reason.NextStep(retry.Subject{Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID,
-		Registry: agent.Registry, Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final()})
+	return d.verdict.Reason.NextStep(retry.Subject{
+		Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID, Registry: agent.Registry,
+		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
+	})
 }

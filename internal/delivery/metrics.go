@@ -27,12 +27,15 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Help:    "Time of one call of an agent's tool.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}, []string{"tool_name"}),
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_deliveries_total",
-			Help: "Outcomes recorded, final ones and waits, by kind, status and reason."}, []string{"kind", "status", "reason"}),
+			Help: "Outcomes recorded, final ones and waits, by kind, status and reason.",
+		}, []string{"kind", "status", "reason"}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_delivery_latency_seconds",
-			Help:    "Time from acceptance to the agent's answer, for delivered ones.",
-			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}}),
+			Help: "Time from acceptance to the agent's answer, for delivered ones.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30,
+				60, 300, 1800, 7200, 36000, 86400}}),
 		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
-			Help: "Outcomes found in Redis that no delivery ended by: unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
+			Help: "Outcomes found in Redis that no delivery ended by: " +
+				"unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
 	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
@@ -42,8 +45,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// toolLabel is a tool's name as a label. Only the documented tools have one: jobs may name any agent.receive…, and what a job
-// says must not make series.
+// toolLabel is a tool's name as a label. Only the documented tools have one: jobs may name any agent.receive…, and what
+// a job says must not make series.
 func toolLabel(tool string) string {
 	switch tool {
 	case "agent.receiveFeedback", "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":

@@ -20,13 +20,13 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's slots, rounded
-// down and at least one, from the claim to the record of an attempt: as many silent agents as there are slots do not stop those that
-// answer. One registrable domain has at most half of that half, for the agent's endpoint and for the feedback's file; while an agent is
-// being resolved it is not known which domain that will be. Those that failed in the last hour have at most half of that half too, so that who
-// is not known yet does not wait behind them. Who finds no slot free waits for one
-// a moment, where attempts take no longer than that; else its delivery comes back when its turn is expected, by the mean time that the
-// attempts of newcomers take.
+// Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's
+// slots, rounded down and at least one, from the claim to the record of an attempt: as many silent agents as there are
+// slots do not stop those that answer. One registrable domain has at most half of that half, for the agent's endpoint
+// and for the feedback's file; while an agent is being resolved it is not known which domain that will be. Those that
+// failed in the last hour have at most half of that half too, so that who is not known yet does not wait behind them.
+// Who finds no slot free waits for one a moment, where attempts take no longer than that; else its delivery comes back
+// when its turn is expected, by the mean time that the attempts of newcomers take.
 //
 // A nil *Newcomers bounds nobody.
 type Newcomers struct {
@@ -53,26 +53,29 @@ type newcomerSlot struct {
 }
 
 const (
-	// newcomerShare is the part of a worker's slots that newcomers share, part the part of these that one domain has, or those that failed.
+	// Newcomers share one in newcomerShare of a worker's slots. One domain, or those that failed, have one in
+	// domainShare of these.
 	newcomerShare = 2
 	domainShare   = 2
 	// allNewcomers and failedNewcomers name what is no domain.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain " // goes before a domain's name: a host may be called newcomers
-	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is committed.
+	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is
+	// committed.
 	maxRememberedAgents = 4096
-	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take no longer than that: being
-	// put off costs a claim and a record. While theirs hang nobody waits.
+	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take
+	// no longer than that: being put off costs a claim and a record. While theirs hang nobody waits.
 	maxSlotWait = 200 * time.Millisecond
-	// waiterShare is the part of a worker's slots in which attempts wait so, and again those of agents that failed: a quarter of the slots is
-	// always free of newcomers. A worker of few slots lets nobody wait.
+	// waiterShare is the part of a worker's slots in which attempts wait so, and again those of agents that failed: a
+	// quarter of the slots is always free of newcomers. A worker of few slots lets nobody wait.
 	waiterShare = 8
-	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before one has ended, and hundreds
-	// that come back in the same moment would be in everybody's way.
+	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before
+	// one has ended, and hundreds that come back in the same moment would be in everybody's way.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest wait of one that was put off; behind so many others it is from a half of that on, at random.
+	// maxReturnWait is the longest wait of one that was put off; behind so many others it is from a half of that on, at
+	// random.
 	maxReturnWait = 5 * time.Minute
 	// slotTTL is longer than any attempt: its slot is given back by the attempt itself.
 	slotTTL = 24 * time.Hour
@@ -129,7 +132,8 @@ func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	return !known || !last.ok, known && !last.ok
 }
 
-// newcomerSlots are the slots that one attempt at a newcomer holds. The nil one is of an agent that is none: it needs no slot.
+// newcomerSlots are the slots that one attempt at a newcomer holds. The nil one is of an agent that is none: it needs
+// no slot.
 type newcomerSlots struct {
 	newcomers *Newcomers
 	token     string
@@ -144,7 +148,8 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 	}
 	s := &newcomerSlots{newcomers: n, token: fmt.Sprintf("%s:%d", c.ID, c.No)}
 	if failed {
-		err := s.acquire(ctx, n.bounded, failedNewcomers, "agents that failed in the last hour share a part of a worker's slots")
+		err := s.acquire(ctx, n.bounded, failedNewcomers,
+			"agents that failed in the last hour share a part of a worker's slots")
 		if err != nil {
 			return s, err
 		}
@@ -153,8 +158,8 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 		fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
-// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. A domain that the attempt has a slot of
-// costs no other.
+// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. A domain that the
+// attempt has a slot of costs no other.
 func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" {
@@ -217,8 +222,8 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	return n.lastReturn.Sub(now)
 }
 
-// registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address (of IPv6 the /64,
-// which one customer has). Empty for a URL that leads to no host.
+// registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address
+// (of IPv6 the /64, which one customer has). Empty for a URL that leads to no host.
 func registrableDomain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {

@@ -21,8 +21,8 @@ type decision struct {
 	spooled bool          // Redis has the outcome
 }
 
-// decideOutcome turns what the attempt has come to and its failure (nil: delivered) into the outcome to record. What it taught about the
-// agent is noted for the next attempts.
+// decideOutcome turns what the attempt has come to and its failure (nil: delivered) into the outcome to record. What it
+// taught about the agent is noted for the next attempts.
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
@@ -73,7 +73,8 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, Endpoint: a.endpoint.display,
 		Elsewhere: a.event.disabledByFile, NotAtPosition: a.event.unplaced,
-		FileSource: a.file.Source, FileVerification: a.file.Verification, FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
+		FileSource: a.file.Source, FileVerification: a.file.Verification,
+		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called,
 	}
@@ -89,8 +90,8 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	return o
 }
 
-// observeAgent adds what the agent says of itself, for its row. That is written with every delivery, so it goes along only when it is news:
-// listed since this process last recorded it.
+// observeAgent adds what the agent says of itself, for its row. That is written with every delivery, so it goes along
+// only when it is news: listed since this process last recorded it.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 	tools := make([]store.KnownTool, len(listing.Tools))
 	for i, t := range listing.Tools {
@@ -108,12 +109,12 @@ func (a *attempt) onUnknown() string {
 	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
 }
 
-// holdIfUnknown holds a delivery of which only a dead process knew whether the agent took an earlier call, if its policy says so. Who replays
-// has decided that it is sent again.
+// holdIfUnknown holds a delivery of which only a dead process knew whether the agent took an earlier call, if its
+// policy says so. Who replays has decided that it is sent again.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
-	return retry.Fail(retry.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent took the call, and the agent's policy "+
-		"is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
+	return retry.Fail(retry.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent "+
+		"took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
 }

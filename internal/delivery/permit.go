@@ -14,16 +14,17 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Limiter bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which each of its
-// endpoints has a share. Each endpoint has a circuit breaker of its own.
+// Limiter bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which
+// each of its endpoints has a share. Each endpoint has a circuit breaker of its own.
 type Limiter interface {
 	// Acquire takes a permit; a *ratelimit.RefusedError says why there is none and when to come back.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// acquirePermit takes a permit at the agent's origin, before anything is said to it: a handshake that hangs costs as much as a call. Agents
-// that nothing binds to their endpoint have small limits of their own there, calls in flight, rate and breakers: anybody can mint them, so
-// nothing that they do or run into costs those whose endpoint it is anything of theirs. So have jobs that name an endpoint themselves.
+// acquirePermit takes a permit at the agent's origin, before anything is said to it: a handshake that hangs costs as
+// much as a call. Agents that nothing binds to their endpoint have small limits of their own there, calls in flight,
+// rate and breakers: anybody can mint them, so nothing that they do or run into costs those whose endpoint it is
+// anything of theirs. So have jobs that name an endpoint themselves.
 func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolvedEndpoint) (*ratelimit.Permit, error) {
 	limiter, origin, why := e.Limiter, limitedOrigin(at.Endpoint, c.Agent()), ""
 	if at.unbound && e.UnboundLimiter != nil {
@@ -37,21 +38,25 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 		return nil, nil
 	}
 
-	permit, err := limiter.Acquire(ctx, origin, limitedEndpoint(at.Endpoint, c.Agent()), fmt.Sprintf("%s:%d", c.ID, c.No))
+	permit, err := limiter.Acquire(ctx, origin, limitedEndpoint(at.Endpoint, c.Agent()),
+		fmt.Sprintf("%s:%d", c.ID, c.No))
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return nil, retry.Pause(retry.Reason(refused.Reason), refused.Wait, why+refused.Text) // the same words (DESIGN §4)
+		// The reasons of package ratelimit are words of package retry.
+		return nil, retry.Pause(retry.Reason(refused.Reason), refused.Wait, why+refused.Text)
 	case err != nil:
 		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)
 	}
 	return permit, nil
 }
 
-// unboundPrefix keeps the keys of the unbound agents' limits apart from origins, in the Redis that both lie in: no origin begins with it.
+// unboundPrefix keeps the keys of the unbound agents' limits apart from origins, in the Redis that both lie in: no
+// origin begins with it.
 const unboundPrefix = "unbound:"
 
-// releasePermit gives the permit back (nil: there is no limiter) and tells the endpoint's circuit breaker how the endpoint did.
+// releasePermit gives the permit back (nil: there is no limiter) and tells the endpoint's circuit breaker how the
+// endpoint did.
 func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
 		permit.Release(ctx, endpointHealth(answer, failure))
@@ -76,8 +81,9 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
-// limitedOrigin is what rate limits are kept for: the origin of a URL, however it is spelt, or a command. A command that the servers file
-// names is its agent's alone: others run the same program with other arguments, and these may hold secrets.
+// limitedOrigin is what rate limits are kept for: the origin of a URL, however it is spelt, or a command. A command
+// that the servers file names is its agent's alone: others run the same program with other arguments, and these may
+// hold secrets.
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
@@ -92,8 +98,8 @@ func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	return netguard.Origin(u)
 }
 
-// limitedEndpoint is what has a circuit breaker of its own at an origin: the URL, or the command with its arguments. It may hold secrets; the
-// limiter keeps only a hash of it.
+// limitedEndpoint is what has a circuit breaker of its own at an origin: the URL, or the command with its arguments. It
+// may hold secrets; the limiter keeps only a hash of it.
 func limitedEndpoint(e mcpcall.Endpoint, agent store.Agent) string {
 	if e.URL == "" {
 		return strings.Join(append([]string{limitedOrigin(e, agent)}, e.Args...), "\x00")

@@ -34,7 +34,8 @@ const (
 	freshTools  = true
 )
 
-// allowedToolNames are the names that the job's tool may be called by at this agent, the best first; without any nobody is asked.
+// allowedToolNames are the names that the job's tool may be called by at this agent, the best first; without any nobody
+// is asked.
 func (e *Executor) allowedToolNames(j job.Job, server *servers.Server) ([]string, error) {
 	names := ToolNames(j.Action.ToolName, e.ToolAliases, server)
 	if len(names) == 0 {
@@ -43,8 +44,8 @@ func (e *Executor) allowedToolNames(j job.Job, server *servers.Server) ([]string
 	return names, nil
 }
 
-// prepareCall lists the agent's tools and fits the arguments to the one that goes by the best of names. Beside an error it returns the call
-// that was prepared before, with the new listing.
+// prepareCall lists the agent's tools and fits the arguments to the one that goes by the best of names. Beside an error
+// it returns the call that was prepared before, with the new listing.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -101,8 +102,8 @@ func listsNothing(err error) bool {
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }
 
-// fitArguments fits the arguments to a tool when their turn to be decoded comes. What is decoded at worst is the tool's schema, and the file
-// in every place where a template may name it.
+// fitArguments fits the arguments to a tool when their turn to be decoded comes. What is decoded at worst is the tool's
+// schema, and the file in every place where a template may name it.
 func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	copies := max(1, bytes.Count(a.event.job.Action.PayloadTemplate, []byte("{{")))
 	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(a.file.Content))
@@ -116,8 +117,8 @@ func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.To
 // smallArguments are sent without asking, so that honest agents do not wait behind large ones.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the bytes that calls in flight hold of large arguments: in all; half of that at newcomers; a quarter at one origin. A
-// call that is alone there may have more.
+// argumentBudget bounds the bytes that calls in flight hold of large arguments: in all; half of that at newcomers; a
+// quarter at one origin. A call that is alone there may have more.
 type argumentBudget struct {
 	most int64
 
@@ -154,8 +155,8 @@ func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (rel
 	}
 }
 
-// reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt off: the agent decides
-// how long they are held.
+// reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt
+// off: the agent decides how long they are held.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
 		return nil, nil

@@ -64,7 +64,8 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		e.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}
 	e.releaseHeld(ctx, a, d.Outcome)
-	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text, Next: a.nextStep(d), Delay: d.Delay}, nil
+	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text,
+		Next: a.nextStep(d), Delay: d.Delay}, nil
 }
 
 // releaseHeld hands out what was held for want of a credential, when the agent has taken a call.
@@ -79,10 +80,12 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
 }
 
-// commitOutcome tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what is known
-// must not be asked for again. Meanwhile Redis is given it, for whoever claims the delivery next. A claim number fences the
-// write, so that a late try is harmless. What Postgres will never take is recorded without the strangers' part.
-func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc) (store.Recorded, error) {
+// commitOutcome tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what
+// is known must not be asked for again. Meanwhile Redis is given it, for whoever claims the delivery next. A claim
+// number fences the write, so that a late try is harmless. What Postgres will never take is recorded without the
+// strangers' part.
+func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
+) (store.Recorded, error) {
 	stripped := false
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, e.RecordPause) {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.RecordTimeout)
@@ -95,7 +98,8 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 			if stripped {
 				return rec, err // the lease brings it back, and its attempts end it
 			}
-			e.Logger.Error("Postgres refuses the outcome as it is; it is recorded without arguments and answer", "delivery", c.ID, "error", err)
+			e.Logger.Error("Postgres refuses the outcome as it is; it is recorded without arguments and answer",
+				"delivery", c.ID, "error", err)
 			stripForeignText(&d.Outcome)
 			stripped = true
 			continue

@@ -28,9 +28,10 @@ type resolvedEndpoint struct {
 	unbound    bool   // nothing binds the agent to it
 }
 
-// resolveEndpoint finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the registration's. When
-// nothing says which revision the agent speaks, it is what it spoke last.
-func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server) (found resolvedEndpoint, err error) {
+// resolveEndpoint finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the
+// registration's. When nothing says which revision the agent speaks, it is what it spoke last.
+func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
+) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
 	ok := false
 	if server != nil {
@@ -60,9 +61,10 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 		return resolvedEndpoint{}, err
 	}
 	found := resolvedEndpoint{
-		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args, ProtocolHint: t.ProtocolHint},
-		source:   fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
-		unbound:  t.Binding != "" && !t.Bound(), // "": the policy is that nobody asks
+		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args,
+			ProtocolHint: t.ProtocolHint},
+		source:  fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
+		unbound: t.Binding != "" && !t.Bound(), // "": the policy is that nobody asks
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil
@@ -79,21 +81,23 @@ func describeBinding(t resolver.Target) string {
 	return ""
 }
 
-// jobEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin. listed is the agent's endpoint by
-// the servers file.
+// jobEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin. listed is the
+// agent's endpoint by the servers file.
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
-		return resolvedEndpoint{}, retry.Fail(retry.InvalidJob, "action.endpoint is missing although resolveEndpoint is false")
+		return resolvedEndpoint{}, retry.Fail(retry.InvalidJob,
+			"action.endpoint is missing although resolveEndpoint is false")
 	}
 	found := resolvedEndpoint{
-		Endpoint: mcpcall.Endpoint{Transport: named.Transport, URL: named.URL, Command: named.Command, Args: named.Args},
-		source:   " from the job",
-		unbound:  named.URL == "" || named.URL != listed.URL, // whoever enqueues may name anybody's endpoint
+		Endpoint: mcpcall.Endpoint{Transport: named.Transport, URL: named.URL,
+			Command: named.Command, Args: named.Args},
+		source:  " from the job",
+		unbound: named.URL == "" || named.URL != listed.URL, // whoever enqueues may name anybody's endpoint
 	}
 	found.display = displayEndpoint(found.Endpoint)
-	if argv := append([]string{named.Command}, named.Args...); named.Transport == mcpcall.TransportStdio && e.MayRun != nil &&
-		!e.MayRun(j.ChainID, j.IdentityRegistry, j.AgentID.String(), argv) {
+	if named.Transport == mcpcall.TransportStdio && e.MayRun != nil &&
+		!e.MayRun(j.ChainID, j.IdentityRegistry, j.AgentID.String(), append([]string{named.Command}, named.Args...)) {
 		return found, &mcpcall.TransportRefusedError{Transport: named.Transport,
 			Why: "the command is not one that HERALD_STDIO_COMMANDS lists for this agent"}
 	}
@@ -119,14 +123,17 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 
 // subject is what the choice of a credential needs to know of the delivery.
 func (a *attempt) subject() agentauth.Subject {
-	return agentauth.Subject{Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
-		OwnHeaders: a.endpoint.ownHeaders, Insist: a.claim.Replay}
+	return agentauth.Subject{
+		Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
+		OwnHeaders: a.endpoint.ownHeaders, Insist: a.claim.Replay,
+	}
 }
 
-// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to the origin of the URL they are for.
+// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to the origin of the
+// URL they are for.
 func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
-	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(), AgentID: agentID,
-		Origin: origin(rawURL)}
+	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(),
+		AgentID: agentID, Origin: origin(rawURL)}
 }
 
 func headerBinding(j job.Job, rawURL string) secret.Binding {

@@ -56,13 +56,15 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		if other == n {
 			return "no attempt: this process is delivering it already", nil
 		}
-		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will tell.
+		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will
+		// tell.
 		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
 	}
 	defer r.unmarkRunning(id)
 	defer func() {
 		if v := recover(); v != nil {
-			r.executor.Logger.Error("delivery panicked; its lease brings it back", "delivery", id, "panic", v, "stack", string(debug.Stack()))
+			r.executor.Logger.Error("delivery panicked; its lease brings it back",
+				"delivery", id, "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 	}()
@@ -144,8 +146,8 @@ func (r *Runner) Running() int {
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
-// Wait returns when nothing runs any more; when ctx ends first, running attempts are cut off, recorded if that can be done at
-// once, and waited for. Call it after the queue's server has stopped: nothing may begin any more.
+// Wait returns when nothing runs any more; when ctx ends first, running attempts are cut off, recorded if that can be
+// done at once, and waited for. Call it after the queue's server has stopped: nothing may begin any more.
 func (r *Runner) Wait(ctx context.Context) {
 	defer r.stop(errShutdown)
 	r.mu.Lock()

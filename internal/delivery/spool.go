@@ -15,8 +15,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// OutcomeSpool is Redis, where an outcome waits that Postgres cannot take now: whoever claims the delivery next must not ask the agent for
-// what is known already (DESIGN §5). Others may write there, too: what is spooled is sealed (sealOutcome).
+// OutcomeSpool is Redis, where an outcome waits that Postgres cannot take now: whoever claims the delivery next must
+// not ask the agent for what is known already (DESIGN §5). Others may write there, too: what is spooled is sealed
+// (sealOutcome).
 type OutcomeSpool interface {
 	SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error
 	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: nothing
@@ -42,14 +43,14 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 		err = e.Spool.SpoolOutcome(ctx, c.ID, b)
 	}
 	if err != nil {
-		e.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it", logging.About(logging.Redis),
-			"delivery", c.ID, "error", err)
+		e.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it",
+			logging.About(logging.Redis), "delivery", c.ID, "error", err)
 	}
 	return err == nil
 }
 
-// loadSpooledOutcome asks Redis what an earlier attempt led to that has no outcome in Postgres; nil without an error: nobody knows, or there
-// is no such attempt. Without an answer nothing is called.
+// loadSpooledOutcome asks Redis what an earlier attempt led to that has no outcome in Postgres; nil without an error:
+// nobody knows, or there is no such attempt. Without an answer nothing is called.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -93,15 +94,16 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt ended otherwise, which
-// was recorded, though Redis still has this; it is dropped.
+// recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt
+// ended otherwise, which was recorded, though Redis still has this; it is dropped.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: retry.Reason(past.Outcome.Reason), Text: past.Outcome.Error}}
-	res, err := e.recordOutcome(ctx, a, d, func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 		past.Outcome = o // without what Postgres would not take
 		return e.Ledger.Adopt(ctx, c, past)
-	})
+	}
+	res, err := e.recordOutcome(ctx, a, d, adopt)
 	if errors.Is(err, store.ErrStale) {
 		e.ignoreSpooled(a.claim, spooledOld, err)
 		e.dropSpooled(ctx, a.claim.ID)
@@ -120,12 +122,14 @@ func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 
 // Why a spooled outcome is ignored, as herald_spooled_outcomes_ignored_total says it.
 const (
-	spooledUnreadable = "unreadable" // not written by Herald, moved from another delivery, damaged, or sealed with a key that is gone
-	spooledOld        = "old"        // its attempt has another outcome in Postgres
+	// spooledUnreadable: not written by Herald, moved from another delivery, damaged, or sealed with a removed key.
+	spooledUnreadable = "unreadable"
+	// spooledOld: its attempt has another outcome in Postgres.
+	spooledOld = "old"
 )
 
-// ignoreSpooled counts an outcome that the delivery does not end by, and warns of it once a minute at most: who can write to Redis can make
-// as many as there are deliveries.
+// ignoreSpooled counts an outcome that the delivery does not end by, and warns of it once a minute at most: who can
+// write to Redis can make as many as there are deliveries.
 func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()
@@ -137,8 +141,9 @@ func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 		"delivery", c.ID, "why", why, "error", err)
 }
 
-// sealedHead is the length of what precedes the ciphertext of a spooled outcome: a version, the number of the claim, and the attempt. The worker
-// of the version before keeps JSON, which does not begin with the version: each takes the other's for unreadable.
+// sealedHead is the length of what precedes the ciphertext of a spooled outcome: a version, the number of the claim,
+// and the attempt. The worker of the version before keeps JSON, which does not begin with the version: each takes the
+// other's for unreadable.
 const (
 	sealedVersion = 1
 	sealedHead    = 1 + 8 + 4
@@ -163,8 +168,8 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 	return append(binary.BigEndian.AppendUint32(head, uint32(c.Attempt)), text...), nil
 }
 
-// openOutcome reads what sealOutcome made under an earlier claim of the delivery that c claims. Whether that one's attempt is still without an
-// outcome the store tells (Ledger.Adopt).
+// openOutcome reads what sealOutcome made under an earlier claim of the delivery that c claims. Whether that one's
+// attempt is still without an outcome the store tells (Ledger.Adopt).
 func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")

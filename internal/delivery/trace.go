@@ -34,11 +34,12 @@ func (e *Executor) beginStage(a *attempt, name string) {
 	a.stage = stage{name, e.Now()}
 }
 
-// endStages traces the last stage. A panic over a stranger's bytes becomes a failed attempt, so that it is recorded and its attempts are
-// counted.
+// endStages traces the last stage. A panic over a stranger's bytes becomes a failed attempt, so that it is recorded and
+// its attempts are counted.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
-		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name, "panic", panicked, "stack", string(debug.Stack()))
+		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
+			"panic", panicked, "stack", string(debug.Stack()))
 		a.answer.called = a.answer.called || a.stage.name == "call"
 		err = retry.Fail(retry.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
@@ -71,8 +72,11 @@ func (e *Executor) traceStep(c *store.Claim, name, detail string, err error, beg
 	if err != nil {
 		detail = err.Error()
 	}
-	e.Logger.Debug("step", "delivery", c.ID, "attempt", c.Attempt, "step", name, "detail", detail, "took", now.Sub(began))
+	e.Logger.Debug("step", "delivery", c.ID, "attempt", c.Attempt, "step", name, "detail", detail,
+		"took", now.Sub(began))
 	if e.Trace != nil {
-		e.Trace(Step{DeliveryID: c.ID, Attempt: c.Attempt, Name: name, Detail: detail, Took: now.Sub(began), At: now})
+		e.Trace(Step{
+			DeliveryID: c.ID, Attempt: c.Attempt, Name: name, Detail: detail, Took: now.Sub(began), At: now,
+		})
 	}
 }

@@ -46,8 +46,9 @@ func Reached(err error) bool {
 	return errors.As(err, &call) && call.Written
 }
 
-// NotATool tells whether the agent says that the tool it was asked for, or tools at all, do not exist there or do not take these
-// arguments. Nothing was executed, so its list of tools may be read anew and the call made once more (mcp-client §6).
+// NotATool tells whether the agent says that the tool it was asked for, or tools at all, do not exist there or do not
+// take these arguments. Nothing was executed, so its list of tools may be read anew and the call made once more
+// (mcp-client §6).
 func NotATool(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && (call.Code == codeMethodNotFound || call.Code == codeInvalidParams) && !final(call.Status)
@@ -62,8 +63,8 @@ func final(status int) bool {
 	return status >= 500
 }
 
-// Unstorable tells whether Postgres refuses what is being written, not just now but for good: data it cannot represent, or that
-// breaks a rule of the schema. Writing the same again is useless.
+// Unstorable tells whether Postgres refuses what is being written, not just now but for good: data it cannot represent,
+// or that breaks a rule of the schema. Writing the same again is useless.
 func Unstorable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) < 2 {
@@ -76,8 +77,8 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// Classify maps any error of the executor to its verdict. Unknown errors are internal_error: they cost an attempt, and the
-// log line says so.
+// Classify maps any error of the executor to its verdict. Unknown errors are internal_error: they cost an attempt, and
+// the log line says so.
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
 	v.Reason = reasonOf(err, &v)
@@ -127,7 +128,8 @@ func ofPipeline(err error, v *Verdict) (Reason, bool) {
 	return f.Reason, true
 }
 
-// ofDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it waits then goes by its age.
+// ofDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it waits then
+// goes by its age.
 func ofDecoding(err error, _ *Verdict) (Reason, bool) {
 	return AgentBusy, errors.Is(err, decode.ErrBusy)
 }
@@ -188,7 +190,8 @@ func ofContent(err error, v *Verdict) (Reason, bool) {
 	return "", false
 }
 
-// ofOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says nothing of the agent.
+// ofOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says nothing
+// of the agent.
 func ofOAuth(err error, v *Verdict) (Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -245,8 +248,8 @@ func ofMCP(err error, v *Verdict) (Reason, bool) {
 	return "", false
 }
 
-// executed tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same. The excluded ones
-// say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
+// executed tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same. The
+// excluded ones say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
 func executed(status int) bool {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
@@ -255,7 +258,8 @@ func executed(status int) bool {
 	return true
 }
 
-// ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody knows.
+// ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody
+// knows.
 func ofCall(call *mcpcall.CallError) Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):

@@ -24,8 +24,9 @@ type Subject struct {
 	Over     bool   // it is not tried again by itself
 }
 
-// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a command that
-// can be copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words have none.
+// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a
+// command that can be copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words
+// have none.
 //
 // It is derived when it is shown, and stored nowhere: what helps may be another thing tomorrow.
 func (r Reason) NextStep(s Subject) string {
@@ -217,7 +218,8 @@ func (s Subject) agent() string {
 // name is the agent without its registry.
 func (s Subject) name() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
 
-// plainURL is what a URL looks like that is safe in a shell as it stands, quotedURL what is within single quotes: an agent's may hold "$(…)".
+// plainURL is what a URL looks like that is safe in a shell as it stands, quotedURL what is within single quotes: an
+// agent's may hold "$(…)".
 var (
 	plainURL  = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?(?:/[A-Za-z0-9/._~%@:+=,-]*)?$`)
 	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)

@@ -135,7 +135,8 @@ type Verdict struct {
 	aside bool // somebody beside the agent failed: its endpoint may be well
 }
 
-// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit, or a chain that is away.
+// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit, or a chain
+// that is away.
 func (v Verdict) Limited() bool {
 	switch v.Reason {
 	case ChainUnavailable, AgentBusy, Throttled, BreakerOpen, OverBudget:

@@ -31,8 +31,8 @@ func NewSchedule(waits []time.Duration) (Schedule, error) {
 // Attempts is how many attempts a delivery has.
 func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 
-// Next is how long to wait after attempt number attempt (1-based) failed as v says; false: no attempts are left. rnd is a
-// random number in [0, 1). A free wait has its own length and always has a next.
+// Next is how long to wait after attempt number attempt (1-based) failed as v says; false: no attempts are left. rnd is
+// a random number in [0, 1). A free wait has its own length and always has a next.
 //
 // wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after 429.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
@@ -53,8 +53,8 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 // maxBackOff is the longest free wait that nobody gave a length: a chain may be away for days, with many deliveries.
 const maxBackOff = 5 * time.Minute
 
-// BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so that a short outage
-// costs a fresh delivery seconds. It has no end but the delivery's expiry.
+// BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so
+// that a short outage costs a fresh delivery seconds. It has no end but the delivery's expiry.
 func BackOff(age time.Duration) time.Duration {
 	return min(max(age/4, time.Second), maxBackOff)
 }
