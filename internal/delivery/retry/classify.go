@@ -51,13 +51,15 @@ func Reached(err error) bool {
 // (mcp-client §6).
 func NotATool(err error) bool {
 	var call *mcpcall.CallError
-	return errors.As(err, &call) && (call.Code == codeMethodNotFound || call.Code == codeInvalidParams) && !final(call.Status)
+	return errors.As(err, &call) && !outweighsCode(call.Status) &&
+		(call.Code == codeMethodNotFound || call.Code == codeInvalidParams)
 }
 
-// final statuses outweigh a JSON-RPC code in the same answer.
-func final(status int) bool {
+// outweighsCode tells whether a status outweighs a JSON-RPC code in the same answer.
+func outweighsCode(status int) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
+		http.StatusTooManyRequests:
 		return true
 	}
 	return status >= 500
@@ -81,41 +83,44 @@ func Unstorable(err error) bool {
 // the log line says so.
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
-	v.Reason = reasonOf(err, &v)
+	v.Reason = findReason(err, &v)
 	v.Ending = v.Reason.ending()
-	v.Free = v.Reason.free()
+	v.Free = v.Reason.isFree()
 	v.Unknown = v.Unknown || v.Reason == OutcomeUnknown
 	switch v.Reason {
 	case ConnectFailed:
-		v.Moved, v.Unwell = !v.aside, !v.aside
+		v.Moved, v.Unwell = !v.thirdParty, !v.thirdParty
 	case ToolNotFound:
 		v.Moved = v.AgentFault
 	case Timeout, ServerError, OutcomeUnknown:
-		v.Unwell = !v.aside
+		v.Unwell = !v.thirdParty
 	}
 	return v
 }
 
-func reasonOf(err error, v *Verdict) Reason {
-	if r, ok := ofGuard(err); ok { // what the guard refuses stays refused, whoever ran into it
+func findReason(err error, v *Verdict) Reason {
+	if r, ok := classifyGuard(err); ok { // what the guard refuses stays refused, whoever ran into it
 		v.AgentFault = true
 		return r
 	}
-	for _, of := range []func(error, *Verdict) (Reason, bool){ofPipeline, ofDecoding, ofResolver, ofChain, ofMCP, ofContent, ofOAuth, ofStore} {
-		if r, ok := of(err, v); ok {
+	for _, classify := range []func(error, *Verdict) (Reason, bool){
+		classifyFailure, classifyDecoding, classifyResolver, classifyChain, classifyMCP, classifyContent, classifyOAuth,
+		classifyStore,
+	} {
+		if r, ok := classify(err, v); ok {
 			return r
 		}
 	}
 	return InternalError
 }
 
-func ofGuard(err error) (Reason, bool) {
+func classifyGuard(err error) (Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	return AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
-func ofPipeline(err error, v *Verdict) (Reason, bool) {
+func classifyFailure(err error, v *Verdict) (Reason, bool) {
 	var f *Failure
 	if !errors.As(err, &f) {
 		return "", false
@@ -128,13 +133,13 @@ func ofPipeline(err error, v *Verdict) (Reason, bool) {
 	return f.Reason, true
 }
 
-// ofDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it waits then
-// goes by its age.
-func ofDecoding(err error, _ *Verdict) (Reason, bool) {
+// classifyDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it
+// waits then goes by its age.
+func classifyDecoding(err error, _ *Verdict) (Reason, bool) {
 	return AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
-func ofResolver(err error, v *Verdict) (Reason, bool) {
+func classifyResolver(err error, v *Verdict) (Reason, bool) {
 	var skip *resolver.SkipError
 	if errors.As(err, &skip) {
 		return Reason(skip.Reason), true
@@ -152,7 +157,7 @@ func ofResolver(err error, v *Verdict) (Reason, bool) {
 	return "", false
 }
 
-func ofChain(err error, _ *Verdict) (Reason, bool) {
+func classifyChain(err error, _ *Verdict) (Reason, bool) {
 	var away *chain.UnavailableError
 	var wrong *chain.WrongChainError
 	var gone *chain.NoSuchAgentError
@@ -165,7 +170,7 @@ func ofChain(err error, _ *Verdict) (Reason, bool) {
 	return "", false
 }
 
-func ofContent(err error, v *Verdict) (Reason, bool) {
+func classifyContent(err error, v *Verdict) (Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
 	var missing *ipfs.NotFoundError
@@ -190,9 +195,9 @@ func ofContent(err error, v *Verdict) (Reason, bool) {
 	return "", false
 }
 
-// ofOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says nothing
-// of the agent.
-func ofOAuth(err error, v *Verdict) (Reason, bool) {
+// classifyOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says
+// nothing of the agent.
+func classifyOAuth(err error, v *Verdict) (Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
 	var other *oauth.IssuerError
@@ -203,7 +208,7 @@ func ofOAuth(err error, v *Verdict) (Reason, bool) {
 	case !errors.As(err, &away):
 		return "", false
 	}
-	v.aside, v.RetryAfter = true, away.RetryAfter
+	v.thirdParty, v.RetryAfter = true, away.RetryAfter
 	var network net.Error
 	switch timeout := errors.As(away.Err, &network) && network.Timeout(); {
 	case away.Status == http.StatusTooManyRequests:
@@ -218,7 +223,7 @@ func ofOAuth(err error, v *Verdict) (Reason, bool) {
 	return ConnectFailed, true
 }
 
-func ofMCP(err error, v *Verdict) (Reason, bool) {
+func classifyMCP(err error, v *Verdict) (Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
 	var large *mcpcall.RequestTooLargeError
@@ -239,18 +244,18 @@ func ofMCP(err error, v *Verdict) (Reason, bool) {
 		return InternalError, true
 	case errors.As(err, &call):
 		v.RetryAfter = call.RetryAfter
-		r := ofCall(call)
+		r := classifyCall(call)
 		v.AgentFault = r != InternalError
-		v.Unknown = r == ServerError && call.Stage == mcpcall.StageCall && call.Written && executed(call.Status)
+		v.Unknown = r == ServerError && call.Stage == mcpcall.StageCall && call.Written && mayBeExecuted(call.Status)
 		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
 		return r, true
 	}
 	return "", false
 }
 
-// executed tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same. The
-// excluded ones say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
-func executed(status int) bool {
+// mayBeExecuted tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same.
+// The excluded ones say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
+func mayBeExecuted(status int) bool {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
 		return false
@@ -258,9 +263,9 @@ func executed(status int) bool {
 	return true
 }
 
-// ofCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what nobody
-// knows.
-func ofCall(call *mcpcall.CallError) Reason {
+// classifyCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what
+// nobody knows.
+func classifyCall(call *mcpcall.CallError) Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
 		return ConnectFailed // neither session was looked at; another machine behind the same address may know the next
@@ -268,7 +273,7 @@ func ofCall(call *mcpcall.CallError) Reason {
 		return AuthRequired
 	case s == http.StatusTooManyRequests:
 		return RateLimited
-	case final(s):
+	case outweighsCode(s):
 		return ServerError
 	}
 	switch c := call.Code; {
@@ -284,11 +289,11 @@ func ofCall(call *mcpcall.CallError) Reason {
 	if call.Status >= 300 {
 		return BadResponse
 	}
-	return withoutAnswer(call)
+	return classifyUnanswered(call)
 }
 
-// withoutAnswer is a request that no status and no JSON-RPC error answered.
-func withoutAnswer(call *mcpcall.CallError) Reason {
+// classifyUnanswered is a request that no status and no JSON-RPC error answered.
+func classifyUnanswered(call *mcpcall.CallError) Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
 	var bad *mcpcall.BadAnswerError
@@ -320,7 +325,7 @@ const (
 	codeUnsupportedVersion = -32022
 )
 
-func ofStore(err error, _ *Verdict) (Reason, bool) {
+func classifyStore(err error, _ *Verdict) (Reason, bool) {
 	var cipher *secret.DecryptError
 	switch {
 	case errors.As(err, &cipher):

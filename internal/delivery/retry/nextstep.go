@@ -44,14 +44,15 @@ func skippedStep(r Reason, s Subject) string {
 	case NoURI:
 		return "the agent's owner has to set a tokenURI in the identity registry" + s.thenReplay(r)
 	case NoDocument:
-		return "the agent's owner has to publish a registration document where its tokenURI leads, see " + s.resolve() + s.thenReplay(r)
+		return "the agent's owner has to publish a registration document where its tokenURI leads, see " +
+			s.resolveCommand() + s.thenReplay(r)
 	case NoMCPEndpoint:
 		return "the agent's owner has to register an MCP endpoint" + s.thenReplay(r)
 	case AgentInactive:
 		return `the agent's owner has to end "active": false in its registration document` + s.thenReplay(r)
 	case AgentNotFound:
-		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: this one has no such agent",
-			s.ChainID)
+		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: "+
+			"this one has no such agent", s.ChainID)
 	case Revoked:
 		return "nothing to do: the client took its feedback back before it was delivered"
 	case ToolNotOffered:
@@ -69,31 +70,34 @@ func rejectedStep(r Reason, s Subject) string {
 	case InvalidJob:
 		return "whoever sent the job has to correct it as the error says, and to enqueue it again"
 	case EventNotFound:
-		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; if the node of RPC_URL_%[1]d was wrong, mend that",
+		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; "+
+			"if the node of RPC_URL_%[1]d was wrong, mend that",
 			s.ChainID) + s.thenReplay(r)
 	case ToolNotFound:
-		return fmt.Sprintf("the agent has to offer the tool %s; one of another name counts when HERALD_TOOL_ALIASES says so",
+		return fmt.Sprintf("the agent has to offer the tool %s; "+
+			"one of another name counts when HERALD_TOOL_ALIASES says so",
 			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
 	case SchemaMismatch:
-		return "the agent has to accept these arguments, see " + s.probe() + s.thenReplay(r)
+		return "the agent has to accept these arguments, see " + s.probeCommand() + s.thenReplay(r)
 	case HashMismatch:
-		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such files labelled" +
-			s.thenReplay(r)
+		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such " +
+			"files labelled" + s.thenReplay(r)
 	case EndpointUnverified:
-		return "whoever runs the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be called all the same" +
-			s.thenReplay(r)
+		return "whoever runs the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be " +
+			"called all the same" + s.thenReplay(r)
 	case AddressBlocked:
 		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
 			"and restart the worker" + s.thenReplay(r)
 	case TransportRefused:
-		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists exactly it" +
-			s.thenReplay(r)
+		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
+			"exactly it" + s.thenReplay(r)
 	case AuthFailed:
-		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" + s.replayAfter(r)
+		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" +
+			s.replayAfter(r)
 	case ToolError:
 		return "the agent's tool ran and refused: ask its author; once that is mended" + s.replayAfter(r)
 	case BadResponse:
-		return "the agent's author has to mend its answer, see " + s.probe() + s.thenReplay(r)
+		return "the agent's author has to mend its answer, see " + s.probeCommand() + s.thenReplay(r)
 	case Operator:
 		return "nothing to do: an operator cancelled it; to deliver it all the same" + s.replayAfter(r)
 	case Reorg:
@@ -113,13 +117,13 @@ func heldStep(r Reason, s Subject) string {
 			return "store a token for the agent: worker token set --help"
 		}
 		return fmt.Sprintf("store a token: worker token set %s%s (where it wants OAuth: worker token login %s%s)",
-			s.agent(), s.origin(), s.agent(), s.origin())
+			s.agentArgument(), s.originOption(), s.agentArgument(), s.originOption())
 	case AgentDisabled:
 		if s.Listed {
 			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` +
-				s.agent()
+				s.agentArgument()
 		}
-		return "enable the agent: worker agent enable " + s.agent()
+		return "enable the agent: worker agent enable " + s.agentArgument()
 	case HeldUnknown:
 		if s.Delivery == "" {
 			return "ask the agent's author whether the call arrived"
@@ -143,7 +147,7 @@ func waitingStep(r Reason, s Subject) string {
 	case AgentBusy, BehindEarlier, Throttled, OverBudget:
 		return again
 	case BreakerOpen:
-		return again + ", after one probe call went well; to see what is wrong there: " + s.probe()
+		return again + ", after one probe call went well; to see what is wrong there: " + s.probeCommand()
 	}
 	if s.Over {
 		return ""
@@ -152,9 +156,9 @@ func waitingStep(r Reason, s Subject) string {
 	case ChainUnavailable:
 		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
 	case ContentUnavailable:
-		return again + ", and a feedback file is left out in the end; to see what is fetched: " + s.resolve()
+		return again + ", and a feedback file is left out in the end; to see what is fetched: " + s.resolveCommand()
 	case ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown:
-		return again + "; to see how the agent does: " + s.probe()
+		return again + "; to see how the agent does: " + s.probeCommand()
 	case InternalError:
 		return again + "; the worker's log says more of it"
 	}
@@ -167,9 +171,9 @@ func deadStep(r Reason, s Subject) string {
 	case ChainUnavailable:
 		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
 	case ContentUnavailable:
-		return "once what it needs can be fetched (" + s.resolve() + ")" + s.replayAfter(r)
+		return "once what it needs can be fetched (" + s.resolveCommand() + ")" + s.replayAfter(r)
 	case ConnectFailed, Timeout, RateLimited, ServerError:
-		return "once the agent answers again (" + s.probe() + ")" + s.replayAfter(r)
+		return "once the agent answers again (" + s.probeCommand() + ")" + s.replayAfter(r)
 	case OutcomeUnknown:
 		return "ask the agent's author whether it arrived; if not" + s.replayAfter(r)
 	case InternalError:
@@ -194,29 +198,29 @@ func (s Subject) replayAfter(r Reason) string {
 	case s.Delivery != "":
 		return ": worker delivery replay " + s.Delivery
 	case s.AgentID != "":
-		return fmt.Sprintf(": worker delivery replay --agent %s --reason %s --yes", s.name(), r)
+		return fmt.Sprintf(": worker delivery replay --agent %s --reason %s --yes", s.agentName(), r)
 	}
 	return ""
 }
 
-func (s Subject) probe() string { return "worker agent probe " + s.agent() }
+func (s Subject) probeCommand() string { return "worker agent probe " + s.agentArgument() }
 
-func (s Subject) resolve() string { return "worker agent resolve " + s.agent() }
+func (s Subject) resolveCommand() string { return "worker agent resolve " + s.agentArgument() }
 
-// agent names it as commands take it, with its registry when that is not the chain's usual one.
-func (s Subject) agent() string {
+// agentArgument names it as commands take it, with its registry when that is not the chain's usual one.
+func (s Subject) agentArgument() string {
 	if s.AgentID == "" {
 		return "CHAIN:AGENT"
 	}
 	known, _ := erc8004.Known(s.ChainID)
 	if common.IsHexAddress(s.Registry) && common.HexToAddress(s.Registry) != known.Identity {
-		return s.name() + " --registry " + common.HexToAddress(s.Registry).Hex()
+		return s.agentName() + " --registry " + common.HexToAddress(s.Registry).Hex()
 	}
-	return s.name()
+	return s.agentName()
 }
 
-// name is the agent without its registry.
-func (s Subject) name() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
+// agentName is the agent without its registry.
+func (s Subject) agentName() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
 
 // plainURL is what a URL looks like that is safe in a shell as it stands, quotedURL what is within single quotes: an
 // agent's may hold "$(…)".
@@ -241,8 +245,8 @@ func OriginOption(rawURL string) string {
 	return ""
 }
 
-// origin is OriginOption for where the agent is called. Its endpoint is shown without a query.
-func (s Subject) origin() string {
+// originOption is OriginOption for where the agent is called. Its endpoint is shown without a query.
+func (s Subject) originOption() string {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Host == "" {
 		return ""

@@ -108,8 +108,8 @@ func (r Reason) ending() Ending {
 	return Wait
 }
 
-// free tells whether a wait or hold for this reason costs no attempt.
-func (r Reason) free() bool {
+// isFree tells whether a wait or hold for this reason costs no attempt.
+func (r Reason) isFree() bool {
 	switch r {
 	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
 		NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
@@ -132,7 +132,7 @@ type Verdict struct {
 	RetryAfter time.Duration // what the other side asked for; 0: nothing
 	Pause      time.Duration // length of a free wait; 0: BackOff
 
-	aside bool // somebody beside the agent failed: its endpoint may be well
+	thirdParty bool // somebody beside the agent failed: its endpoint may be well
 }
 
 // Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit, or a chain

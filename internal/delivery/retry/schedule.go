@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	jitter        = 0.2              // every wait is spread by ±20 %, so that a crowd does not come back at once
-	maxRetryAfter = time.Hour        // an agent may not push a delivery further away than this
-	overload      = 60 * time.Second // least wait after 429
+	jitter          = 0.2              // every wait is spread by ±20 %, so that a crowd does not come back at once
+	maxRetryAfter   = time.Hour        // an agent may not push a delivery further away than this
+	minOverloadWait = 60 * time.Second // least wait after 429
 )
 
 // Schedule is the attempts' budget: one more attempt than waits.
@@ -37,28 +37,28 @@ func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 // wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after 429.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
 	if v.Free {
-		return spread(v.Pause, rnd), true
+		return spreadWait(v.Pause, rnd), true
 	}
 	if attempt > len(s.waits) {
 		return 0, false
 	}
-	d := spread(s.waits[max(attempt, 1)-1], rnd)
+	d := spreadWait(s.waits[max(attempt, 1)-1], rnd)
 	d = max(d, min(v.RetryAfter, maxRetryAfter))
 	if v.Reason == RateLimited {
-		d = max(d, overload)
+		d = max(d, minOverloadWait)
 	}
 	return d, true
 }
 
-// maxBackOff is the longest free wait that nobody gave a length: a chain may be away for days, with many deliveries.
-const maxBackOff = 5 * time.Minute
+// maxFreeWait is the longest free wait that nobody gave a length: a chain may be away for days, with many deliveries.
+const maxFreeWait = 5 * time.Minute
 
 // BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so
 // that a short outage costs a fresh delivery seconds. It has no end but the delivery's expiry.
 func BackOff(age time.Duration) time.Duration {
-	return min(max(age/4, time.Second), maxBackOff)
+	return min(max(age/4, time.Second), maxFreeWait)
 }
 
-func spread(d time.Duration, rnd float64) time.Duration {
+func spreadWait(d time.Duration, rnd float64) time.Duration {
 	return time.Duration(float64(d) * (1 - jitter + 2*jitter*rnd))
 }
