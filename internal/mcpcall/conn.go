@@ -43,10 +43,10 @@ type conn struct {
 	suspect atomic.Bool  // a request that was written brought nothing in its time, and none since brought anything
 	answers atomic.Int64 // see countHeard
 
-	reportHeld func(bytes int64) // more, or less, that are kept of what the agent sent
+	reportHeld func(bytes int64) // adds to the bytes that are kept of what the agent sent, or takes from them
 
 	// Guarded by Pool.mu.
-	held     int64 // bytes kept of what the agent sent, as hold was told
+	held     int64 // sum of what was passed to hold
 	counted  bool  // in Pool.held while nobody uses it
 	inflight int
 	uses     int // how often it was acquired
@@ -62,7 +62,7 @@ type conn struct {
 	stale   atomic.Bool   // the agent said that its tools changed
 	mu      sync.Mutex
 	tools   *ToolSet // nil before the first list
-	listed  int64    // bytes of tools, as hold was told
+	listed  int64    // bytes of tools that were passed to hold
 }
 
 // transportEnded: the command or the event stream is gone.
@@ -80,7 +80,7 @@ func (c *conn) close(ctx context.Context) {
 			c.log.Debug("a command's last words", "stderr", text.Excerpt(c.mask(tail), 1000))
 		}
 	}
-	_ = c.client.Close() // an agent that does not take its leave is not our trouble
+	_ = c.client.Close() // an agent that fails to end its session changes nothing here
 }
 
 // onNotification runs on mcp-go's reader.

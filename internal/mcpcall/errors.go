@@ -48,7 +48,7 @@ type CallError struct {
 	Code       int           // the JSON-RPC error code, 0 when there was none
 	RetryAfter time.Duration // what the agent asked for (at most 24 h) or, for a command that keeps dying, when it is started again; 0: nothing
 	Written    bool          // some of the tools/call request may have left this process, and the agent may have looked at it
-	Timeout    bool          // the deadline passed, which Err tells
+	Timeout    bool          // the deadline passed; Err says which
 	Challenge  []string      // WWW-Authenticate of a 401 or 403, as it came, bounded; what is secret of the endpoint is masked
 	Err        error         // never nil; without secrets, addresses of the configured endpoint or unbounded text
 }
@@ -113,7 +113,7 @@ func (e *InputRequiredError) Error() string {
 // SchemaError is what Fit returns: the arguments do not fit the tool's input schema, or the schema cannot be used.
 type SchemaError = arguments.SchemaError
 
-// described puts our words over a cause that errors.As may still look into.
+// described is an error with a text of ours, whose cause errors.As still finds.
 type described struct {
 	text  string
 	cause error

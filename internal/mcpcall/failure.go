@@ -49,10 +49,10 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	case response.TooLarge != nil:
 		e.Err = response.TooLarge
 	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0:
-		// Told to an earlier call of the same client.
+		// mcp-go learned it in an earlier call of the same client.
 		e.Err = ErrSessionGone
 		again = true
-	case errors.Is(err, mcptransport.ErrSessionTerminated): // told to the GET that was to resume the stream of an answer
+	case errors.Is(err, mcptransport.ErrSessionTerminated): // the GET that was to resume the stream of an answer
 		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -92,7 +92,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	return e
 }
 
-// describeLostStream words why an event stream is over.
+// describeLostStream says why an event stream is over.
 func (c *conn) describeLostStream(why error) error {
 	var large *TooLargeError
 	var bad *BadAnswerError
@@ -107,7 +107,7 @@ func (c *conn) describeLostStream(why error) error {
 	return &described{text: sentence, cause: withoutURL(why)}
 }
 
-// describeError words an error of mcp-go or of the network.
+// describeError describes an error of mcp-go or of the network.
 func (c *conn) describeError(response transport.Response, err error) error {
 	if err == nil {
 		return &BadAnswerError{Why: "it holds no result"}
@@ -128,7 +128,7 @@ func (c *conn) describeError(response transport.Response, err error) error {
 	return &described{text: text.Excerpt(c.mask(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
-// describeTimeout words a request whose context ended; lack is what did not come in time.
+// describeTimeout describes a request whose context ended; lack says what did not come in time.
 func describeTimeout(ctx context.Context, lack string) error {
 	sentence := lack
 	switch patience := patienceOf(ctx); {
@@ -142,7 +142,7 @@ func describeTimeout(ctx context.Context, lack string) error {
 	return &described{text: sentence, cause: ctx.Err()}
 }
 
-// describeRefusal words an HTTP status.
+// describeRefusal describes an HTTP status other than 2xx.
 func (c *conn) describeRefusal(response transport.Response) string {
 	sentence := fmt.Sprintf("the agent answered HTTP %d", response.Status)
 	if response.Blocked != nil {

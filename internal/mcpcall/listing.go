@@ -26,7 +26,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	if set, ok := c.knownTools(maxAge); ok {
 		return set, nil
 	}
-	c.stale.Store(false) // a change told from here on is news
+	c.stale.Store(false) // a notification from here on is about a later change
 
 	l := toolList{onCompiled: c.countTools}
 	cursors := map[string]bool{}
@@ -59,7 +59,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	return c.copyTools(), nil
 }
 
-// countTools tells the pool what the list holds now: schemas are compiled when they are first used.
+// countTools reports to the pool how many bytes the list holds now: it grows when a schema is compiled on first use.
 func (c *conn) countTools() {
 	c.mu.Lock()
 	bytes := c.recording.MirroredBytes()

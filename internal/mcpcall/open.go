@@ -25,12 +25,12 @@ const (
 	legacyVersion = mcp.ProtocolVersion20251125
 )
 
-// shortestSession: shorter values in an event stream's address are taken for ordinary words. Bytes.
+// shortestSession is the least length, in bytes, of a value in an event stream's address that is masked as a session.
 const shortestSession = 16
 
 // Backoff of commands that do not stay alive.
 const (
-	steadyAfter = 10 * time.Second // a command that lived longer starts with a clean slate
+	steadyAfter = 10 * time.Second // a command that stayed up longer is restarted without a wait
 	firstWait   = 100 * time.Millisecond
 	longestWait = 10 * time.Second
 )
@@ -201,7 +201,7 @@ func otherEra(modern bool, kind string, response transport.Response, err error) 
 		var start *transport.StartError
 		return !errors.As(err, &start)
 	}
-	// Over HTTP: refused, answered with something else, or taken without a word.
+	// Over HTTP: refused, answered with something else, or never answered.
 	return response.Status != 0 || response.Written
 }
 

@@ -354,7 +354,7 @@ func (p *Pool) retireClient(s *slot) {
 		}
 		select {
 		case <-c.drained:
-		case <-exited: // a dead command's callers only wait for being told
+		case <-exited: // the calls of a dead command end by themselves
 		case <-p.ctx.Done():
 		}
 		c.close(p.ctx)
@@ -418,7 +418,7 @@ func contextError(ctx context.Context, stage string) error {
 
 type patienceKey struct{}
 
-// withPatience notes how long a request may take, which an error tells when it took longer.
+// withPatience remembers how long a request may take, for the error when it takes longer.
 func withPatience(ctx context.Context) context.Context {
 	deadline, ok := ctx.Deadline()
 	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {
@@ -427,7 +427,7 @@ func withPatience(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patienceKey{}, time.Until(deadline))
 }
 
-// patienceOf is what withPatience has noted; 0: nothing.
+// patienceOf is what withPatience remembered; 0: nothing.
 func patienceOf(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(patienceKey{}).(time.Duration)
 	return d

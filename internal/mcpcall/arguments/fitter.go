@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// Fit returns args as the schema wants them, validated; the error is a *SchemaError. args is not changed.
+// Fit adapts args to the schema and validates them; the error is a *SchemaError. args is not changed.
 //
 //   - A name that the schema forbids (additionalProperties and unevaluatedProperties false, a false subschema,
 //     propertyNames with an enum) is dropped.
@@ -142,7 +142,7 @@ func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *js
 	return any
 }
 
-// fitDecimal writes d as a schema of these types wants it. 0 and 100 are inside the range of scores.
+// fitDecimal writes d as one of these types. Scores below 0 and above 100 are dropped.
 func fitDecimal(d job.Decimal, types typeSet) any {
 	if d.Unscaled == nil || d.Unscaled.Sign() < 0 {
 		return dropped

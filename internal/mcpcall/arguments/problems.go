@@ -63,10 +63,10 @@ func leafErrors(e *jsonschema.ValidationError, to []*jsonschema.ValidationError)
 	return to
 }
 
-// Bounds of what is told about arguments that do not fit.
+// Bounds of a SchemaError.
 const (
 	maxProblems = 10  // arguments that are named
-	maxLeaves   = 64  // errors that are looked at
+	maxLeaves   = 64  // errors of the validator that are read
 	maxPath     = 200 // bytes of one argument's name
 )
 
@@ -88,7 +88,7 @@ func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	return &SchemaError{Path: told[0].Path, Problem: told[0].Problem, Others: told[1:], More: len(problems) - len(told)}
 }
 
-// describeLeaf words one error; only of required arguments it can be about several.
+// describeLeaf describes one error of the validator. Only missing arguments can be several in one error.
 func describeLeaf(leaf *jsonschema.ValidationError) []SchemaProblem {
 	location := leaf.InstanceLocation
 	one := func(problem string) []SchemaProblem { return []SchemaProblem{{instancePath(location), problem}} }

@@ -107,7 +107,7 @@ func (s *Schema) compile() (problem string) {
 		delete(root, "$schema") // an unknown dialect is read as 2020-12 rather than refused
 	}
 
-	// A schema can be written to make a validator's author look bad; it must not stop the worker.
+	// A schema that makes the compiler panic must not stop the worker.
 	defer func() {
 		if recover() != nil {
 			problem = "it cannot be compiled"

@@ -9,7 +9,7 @@
 //   - sse.go is HTTP+SSE, the transport of 2024-11-05, our own in place of mcp-go's; events.go reads event streams for
 //     both;
 //   - process*.go run the operator's commands: clean environment, own process group, bounded lines, nothing left
-//     behind; supervisor_linux.go is the process that sees to that also when ours is killed;
+//     behind; supervisor_linux.go does that also when this process is killed;
 //   - input.go declines what a tool asks of a person, mirror.go picks the tools that mcp-go has to know, foreign.go
 //     words mcp-go's own errors.
 //

@@ -9,7 +9,7 @@ import (
 
 const (
 	maxEventName = 64       // bytes of the name of an event; those that mean something are short
-	holdStep     = 16 << 10 // how much an event grows before hold is told
+	holdStep     = 16 << 10 // hold is called for every so many bytes
 )
 
 // event is one server-sent event. id and retry are not read: HTTP+SSE cannot be resumed, and over streamable HTTP
@@ -26,9 +26,9 @@ type eventReader struct {
 	in       *bufio.Reader
 	limit    int64               // bytes of one event, comments included
 	maxLines int                 // of one event; 0: as many as fit
-	spend    func(n int64) error // is asked for every piece that comes; its error ends the stream. nil: nobody is
-	hold     func(bytes int64)   // is told how many bytes more, or less, the event holds that has not ended. nil: nobody is
-	held     int64               // what hold was told in sum
+	spend    func(n int64) error // called for every piece that comes; its error ends the stream. May be nil
+	hold     func(bytes int64)   // called with the bytes that an unfinished event gained or gave back. May be nil
+	held     int64               // sum of what was passed to hold
 }
 
 func newEventReader(in io.Reader, limit int64) *eventReader {
@@ -86,7 +86,7 @@ func (r *eventReader) appendLine(block []byte) ([]byte, error) {
 	}
 }
 
-// countHeld tells hold what the event holds now: its bytes, in a buffer of up to twice their size.
+// countHeld reports what the unfinished event holds now: its bytes, in a buffer of up to twice their size.
 func (r *eventReader) countHeld(size int64) {
 	more := 2*size - r.held
 	if r.hold != nil && (more >= holdStep || size == 0 && more < 0) {

@@ -26,7 +26,7 @@ const (
 	maxRefusalBytes   = 16 << 10        // of a body that comes with a status other than 2xx
 	refusalWait       = 2 * time.Second // for that body; the status alone says enough
 	maxEventLines     = 4096            // of one server-sent event: mcp-go joins them in quadratic time
-	maxRetryAfter     = 24 * time.Hour  // nobody waits longer on an agent's word
+	maxRetryAfter     = 24 * time.Hour  // more is not believed
 	maxChallenges     = 4               // of one answer
 	maxChallengeBytes = 4 << 10         // of them all
 )
@@ -91,14 +91,14 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	x := exchangeOf(ctx)
-	if x == nil { // of a request that nobody waits for
+	if x == nil { // mcp-go's own, like the end of a session
 		x = &exchange{}
 	}
 	first := x.beginHTTP(req)
 	if first {
 		ctx = httptrace.WithClientTrace(ctx, x.clientTrace())
 	}
-	if req.Method == http.MethodDelete { // a goodbye, whose answer nobody reads
+	if req.Method == http.MethodDelete { // ends the session; its answer is not read
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, NoticeWait)
 		defer cancel()

@@ -52,7 +52,7 @@ func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// noteMirrored tells whether mcp-go is to know a tool, and notes that it does. One that it knows in an older form is
+// noteMirrored reports whether a tool is handed to mcp-go, and counts it. One that it knows in an older form is
 // told anew.
 func (t *Recording) noteMirrored(entry json.RawMessage) bool {
 	if len(entry) > maxMirroredBytes {

@@ -22,7 +22,7 @@ const (
 	politeWait = 2 * time.Second        // between closing a command's stdin and SIGTERM
 	termWait   = time.Second            // between SIGTERM and SIGKILL
 	startWait  = 10 * time.Second       // for a supervisor to start its command
-	killWait   = 5 * time.Second        // for the kernel to bury it
+	killWait   = 5 * time.Second        // for the kernel to end it
 	drainWait  = 500 * time.Millisecond // for output that a command left in its pipes
 	tailBytes  = 4 << 10                // of stderr that is remembered
 )
@@ -34,7 +34,8 @@ type Process struct {
 	stdout *lineReader
 	stderr *os.File
 
-	// The supervisor's, nil when there is none: it kills all when control is closed, and tells in status what happened.
+	// The supervisor's, nil when there is none: it kills all when control is closed, and writes to status how the
+	// command ended.
 	control, status *os.File
 
 	exited  chan struct{} // closed when the command and its group are gone

@@ -22,7 +22,7 @@ type stdinWriter struct {
 	pending map[string]*exchange // by mcp-go's spelling of the id
 }
 
-// trackRequest makes Write note what is written of the request with this id.
+// trackRequest makes Write record what is written of the request with this id.
 func (w *stdinWriter) trackRequest(id string, x *exchange) (untrack func()) {
 	w.mu.Lock()
 	w.pending[id] = x
@@ -46,7 +46,7 @@ func (w *stdinWriter) Write(line []byte) (int, error) {
 	if n > 0 {
 		w.recordWritten(line)
 	} else if errors.Is(err, os.ErrClosed) {
-		// The command is leaving in peace. What it still asked gets no answer, and mcp-go need not log that.
+		// We closed it, and the command is ending. What it still asks gets no answer, and mcp-go need not log that.
 		return len(line), nil
 	}
 	if err != nil {

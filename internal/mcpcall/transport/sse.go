@@ -73,7 +73,7 @@ type pendingRequest struct {
 // errStreamClosed: we closed the stream.
 var errStreamClosed = errors.New("the event stream is closed")
 
-// NewStream makes a stream that is not open yet. hold is told how many bytes more, or less, the event holds that has
+// NewStream makes a stream that is not open yet. hold is called with the bytes that the event holds that has
 // not ended.
 func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
 	s := &Stream{base: cfg.URL, client: cfg.newClient(), limit: cfg.MaxAnswerBytes, now: cfg.Now, hold: hold,
