@@ -171,7 +171,7 @@ func (l *toolList) keepCompiled(old []Tool) (changed bool) {
 			changed = true
 			continue
 		}
-		l.tools[i].schema = old[j].schema
+		l.tools[i] = old[j]
 	}
 	return changed
 }
