@@ -34,12 +34,12 @@ func (a account) String() string {
 	return a.name
 }
 
-// drops says whether the account is another one than this process's.
-func (a account) drops() bool { return int(a.uid) != os.Geteuid() }
+// isOtherUser says whether the account is another one than this process's.
+func (a account) isOtherUser() bool { return int(a.uid) != os.Geteuid() }
 
 // giveTo gives one file or folder to the account. Links are not followed.
 func (a account) giveTo(path string) error {
-	if !a.drops() {
+	if !a.isOtherUser() {
 		return nil
 	}
 	return os.Lchown(path, int(a.uid), int(a.gid))
@@ -52,7 +52,7 @@ const firstPrivateGroup, lastPrivateGroup = 65004, 65099
 // and who used sudo run other programs too: those pass through no folder of ours (restrictFolder), and the kernel does not let
 // them trace the servers.
 func (a account) inPrivateGroup() account {
-	if !a.drops() {
+	if !a.isOtherUser() {
 		return a
 	}
 	for gid := uint32(firstPrivateGroup); gid <= lastPrivateGroup; gid++ {
@@ -68,7 +68,7 @@ func (a account) inPrivateGroup() account {
 // restrictFolder lets only root and the account's group pass through a folder that root made. One that belongs to
 // somebody else is his to close, and a link is not followed: where it leads may not be ours.
 func (a account) restrictFolder(dir string, mode fs.FileMode) error {
-	if !a.drops() {
+	if !a.isOtherUser() {
 		return nil
 	}
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_DIRECTORY, 0)
@@ -152,7 +152,7 @@ func (a account) explainStart(err error) error {
 	switch {
 	case refused && a.mapped:
 		return a.noPasswdEntry()
-	case errors.Is(err, syscall.EPERM) && a.drops():
+	case errors.Is(err, syscall.EPERM) && a.isOtherUser():
 		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
 	}
 	return err

@@ -34,7 +34,7 @@ type program struct {
 	logger  *slog.Logger
 }
 
-func (p program) command(ctx context.Context) *exec.Cmd {
+func (p program) newCommand(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Dir = "/" // ours may be one that the account cannot enter
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
@@ -51,7 +51,7 @@ func (p program) command(ctx context.Context) *exec.Cmd {
 func (p program) run(ctx context.Context) (string, error) {
 	out := &tail{}
 	err := onOwnThread(func() error {
-		cmd := p.command(ctx)
+		cmd := p.newCommand(ctx)
 		cmd.Stdout, cmd.Stderr = out, out
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		return cmd.Run()
@@ -91,7 +91,7 @@ type child struct {
 func (p program) start() (*child, error) {
 	c := &child{name: p.name, tail: &tail{line: func(s string) { p.logger.Debug(p.name+" says", "line", s) }},
 		done: make(chan struct{}), logger: p.logger}
-	c.cmd = p.command(context.Background())
+	c.cmd = p.newCommand(context.Background())
 	c.cmd.Stdout, c.cmd.Stderr = c.tail, c.tail
 	started := make(chan error, 1)
 	go func() {
@@ -126,8 +126,8 @@ func (c *child) setServing(is bool) {
 	c.serving = is
 }
 
-// ended is the error for a server that ended before it was ready.
-func (c *child) ended() error {
+// startError is the error for a server that ended before it was ready.
+func (c *child) startError() error {
 	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.lastLines())
 }
 

@@ -42,7 +42,7 @@ func Fetch(ctx context.Context, cfg FetchConfig) error {
 	if err != nil {
 		return fmt.Errorf("fetch Postgres: %w", err)
 	}
-	err = fetch(ctx, cfg, acct, log)
+	err = fetchPrograms(ctx, cfg, acct, log)
 	var account *AccountError
 	if err == nil || errors.As(err, &account) {
 		return err
@@ -50,7 +50,7 @@ func Fetch(ctx context.Context, cfg FetchConfig) error {
 	return &NoBinariesError{Fetch: err}
 }
 
-func fetch(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger) error {
+func fetchPrograms(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, fetchTimeout)
 	defer cancel()
 	f := &fetcher{cache: cfg.CacheDir, acct: acct, log: log}

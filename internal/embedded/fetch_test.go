@@ -212,7 +212,7 @@ func runFetched(t *testing.T, cache string) {
 	if p.sockets, p.tempSock, err = socketFolder(base, acct); err != nil {
 		t.Fatal(err)
 	}
-	err = p.serve(ctx, cfg)
+	err = p.startServer(ctx, cfg)
 	defer func() {
 		if err := p.release(); err != nil {
 			t.Error(err)

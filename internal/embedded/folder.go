@@ -141,7 +141,7 @@ func (e *UnreachableError) Error() string {
 
 // checkPassage says whether the account may pass through dir and everything above it, by the permission bits.
 func (a account) checkPassage(dir string) error {
-	if !a.drops() {
+	if !a.isOtherUser() {
 		return nil
 	}
 	real, err := filepath.EvalSymlinks(dir)

@@ -30,12 +30,12 @@ func startMini(log *slog.Logger) (engine, error) {
 	if err := m.server.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start miniredis: %w", err)
 	}
-	go m.tick()
+	go m.moveLifetimes()
 	log.Info("redis: ready; what it holds ends with this process", "address", m.server.Addr())
 	return m, nil
 }
 
-func (m *mini) tick() {
+func (m *mini) moveLifetimes() {
 	defer close(m.gone)
 	defer m.server.Close()
 	ticker := time.NewTicker(tickEvery)

@@ -146,7 +146,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	if p.sockets, p.tempSock, err = socketFolder(p.base, p.acct); err != nil {
 		return nil, err
 	}
-	return p, p.serve(ctx, cfg)
+	return p, p.startServer(ctx, cfg)
 }
 
 // HasCluster tells whether a Postgres cluster was made in the data folder. It makes nothing.
@@ -186,7 +186,7 @@ func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major 
 		return found, err
 	}
 	if cfg.Fetch {
-		if none.Fetch = fetch(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct, log); none.Fetch == nil {
+		if none.Fetch = fetchPrograms(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct, log); none.Fetch == nil {
 			found, passed, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
 			if err == nil || !errors.As(err, &none) {
 				return found, err
@@ -239,10 +239,10 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	return nil
 }
 
-// settings are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
+// serverArgs are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
 // others pass (restrictFolder) and there is no TCP. Failed statements are the client's business: with level "log" they, and
 // the values in them, are not logged.
-func (p *Postgres) settings(cfg PostgresConfig) []string {
+func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",
 		"port=5432",
@@ -273,12 +273,12 @@ func (p *Postgres) settings(cfg PostgresConfig) []string {
 // quoteList makes one element of a setting that is a comma-separated list.
 func quoteList(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
-// serve starts the server and waits until its database takes connections.
-func (p *Postgres) serve(ctx context.Context, cfg PostgresConfig) error {
+// startServer starts the server and waits until its database takes connections.
+func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.settings(cfg), libs: p.binaries.libs,
+	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg), libs: p.binaries.libs,
 		acct: p.acct, onDeath: syscall.SIGINT, logger: p.logger}
 	var err error
 	if p.child, err = server.start(); err != nil {
@@ -287,7 +287,7 @@ func (p *Postgres) serve(ctx context.Context, cfg PostgresConfig) error {
 	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
 		select {
 		case <-p.child.done:
-			return false, p.child.ended()
+			return false, p.child.startError()
 		default:
 		}
 		return p.tryConnect(ctx)

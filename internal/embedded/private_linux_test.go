@@ -115,7 +115,7 @@ func keepOut(t *testing.T, dir string) {
 	if !ok {
 		t.Fatalf("%T", r.engine)
 	}
-	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), server.socket()}
+	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), server.socketPath()}
 	for _, socket := range sockets { // for this process they are there
 		if err := dialUnix(socket); err != nil {
 			t.Fatalf("%s: %v", socket, err)

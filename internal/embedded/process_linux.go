@@ -24,11 +24,11 @@ func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 		attr.Cloneflags = syscall.CLONE_NEWUSER
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.uid), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.gid), Size: 1}}
-		if a.drops() {
+		if a.isOtherUser() {
 			attr.GidMappingsEnableSetgroups = true // or root's supplementary groups would stay
 			attr.Credential = &syscall.Credential{Uid: mappedID, Gid: mappedID}
 		}
-	case a.drops():
+	case a.isOtherUser():
 		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
 	}
 	return attr

@@ -11,7 +11,7 @@ const namespaces = false
 // stops what was left (clearLeftover).
 func (a account) processAttr(syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
-	if a.drops() {
+	if a.isOtherUser() {
 		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
 	}
 	return attr

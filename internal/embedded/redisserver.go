@@ -84,11 +84,11 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	if s.sockets, s.tempSock, err = socketFolder(base, s.acct); err != nil {
 		return nil, err
 	}
-	if err := writeAtomic(where, 0o600, func(w io.Writer) error { _, err := io.WriteString(w, s.socket()); return err }); err != nil {
+	if err := writeAtomic(where, 0o600, func(w io.Writer) error { _, err := io.WriteString(w, s.socketPath()); return err }); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	server := program{name: s.binary.name, path: s.binary.path, args: s.settings(), libs: s.binary.libs, acct: s.acct,
+	server := program{name: s.binary.name, path: s.binary.path, args: s.serverArgs(), libs: s.binary.libs, acct: s.acct,
 		onDeath: syscall.SIGTERM, logger: log}
 	if s.child, err = server.start(); err != nil {
 		return nil, err
@@ -96,30 +96,30 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.child.done:
-			return false, s.child.ended()
+			return false, s.child.startError()
 		default:
 		}
 		// Anything else means no socket yet, or that the append-only file is still being read.
-		answer, err := askRedis(ctx, s.socket(), "PING")
+		answer, err := askRedis(ctx, s.socketPath(), "PING")
 		return err == nil && answer == "+PONG", nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", s.binary.name, err)
 	}
 	s.child.setServing(true)
-	log.Info("redis: ready", "socket", s.socket(), "took", time.Since(began).Round(time.Millisecond))
+	log.Info("redis: ready", "socket", s.socketPath(), "took", time.Since(began).Round(time.Millisecond))
 	return s, nil
 }
 
-// settings are the server's command line: no TCP, no eviction, an append-only file flushed every second.
-func (s *redisServer) settings() []string {
+// serverArgs are the server's command line: no TCP, no eviction, an append-only file flushed every second.
+func (s *redisServer) serverArgs() []string {
 	keep := "yes"
 	if s.ephemeral != nil {
 		keep = "no"
 	}
 	return []string{
 		"--port", "0",
-		"--unixsocket", s.socket(),
+		"--unixsocket", s.socketPath(),
 		"--unixsocketperm", "700",
 		"--dir", s.data,
 		"--appendonly", keep,
@@ -132,10 +132,10 @@ func (s *redisServer) settings() []string {
 	}
 }
 
-func (s *redisServer) socket() string { return filepath.Join(s.sockets, redisSocket) }
+func (s *redisServer) socketPath() string { return filepath.Join(s.sockets, redisSocket) }
 
 func (s *redisServer) url() string {
-	u := url.URL{Scheme: "redis-socket", Path: s.socket()}
+	u := url.URL{Scheme: "redis-socket", Path: s.socketPath()}
 	return u.String()
 }
 

@@ -15,7 +15,7 @@ type cache struct {
 	byKey map[string]*list.Element
 }
 
-type cached struct {
+type cacheEntry struct {
 	key string
 	doc Document
 }
@@ -25,7 +25,7 @@ func newCache(maxBytes int64) *cache {
 }
 
 // cost is the content and about what an entry costs besides.
-func (e *cached) cost() int64 { return int64(len(e.doc.Bytes)+2*len(e.key)) + 256 }
+func (e *cacheEntry) cost() int64 { return int64(len(e.doc.Bytes)+2*len(e.key)) + 256 }
 
 func (c *cache) get(key string) (Document, bool) {
 	c.mu.Lock()
@@ -35,11 +35,11 @@ func (c *cache) get(key string) (Document, bool) {
 		return Document{}, false
 	}
 	c.order.MoveToFront(e)
-	return e.Value.(*cached).doc, true
+	return e.Value.(*cacheEntry).doc, true
 }
 
 func (c *cache) put(key string, doc Document) {
-	entry := &cached{key: key, doc: doc}
+	entry := &cacheEntry{key: key, doc: doc}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.byKey[key]; known || entry.cost() > c.max/4 {
@@ -49,7 +49,7 @@ func (c *cache) put(key string, doc Document) {
 	c.size += entry.cost()
 	for c.size > c.max {
 		last := c.order.Back()
-		old := c.order.Remove(last).(*cached)
+		old := c.order.Remove(last).(*cacheEntry)
 		delete(c.byKey, old.key)
 		c.size -= old.cost()
 	}

@@ -202,7 +202,7 @@ func (s *session) resolveChild(dag format.DAGService, node format.Node, seg segm
 // explainError turns what boxo says into this package's errors. The session's own
 // failure, when there is one, is the reason for whatever boxo made of it.
 func (s *session) explainError(ref *reference, err error) error {
-	cause := s.failure()
+	cause := s.failureCause()
 	var (
 		noDocument  *NoDocumentError
 		notFound    *NotFoundError

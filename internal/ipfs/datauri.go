@@ -34,7 +34,7 @@ func decodeData(s string, limit int64) (content []byte, mediaType string, err er
 		key, value, hasValue := strings.Cut(p, "=")
 		switch {
 		case i == 0 && strings.Contains(p, "/"):
-			mediaType = shorten(p)
+			mediaType = shortenText(p)
 		case p == "base64":
 			isBase64 = true
 		case hasValue && key == "enc":
@@ -63,7 +63,7 @@ func decodeData(s string, limit int64) (content []byte, mediaType string, err er
 			return nil, "", &InvalidError{URI: dataURI, Why: "its gzip content cannot be read", Err: err}
 		}
 	case encoding != "" && encoding != "identity" && encoding != "none" && !looksLikeJSON(content):
-		return nil, "", &InvalidError{URI: dataURI, Why: "its encoding " + shorten(encoding) + " cannot be read"}
+		return nil, "", &InvalidError{URI: dataURI, Why: "its encoding " + shortenText(encoding) + " cannot be read"}
 	}
 	if int64(len(content)) > limit {
 		return nil, "", &TooLargeError{URI: dataURI, Limit: limit}

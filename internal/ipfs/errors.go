@@ -109,11 +109,11 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 
 // shownURL is a URL as errors and people may see it.
 func shownURL(u *url.URL) string {
-	return shorten((&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String())
+	return shortenText((&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String())
 }
 
-// shorten keeps a stranger's text from filling an error message.
-func shorten(s string) string {
+// shortenText keeps a stranger's text from filling an error message.
+func shortenText(s string) string {
 	const most = 160
 	r := []rune(s[:min(len(s), 4*most)])
 	if len(r) > most {

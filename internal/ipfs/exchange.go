@@ -82,15 +82,15 @@ func newSession(parent context.Context, shown string, limit int64, gateways []*g
 		seen:      make(map[string]bool),
 	}
 	for _, g := range gateways {
-		s.allowance[g] = &allowance{left: s.budget()}
+		s.allowance[g] = &allowance{left: s.byteBudget()}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(parent)
 	return s
 }
 
-// budget is the most bytes that the document's blocks may have, and the most
+// byteBudget is the most bytes that the document's blocks may have, and the most
 // that one gateway may send.
-func (s *session) budget() int64 { return 2*s.limit + 4<<20 }
+func (s *session) byteBudget() int64 { return 2*s.limit + 4<<20 }
 
 // end stops requests that are still running; ask waits for its own.
 func (s *session) end() { s.cancel(context.Canceled) }
@@ -98,8 +98,8 @@ func (s *session) end() { s.cancel(context.Canceled) }
 // fail ends the fetch with err, unless it has failed already.
 func (s *session) fail(err error) { s.cancel(err) }
 
-// failure is the fetch's own error, nil while there is none.
-func (s *session) failure() error {
+// failureCause is the fetch's own error, nil while there is none.
+func (s *session) failureCause() error {
 	if s.ctx.Err() == nil {
 		return nil
 	}
@@ -138,8 +138,8 @@ func (s *session) visitBlock(b blocks.Block) error {
 		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("more than %d blocks have to be read", maxVisits)}
 	case s.links > maxLinks:
 		err = s.tooManyLinks()
-	case s.read > s.budget():
-		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d bytes", s.budget())}
+	case s.read > s.byteBudget():
+		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d bytes", s.byteBudget())}
 	default:
 		return nil
 	}
@@ -185,7 +185,7 @@ func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
 // GetBlock brings one block from the gateways. Whatever it fails with ends the
 // fetch: a file with a block missing is no file.
 func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
-	if err := s.failure(); err != nil {
+	if err := s.failureCause(); err != nil {
 		return nil, err
 	}
 	if err := s.refuseBlock(c); err != nil {
@@ -302,7 +302,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 				hedge.Reset(s.hedge)
 			}
 		case <-ctx.Done():
-			if err := s.failure(); err != nil {
+			if err := s.failureCause(); err != nil {
 				return err
 			}
 			return ctx.Err()
@@ -372,7 +372,7 @@ func (v *verdicts) err() error {
 
 // explainVerdict is a gateway's failure as it is kept: its words are a stranger's, and may be many.
 func explainVerdict(g *gateway, err error) error {
-	text := shorten("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
+	text := shortenText("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
 	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, kind) {
 			return &verdictError{text, kind}
@@ -400,7 +400,7 @@ func isDecodable(c cid.Cid) bool {
 type sessionStore struct{ *session }
 
 func (s *sessionStore) Get(_ context.Context, c cid.Cid) (blocks.Block, error) {
-	if err := s.failure(); err != nil {
+	if err := s.failureCause(); err != nil {
 		return nil, err
 	}
 	if err := s.refuseBlock(c); err != nil {

@@ -190,9 +190,9 @@ func (g *gateway) recordOutrun() {
 	}
 }
 
-// request asks for /<namespace>/<path> in a format. The caller closes the body and
+// sendRequest asks for /<namespace>/<path> in a format. The caller closes the body and
 // never drains it.
-func (g *gateway) request(ctx context.Context, namespace, path, format, query, accept string) (*http.Response, error) {
+func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, query, accept string) (*http.Response, error) {
 	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/" + namespace + "/" + path + "?format=" + format + query
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
@@ -227,7 +227,7 @@ func (g *gateway) request(ctx context.Context, namespace, path, format, query, a
 
 // fetchBlock fetches one raw block and checks it.
 func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
-	resp, err := g.request(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
+	resp, err := g.sendRequest(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (bloc
 	if resp.ContentLength > maxBlock {
 		return nil, fmt.Errorf("it announced a block of %d bytes, %w", resp.ContentLength, errLarge)
 	}
-	data, err := readCapped(b.meter(resp.Body), maxBlock)
+	data, err := readCapped(b.meterReader(resp.Body), maxBlock)
 	switch {
 	case errors.Is(err, errOverCap):
 		return nil, fmt.Errorf("it sent a block of more than %d bytes, %w", maxBlock, errLarge)
@@ -248,13 +248,13 @@ func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (bloc
 	}
 	if !sum.Equals(c) {
 		g.demote()
-		return nil, lie(resp.Header, data)
+		return nil, findLie(resp.Header, data)
 	}
 	return blocks.NewBlockWithCid(data, c)
 }
 
-// lie says what came instead of the block.
-func lie(h http.Header, data []byte) error {
+// findLie says what came instead of the block.
+func findLie(h http.Header, data []byte) error {
 	coding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding")))
 	switch {
 	case len(data) == 0:
@@ -272,7 +272,7 @@ func lie(h http.Header, data []byte) error {
 // not matter, the walk tells what is missing; only when root itself did not
 // come is that an error.
 func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance, keep func(blocks.Block)) (err error) {
-	resp, err := g.request(ctx, "ipfs", root.String()+path, "car",
+	resp, err := g.sendRequest(ctx, "ipfs", root.String()+path, "car",
 		"&dag-scope=entity&entity-bytes=0:"+strconv.FormatInt(size, 10),
 		"application/vnd.ipld.car; version=1; order=dfs; dups=n")
 	if err != nil {
@@ -286,7 +286,7 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	}()
 	// A gateway that does not know dag-scope sends a whole tree. Half of its
 	// allowance is kept for the raw blocks that are then missing.
-	body := io.LimitReader(b.meter(resp.Body), size+2<<20)
+	body := io.LimitReader(b.meterReader(resp.Body), size+2<<20)
 	r, err := car.NewBlockReader(body,
 		car.MaxAllowedHeaderSize(maxCARHeader), car.MaxAllowedSectionSize(maxBlock+128))
 	if err != nil {
@@ -330,7 +330,7 @@ func (a *allowance) isSpent() bool {
 	return a.left <= 0
 }
 
-func (a *allowance) meter(r io.Reader) io.Reader { return &meteredReader{r: r, a: a} }
+func (a *allowance) meterReader(r io.Reader) io.Reader { return &meteredReader{r: r, a: a} }
 
 type meteredReader struct {
 	r io.Reader

@@ -170,7 +170,7 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 		return nameRecord{}, err
 	}
 	defer g.release()
-	resp, err := g.request(ctx, "ipns", n.String(), "ipns-record", "", "application/vnd.ipfs.ipns-record")
+	resp, err := g.sendRequest(ctx, "ipns", n.String(), "ipns-record", "", "application/vnd.ipfs.ipns-record")
 	if err != nil {
 		return nameRecord{}, err
 	}
@@ -303,7 +303,7 @@ func (n *nameCache) get(name string, now time.Time) (nameRecord, bool) {
 func (n *nameCache) put(name string, found nameRecord, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := n.entry(name)
+	e := n.findEntry(name)
 	e.nameRecord, e.expires = found, now.Add(found.ttl)
 }
 
@@ -311,7 +311,7 @@ func (n *nameCache) put(name string, found nameRecord, now time.Time) {
 func (n *nameCache) isNewest(name string, sequence uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := n.entry(name)
+	e := n.findEntry(name)
 	if sequence < e.highest {
 		return false
 	}
@@ -319,7 +319,7 @@ func (n *nameCache) isNewest(name string, sequence uint64) bool {
 	return true
 }
 
-func (n *nameCache) entry(name string) *nameEntry {
+func (n *nameCache) findEntry(name string) *nameEntry {
 	e, ok := n.byID.Get(name)
 	if !ok {
 		e = &nameEntry{}

@@ -34,7 +34,7 @@ func (f *Fetcher) Probe(ctx context.Context) []Probed {
 }
 
 func (g *gateway) probe(ctx context.Context) error {
-	resp, err := g.request(ctx, "ipfs", emptyBlock, "raw", "", "application/vnd.ipld.raw")
+	resp, err := g.sendRequest(ctx, "ipfs", emptyBlock, "raw", "", "application/vnd.ipld.raw")
 	if errors.Is(err, errAbsent) { // a gateway has it always
 		return &statusError{status: http.StatusNotFound}
 	}

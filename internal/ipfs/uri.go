@@ -117,7 +117,7 @@ func parseReference(uri string, limit int64) (*reference, error) {
 		}
 		return &reference{source: SourceData, shown: "data URI", bytes: b, mediaType: mediaType}, nil
 	}
-	shown := shorten(cutQuery(s))
+	shown := shortenText(cutQuery(s))
 	if len(s) > maxURI {
 		return nil, &NoDocumentError{URI: shown, Why: "it is longer than any URI that is followed (8 KiB)"}
 	}
@@ -150,7 +150,7 @@ func parseReference(uri string, limit int64) (*reference, error) {
 		}
 		return nil, &NoDocumentError{URI: shown, Why: "it is text, not a URI"}
 	}
-	return nil, &NoDocumentError{URI: shown, Why: "the scheme " + shorten(scheme) + " is not read"}
+	return nil, &NoDocumentError{URI: shown, Why: "the scheme " + shortenText(scheme) + " is not read"}
 }
 
 // splitScheme returns the lower-case scheme and what follows its colon; an

@@ -95,7 +95,7 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 		mediaType = ""
 	}
 	return Document{
-		Bytes: content, MediaType: shorten(mediaType), Source: weakestScheme(resp),
+		Bytes: content, MediaType: shortenText(mediaType), Source: weakestScheme(resp),
 		URI: u.String(), From: resp.Request.URL.Host, Origin: commonOrigin(resp), Validators: validatorsOf(resp.Header),
 	}, nil
 }

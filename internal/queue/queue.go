@@ -159,7 +159,7 @@ func (q *Queue) Find(t Task) (Location, error) {
 	for _, lane := range append([]Lane{t.Lane}, slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
 		if errors.Is(err, asynq.ErrQueueNotFound) {
-			if err = q.announce(); err == nil {
+			if err = q.announceLanes(); err == nil {
 				info, err = q.inspector.GetTaskInfo(string(lane), t.ID())
 			}
 		}
@@ -184,9 +184,9 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announce writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis
+// announceLanes writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis
 // lost its data tasks would run, but neither be found nor shown.
-func (q *Queue) announce() error {
+func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
 	names := make([]any, 0, len(lanes))

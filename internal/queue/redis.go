@@ -155,15 +155,15 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	if _, single := opt.(asynq.RedisClientOpt); !single {
 		return c, nil // a failover client is more than its options
 	}
-	o := plain(*c.(*redis.Client).Options())
+	o := withoutPush(*c.(*redis.Client).Options())
 	o.ContextTimeoutEnabled = true // else a Redis that is frozen is waited for beyond every deadline
 	_ = c.Close()
 	return redis.NewClient(&o), nil
 }
 
-// plain is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here
+// withoutPush is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here
 // listens to them, and looking for them costs a read of its own each time.
-func plain(o redis.Options) redis.Options {
+func withoutPush(o redis.Options) redis.Options {
 	o.Protocol, o.PushNotificationProcessor = 2, nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return o

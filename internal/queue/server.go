@@ -71,11 +71,11 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{log: q.log, announce: q.announce, kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &Server{log: q.log, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
-	s.mux = s.handler(cfg.Handler)
+	s.mux = s.newHandler(cfg.Handler)
 	s.srv = asynq.NewServerFromRedisClient(q.rdb, asynq.Config{
 		Concurrency:              cfg.Concurrency,
 		Queues:                   lanes,
@@ -103,7 +103,7 @@ func (s *Server) Start() error {
 // Shutdown takes no more tasks and waits for running ones, up to the shutdown timeout.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
-func (s *Server) handler(h Handler) asynq.Handler {
+func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
 		if note != "" {

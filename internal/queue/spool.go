@@ -126,7 +126,7 @@ const idleConns = 4
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:
-		o := plain(*c.Options())
+		o := withoutPush(*c.Options())
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 		o.MaxRetries, o.MinIdleConns, o.ContextTimeoutEnabled = -1, idleConns, true
 		return redis.NewClient(&o), nil

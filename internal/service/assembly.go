@@ -47,11 +47,11 @@ type assembly struct {
 	retention  *maintenance.Retention
 }
 
-func assemble(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
+func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
 	a := &assembly{store: st, queue: q, backend: b}
 	defer func() {
 		if err != nil {
-			a.close()
+			a.closeParts()
 		}
 	}()
 	keys, err := b.Keyset(cfg, o.Logger)
@@ -210,7 +210,7 @@ func (a *assembly) chainParts() []dependency {
 	return parts
 }
 
-func (a *assembly) close() {
+func (a *assembly) closeParts() {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	if a.pool != nil {

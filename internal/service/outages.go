@@ -22,7 +22,7 @@ func watchServices(b *Backend, postgres, redis dependency, ready *readiness, log
 				if err != nil {
 					why = err.Error()
 				}
-				ready.set(p.name, why)
+				ready.setWaiting(p.name, why)
 			}})
 	}
 	all := outages{

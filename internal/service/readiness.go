@@ -16,15 +16,15 @@ func newReadiness() *readiness {
 	return &readiness{waiting: map[string]string{"start": "the service is starting"}, degraded: map[string]string{}}
 }
 
-// set notes what name is waited for; an empty why means no more.
-func (r *readiness) set(name, why string) {
+// setWaiting notes what name is waited for; an empty why means no more.
+func (r *readiness) setWaiting(name, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	setOrDelete(r.waiting, name, why)
 }
 
-// degrade notes why the service works without name; an empty why means that it is there. It tells whether that is news.
-func (r *readiness) degrade(name, why string) (changed bool) {
+// setDegraded notes why the service works without name; an empty why means that it is there. It tells whether that is news.
+func (r *readiness) setDegraded(name, why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed = (r.degraded[name] == "") != (why == "")
@@ -40,7 +40,7 @@ func setOrDelete(m map[string]string, name, why string) {
 	m[name] = why
 }
 
-func (r *readiness) get() (waiting, degraded map[string]string) {
+func (r *readiness) readState() (waiting, degraded map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.waiting), maps.Clone(r.degraded)

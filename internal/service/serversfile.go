@@ -38,8 +38,8 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (
 	return l, nil
 }
 
-// run watches the file until the context ends.
-func (l *serversFile) run(ctx context.Context) {
+// watchFile watches the file until the context ends.
+func (l *serversFile) watchFile(ctx context.Context) {
 	if l.set != nil {
 		l.set.Run(ctx)
 	}

@@ -299,7 +299,7 @@ func TestAwait(t *testing.T) {
 		done <- awaitDependency(ctx, dependency{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
 	}()
 	receive(t, "the first question", asked)
-	waiting := func() map[string]string { waiting, _ := ready.get(); return waiting }
+	waiting := func() map[string]string { waiting, _ := ready.readState(); return waiting }
 	eventually(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
 	if _, waits := waiting()["postgres"]; waits {
 		t.Error("what is there is waited for")

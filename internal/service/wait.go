@@ -26,13 +26,13 @@ func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *s
 	for {
 		err := probeDependency(ctx, p)
 		if err == nil {
-			ready.set(p.name, "")
+			ready.setWaiting(p.name, "")
 			if said {
 				log.Info("reached "+p.name, "after", time.Since(began).Round(time.Second))
 			}
 			return nil
 		}
-		ready.set(p.name, err.Error())
+		ready.setWaiting(p.name, err.Error())
 		if !said {
 			said = true
 			log.Warn("waiting for "+p.name+"; the worker begins when it answers", "error", err)
@@ -95,7 +95,7 @@ func watchDependencies(ctx context.Context, parts []dependency, tell func(name, 
 // reportChain is watch's for chains: one that is away degrades the service and stops nothing else.
 func reportChain(ready *readiness, log *slog.Logger) func(name, why string) {
 	return func(name, why string) {
-		switch changed := ready.degrade(name, why); {
+		switch changed := ready.setDegraded(name, why); {
 		case changed && why != "":
 			log.Warn(name+" cannot be used: its deliveries wait, others go on", "error", why)
 		case changed:

@@ -54,7 +54,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.get, Settings: cfg.Public(), Logger: o.Logger,
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.readState, Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		}
 		err = errors.Join(err, backend.Close(stop))
 	}()
-	return serve(ctx, cfg, o, backend, web, ready, reg)
+	return runWorker(ctx, cfg, o, backend, web, ready, reg)
 }
 
 // askedToStop tells whether err only says that ctx ended: the stop was asked for while the service was still starting.
@@ -89,7 +89,7 @@ func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
-func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness, reg *prometheus.Registry) error {
+func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness, reg *prometheus.Registry) error {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
@@ -105,25 +105,25 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 	defer q.Close()
 	monitor := q.Monitor(server.MonitorRoot)
 	defer monitor.Close()
-	parts, err := assemble(cfg, b, st, q, reg, o)
+	parts, err := assembleParts(cfg, b, st, q, reg, o)
 	if err != nil {
 		return err
 	}
-	defer parts.close()
+	defer parts.closeParts()
 
-	stopAll, err := startAll(ctx, parts.services(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
+	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
 	defer stopAll()
 	if err != nil {
 		return err
 	}
-	ready.set("start", "")
+	ready.setWaiting("start", "")
 	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(parts.content.chains))
 	if o.Running != nil {
 		o.Running(&Worker{Store: st, Intake: parts.intake, Addr: web.Addr()})
 	}
 
 	<-ctx.Done()
-	ready.set("stop", "the worker is shutting down")
+	ready.setWaiting("stop", "the worker is shutting down")
 	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", parts.runner.Running(), "at_most", drainTime(cfg))
 	stopAll()
 	o.Logger.Info("stopped")
@@ -133,28 +133,28 @@ func serve(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *
 // drainTime is how long running deliveries may take to end.
 func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
 
-// services are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the
+// listServices are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the
 // rest.
-func (a *assembly) services(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
+func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
 	log *slog.Logger) []Service {
 	all := []Service{
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
 		newLoop("chain health", func(ctx context.Context) { watchDependencies(ctx, a.chainParts(), reportChain(ready, log)) }),
-		a.connections(web, monitor, ready, log),
+		a.newConnections(web, monitor, ready, log),
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),
-		newLoop("servers file", a.serversFile.run),
+		newLoop("servers file", a.serversFile.watchFile),
 		newLoop("wait summary", a.runner.Summarize),
 	}
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
 	}
-	return append(all, a.taskServer(cfg))
+	return append(all, a.newTaskServer(cfg))
 }
 
-// connections waits for Postgres and Redis and publishes the worker's addresses.
-func (a *assembly) connections(web *server.Server, monitor queue.Monitor, ready *readiness, log *slog.Logger) Service {
+// newConnections waits for Postgres and Redis and publishes the worker's addresses.
+func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, ready *readiness, log *slog.Logger) Service {
 	forget := func() {}
 	return &funcService{name: "connections",
 		start: func(ctx context.Context) (err error) {
@@ -174,8 +174,8 @@ func (a *assembly) connections(web *server.Server, monitor queue.Monitor, ready 
 	}
 }
 
-// taskServer takes tasks and delivers.
-func (a *assembly) taskServer(cfg *config.Config) Service {
+// newTaskServer takes tasks and delivers.
+func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	names := make([]string, len(kinds))
 	for i, k := range kinds {
 		names[i] = string(k)

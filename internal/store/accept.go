@@ -76,7 +76,7 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 	}
 	for missed := 0; ; {
 		out, tasks, err := s.acceptOnce(ctx, rows)
-		if again(err) && ctx.Err() == nil {
+		if shouldRetry(err) && ctx.Err() == nil {
 			continue
 		}
 		if missedConflict(err) && missed < maxMissed && ctx.Err() == nil {
@@ -93,9 +93,9 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 // errMoved means that a row was not any more what it was a moment ago.
 var errMoved = errors.New("somebody else changed the delivery meanwhile")
 
-// again tells whether the transaction met another one that its locks do not shut out: the same key under another
+// shouldRetry tells whether the transaction met another one that its locks do not shut out: the same key under another
 // identity registry, or refused. One of the two always gets through, so trying anew ends.
-func again(err error) bool {
+func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
 	return errors.Is(err, errMoved) || errors.As(err, &pe) && pe.Code == deadlockDetected
@@ -174,7 +174,7 @@ func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance,
 			return err
 		}
 		// An agent all of whose jobs were new and found a place has nothing more to dispatch.
-		if err := s.dispatchInto(ctx, tx, behind(in, out, lines), lines); err != nil {
+		if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
 			return err
 		}
 		tasks = interleaveAgents(lines)
@@ -183,8 +183,8 @@ func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance,
 	return out, tasks, err
 }
 
-// behind lists the agents with a job that was not dispatched by its insert.
-func behind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
+// listAgentsBehind lists the agents with a job that was not dispatched by its insert.
+func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
 	handed := make(map[uuid.UUID]bool, len(in))
 	for _, line := range lines {
 		for _, t := range line {
@@ -232,7 +232,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	var rows columns
 	for i, a := range in {
 		if out[i].Verdict == undecided {
-			rows.add(a, job.IDOf(a.key))
+			rows.appendArrival(a, job.IDOf(a.key))
 		}
 	}
 	n, err := s.insertColumns(ctx, tx, rows)
@@ -246,7 +246,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 			continue
 		}
 		delete(n, id) // the same key again in this batch is known
-		out[i] = a.accepted(id)
+		out[i] = a.newAcceptance(id)
 		if dispatch > 0 {
 			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: dispatch, Kind: a.kind})
 		}
@@ -254,8 +254,8 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return nil
 }
 
-// accepted is the answer to an arrival that became a row.
-func (a arrival) accepted(id uuid.UUID) Acceptance {
+// newAcceptance is the answer to an arrival that became a row.
+func (a arrival) newAcceptance(id uuid.UUID) Acceptance {
 	if a.Refused != "" {
 		return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: Rejected}
 	}
@@ -273,7 +273,7 @@ type columns struct {
 	refusals             []*string
 }
 
-func (c *columns) add(a arrival, id uuid.UUID) {
+func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
 	c.chains = append(c.chains, int64(a.agent.ChainID))
 	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
@@ -417,7 +417,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	var row columns
-	row.add(a, job.IDOf(moved))
+	row.appendArrival(a, job.IDOf(moved))
 	made, err := s.insertColumns(ctx, tx, row)
 	if err != nil {
 		return out, fmt.Errorf("take the key %s: %w", a.key, err)
@@ -426,7 +426,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if !isNew {
 		return out, fmt.Errorf("take the key %s: %w", a.key, errMoved)
 	}
-	out = a.accepted(job.IDOf(moved))
+	out = a.newAcceptance(job.IDOf(moved))
 	if n > 0 {
 		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: n, Kind: a.kind})
 	}

@@ -70,13 +70,13 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 	var n narrowing
 	if f.ChainID != nil {
-		n.add("g.chain_id =", *f.ChainID)
+		n.addCondition("g.chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		n.add("g.agent_id =", f.AgentID)
+		n.addCondition("g.agent_id =", f.AgentID)
 	}
 	if f.State != "" {
-		n.add("g.state =", f.State)
+		n.addCondition("g.state =", f.State)
 	}
 	if f.After != nil {
 		n.args = append(n.args, f.After.ChainID, f.After.Registry, cmp.Or(f.After.ID, "0"))
@@ -86,7 +86,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
-	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.where()+
+	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.whereClause()+
 		` ORDER BY g.chain_id, g.identity_registry, g.agent_id LIMIT $`+strconv.Itoa(len(args)), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", Plain(err))
@@ -141,7 +141,7 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 // SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An
 // agent that is not known yet is made known.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) error {
-	if !p.valid() {
+	if !p.isValid() {
 		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
 	}
 	ctx, cancel := s.withDeadline(ctx)

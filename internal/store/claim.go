@@ -68,13 +68,13 @@ const (
 // not there.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.valid() {
+	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.isValid() {
 		return p
 	}
 	return Policy{}
 }
 
-func (p Policy) valid() bool {
+func (p Policy) isValid() bool {
 	return p.OnUnknown == "" || p.OnUnknown == OnUnknownResend || p.OnUnknown == OnUnknownHold
 }
 

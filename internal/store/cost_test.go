@@ -57,7 +57,7 @@ func TestWarmDelivery(t *testing.T) {
 	url := embeddedtest.Postgres(t, migrate)
 	accept(t, openStore(t, url), append(feedbacks(1, 1, 12), feedbacks(2, 1, 1)...)...)
 	var w wire
-	s, err := open(Config{URL: secret.New(url), MaxConns: 2}, func(c *pgxpool.Config) {
+	s, err := openPool(Config{URL: secret.New(url), MaxConns: 2}, func(c *pgxpool.Config) {
 		c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 			conn.PgConn().Frontend().Trace(&w, pgproto3.TracerOptions{SuppressTimestamps: true})
 			return nil

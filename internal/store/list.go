@@ -77,11 +77,11 @@ const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_
 	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
-	err = row.Scan(d.fields()...)
+	err = row.Scan(d.scanTargets()...)
 	return d, err
 }
 
-func (d *Delivery) fields() []any {
+func (d *Delivery) scanTargets() []any {
 	return []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
 		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt}
@@ -91,12 +91,12 @@ func (d *Delivery) fields() []any {
 func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	n := f.narrow()
 	if f.Before > 0 {
-		n.add("seq <", f.Before)
+		n.addCondition("seq <", f.Before)
 	}
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.where()+
+	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
@@ -111,13 +111,13 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 // narrow says which rows the filter means; Before and Limit are a page's, not the filter's.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
-		n.add("chain_id =", *f.ChainID)
+		n.addCondition("chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		n.add("agent_id::text =", f.AgentID) // the index deliveries_history
+		n.addCondition("agent_id::text =", f.AgentID) // the index deliveries_history
 	}
 	if f.Kind != "" {
-		n.add("kind =", f.Kind)
+		n.addCondition("kind =", f.Kind)
 	}
 	switch f.Status {
 	case "":
@@ -125,16 +125,16 @@ func (f Filter) narrow() (n narrowing) {
 		// As a constant, or the index deliveries_place would not be seen to fit.
 		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
 	default:
-		n.add("status =", f.Status)
+		n.addCondition("status =", f.Status)
 	}
 	if f.Reason != "" {
-		n.add("reason =", f.Reason)
+		n.addCondition("reason =", f.Reason)
 	}
 	if !f.Since.IsZero() {
-		n.add("created_at >=", f.Since)
+		n.addCondition("created_at >=", f.Since)
 	}
 	if !f.Until.IsZero() {
-		n.add("created_at <", f.Until)
+		n.addCondition("created_at <", f.Until)
 	}
 	return n
 }
@@ -145,12 +145,12 @@ type narrowing struct {
 	args       []any
 }
 
-func (n *narrowing) add(condition string, arg any) {
+func (n *narrowing) addCondition(condition string, arg any) {
 	n.args = append(n.args, arg)
 	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
 }
 
-func (n *narrowing) where() string {
+func (n *narrowing) whereClause() string {
 	if len(n.conditions) == 0 {
 		return ""
 	}
@@ -162,7 +162,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (map[Status]int64, error) {
 	n := f.narrow()
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.where()+` GROUP BY status`, n.args...)
+	rows, err := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
 	if err != nil {
 		return nil, fmt.Errorf("count deliveries: %w", Plain(err))
 	}
@@ -221,7 +221,7 @@ func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
 	res := s.pool.SendBatch(ctx, b)
 	defer res.Close()
 	var d Delivery
-	if err := res.QueryRow().Scan(append(d.fields(), &d.Job, &d.Result)...); err != nil {
+	if err := res.QueryRow().Scan(append(d.scanTargets(), &d.Job, &d.Result)...); err != nil {
 		if errors.Is(err, pgx.ErrNoRows) {
 			return d, fmt.Errorf("delivery %s: %w", id, ErrNotFound)
 		}

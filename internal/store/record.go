@@ -99,7 +99,7 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, erro
 }
 
 func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	if err := o.validate(); err != nil {
+	if err := o.checkStatus(); err != nil {
 		return Recorded{}, err
 	}
 	a := c.Agent()
@@ -139,7 +139,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (Recorded
 }
 
 func (s *Store) adoptOnce(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
-	if err := p.Outcome.validate(); err != nil {
+	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}
 	a, o := c.Agent(), p.Outcome
@@ -175,8 +175,8 @@ func (s *Store) adoptOnce(ctx context.Context, c *Claim, p SpooledOutcome) (rec 
 	return rec, err
 }
 
-// validate: an attempt cannot lead back to where it came from.
-func (o Outcome) validate() error {
+// checkStatus: an attempt cannot lead back to where it came from.
+func (o Outcome) checkStatus() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
 		return fmt.Errorf("%q is not what an attempt can lead to", o.Status)
 	}

@@ -139,9 +139,9 @@ func readStatement(name string) (string, error) {
 }
 
 // Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.
-func Open(cfg Config) (*Store, error) { return open(cfg, func(*pgxpool.Config) {}) }
+func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
 
-func open(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
+func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
 	}

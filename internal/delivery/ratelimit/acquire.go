@@ -41,7 +41,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	}()
 
 	// Nobody overtakes those who wait.
-	v, pass := l.ask(ctx, e, token, question{attempt: !others, reserve: !wait})
+	v, pass := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
 	if pass == nil && wait && v.code != open {
 		v, pass = l.waitInLine(ctx, e, token, v, others)
 	}
@@ -75,7 +75,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	l.mu.Lock()
 	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
 		l.mu.Unlock()
-		return l.ask(ctx, e, token, question{reserve: true})
+		return l.requestPermit(ctx, e, token, question{reserve: true})
 	}
 	o.line = append(o.line, w)
 	if others && o.isFirst(w) {
@@ -100,18 +100,18 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 			woken = true
 		case <-look.C:
 		case <-patience.C:
-			return l.ask(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
+			return l.requestPermit(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
 		if l.isFirst(o, w) {
 			var pass *Permit
-			v, pass = l.ask(ctx, e, token, question{attempt: true})
+			v, pass = l.requestPermit(ctx, e, token, question{attempt: true})
 			if pass != nil || v.code == open {
 				return v, pass
 			}
 			if l.tooLate(v, l.patience-time.Since(began)) {
-				return l.ask(ctx, e, token, question{reserve: true})
+				return l.requestPermit(ctx, e, token, question{reserve: true})
 			}
 		}
 		if woken {
@@ -143,8 +143,8 @@ func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	return o.isFirst(w)
 }
 
-// ask puts one question to whoever knows the answer: Redis, or this process while Redis is away.
-func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
+// requestPermit puts one question to whoever knows the answer: Redis, or this process while Redis is away.
+func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.outage.local || l.closed {
@@ -185,7 +185,7 @@ func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question
 		return l.askLocal(e, token, q)
 	}
 	e.adoptState(now, v.state, v.left)
-	if v.code.granted() {
+	if v.code.isGranted() {
 		o.tat = max(o.tat, now) + l.rules.gap
 		o.recordServed(&l.rules, now, &e.circuit)
 		return v, l.newPermit(e, token, true)
@@ -203,7 +203,7 @@ func (l *Limiter) ask(ctx context.Context, e *endpoint, token string, q question
 // askLocal is ask without Redis. The caller holds mu.
 func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
-	if v.code.granted() {
+	if v.code.isGranted() {
 		return v, l.newPermit(e, token, false)
 	}
 	return v, nil

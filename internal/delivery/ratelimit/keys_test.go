@@ -27,7 +27,7 @@ func TestKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.code.granted() && i > 2 {
+		if v.code.isGranted() && i > 2 {
 			if _, err := s.release(ctx, key, id, token, Failed, second); err != nil {
 				t.Fatal(err)
 			}

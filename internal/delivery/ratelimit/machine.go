@@ -39,7 +39,7 @@ const (
 	open
 )
 
-func (c code) granted() bool { return c == granted || c == grantedProbe }
+func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
 // acquireAnswer is acquire's answer. Times in microseconds.
 type acquireAnswer struct {
@@ -103,12 +103,12 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 		m.recordServed(r, now, e)
 		return v
 	}
-	m.reserve(r, now, e, until, &v, q)
+	m.reserveTime(r, now, e, until, &v, q)
 	return v
 }
 
-// reserve makes the reservation, and writes down that the endpoint waits.
-func (m *originState) reserve(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
+// reserveTime makes the reservation, and writes down that the endpoint waits.
+func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waiting
 	from, waiters := now+r.minWait, int64(1)
 	if v.code == open {

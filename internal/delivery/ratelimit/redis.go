@@ -64,7 +64,7 @@ func (s *redisState) clock() int64 {
 }
 
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
-	args := append([]any{s.clock(), token, flag(q.attempt), flag(q.reserve)}, s.acquireRules...)
+	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
 	if err != nil {
 		return acquireAnswer{}, fmt.Errorf("acquire a permit: %w", err)
@@ -87,7 +87,7 @@ func (s *redisState) release(ctx context.Context, key, id, token string, result 
 	return releaseAnswer{known: got[0] == 1, state: state(got[1]), left: got[2]}, nil
 }
 
-func flag(b bool) int {
+func boolArg(b bool) int {
 	if b {
 		return 1
 	}

@@ -87,7 +87,7 @@ func (c *crowd) deliver(e *member, name string, waited int64) {
 	token := permitToken(e.id, name)
 	last := waited >= crowdPatience
 	v := c.m.acquire(&c.rules, c.now, &e.circuit, token, question{attempt: true, reserve: last})
-	if v.code.granted() {
+	if v.code.isGranted() {
 		c.granted(e, name)
 		return
 	}
