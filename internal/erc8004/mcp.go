@@ -102,7 +102,7 @@ func findTransport(s Service) string {
 	return TransportOther
 }
 
-// isNamedSSE: a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the
+// isNamedSSE tells a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the
 // 2024-11-05 revision have their stream, also those that have streamable HTTP at /mcp beside it.
 func isNamedSSE(endpoint string) bool {
 	u, err := url.Parse(endpoint)

@@ -14,7 +14,7 @@ type outcome struct {
 	page   *page // the document, where its server can be asked whether it has changed; else nil
 }
 
-// summarize is what a cached outcome's step tells.
+// summarize says what a cached outcome was, for the step of the trace.
 func (o outcome) summarize() string {
 	if o.err != nil {
 		return excerpt(o.err.Error())

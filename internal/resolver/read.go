@@ -27,7 +27,7 @@ type page struct {
 // maxKeptURI bounds the tokenURI of a page that is kept, in bytes.
 const maxKeptURI = 2 << 10
 
-// isKept tells whether a document can be asked for again in a cheaper way.
+// isKept tells whether the page is cached, so that its server can be asked whether the document has changed.
 func (p *page) isKept() bool {
 	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
 	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI

@@ -80,7 +80,7 @@ type Agent struct {
 	Epoch int64
 }
 
-// cacheKey is the agent's place in the cache.
+// cacheKey names the agent in the cache.
 func (a Agent) cacheKey() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
@@ -245,7 +245,7 @@ func (t Target) clone() Target {
 	return t
 }
 
-// ttlOf is how long an outcome may be believed; 0 for what may be over at once.
+// ttlOf says how long an outcome may be believed; 0 for what may be over at once.
 func (r *Resolver) ttlOf(o outcome) time.Duration {
 	var (
 		skip    *SkipError

@@ -94,7 +94,7 @@ func (s Server) listDifferences(o Server) (fields []string) {
 	return fields
 }
 
-// findRespelt is the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when
+// findRespelt names the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when
 // there is none.
 func (s Server) findRespelt(o Server) string {
 	switch {
@@ -107,7 +107,7 @@ func (s Server) findRespelt(o Server) string {
 	return "command"
 }
 
-// hasMoved tells whether a client that was made for s serves o no more.
+// hasMoved tells whether a client that was made for s must not serve o.
 func (s Server) hasMoved(o Server) bool {
 	respelt := s.findRespelt(o)
 	return slices.ContainsFunc(s.listDifferences(o), func(field string) bool {
@@ -185,7 +185,7 @@ func compareFiles(before, after map[Key]Server) (d Diff) {
 	return d
 }
 
-// sortKeys are the keys in the order of their numbers.
+// sortKeys lists the keys in the order of their numbers.
 func sortKeys(m map[Key]Server) []Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int {
 		if a.ChainID != b.ChainID {

@@ -25,13 +25,13 @@ type Options struct {
 	Repaired func(*Value)
 }
 
-// Kind is what is wrong.
+// Kind says what is wrong, for callers whose errors must show nothing of the document.
 type Kind int
 
 // The kinds of faults.
 const (
-	NotJSON Kind = iota
-	Duplicate
+	NotJSON   Kind = iota
+	Duplicate      // a name is given twice in one object
 	TooDeep
 	BadNumber
 )

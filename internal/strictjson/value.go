@@ -191,6 +191,7 @@ func (v *Value) write(b *bytes.Buffer) {
 	}
 }
 
+// writeString escapes no more than JSON asks for.
 func writeString(b *bytes.Buffer, s string) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
