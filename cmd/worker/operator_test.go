@@ -80,7 +80,7 @@ func decode[T any](t testing.TB, text string) (v T) {
 
 func registryOf(t testing.TB, chain uint64) common.Address {
 	t.Helper()
-	known, ok := erc8004.Known(chain)
+	known, ok := erc8004.KnownDeployment(chain)
 	if !ok {
 		t.Fatalf("chain %d has no known registries", chain)
 	}

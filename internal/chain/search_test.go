@@ -135,7 +135,7 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 }
 
 func scriptedRegistries() erc8004.Deployment {
-	d, _ := erc8004.Known(1)
+	d, _ := erc8004.KnownDeployment(1)
 	return d
 }
 

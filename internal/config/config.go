@@ -200,7 +200,7 @@ func (c *Config) readChains(env map[string]string) (faults []error) {
 
 func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	chain := Chain{ID: id}
-	chain.Registries, _ = erc8004.Listed(id)
+	chain.Registries, _ = erc8004.ListedRegistries(id)
 	rpc := fmt.Sprint(rpcPrefix, id)
 	text, source, err := readValue(rpc, true, env)
 	switch {
@@ -356,7 +356,7 @@ func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 	if chain, ok := c.Chains[chainID]; ok {
 		return chain.Registries, true
 	}
-	return erc8004.Listed(chainID)
+	return erc8004.ListedRegistries(chainID)
 }
 
 // MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that
@@ -423,14 +423,14 @@ func (c *Config) Settings() []Setting {
 	}
 	meant := map[string]string{}
 	for _, m := range c.misread {
-		meant[m.Name] = m.Words()
+		meant[m.Name] = m.Explain()
 	}
 	for _, name := range c.unread {
 		out = append(out, Setting{name, mask, "not read", meant[name]}) // what nobody knows may be a secret
 	}
 	for _, m := range c.misread {
 		if !slices.Contains(c.unread, m.Name) {
-			out = append(out, Setting{m.Name, mask, "not read", m.Words()})
+			out = append(out, Setting{m.Name, mask, "not read", m.Explain()})
 		}
 	}
 	return out

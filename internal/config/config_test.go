@@ -285,7 +285,7 @@ func TestFiles(t *testing.T) {
 func TestRegistries(t *testing.T) {
 	t.Parallel()
 	c := load(t, "VALIDATION_REGISTRY_8453="+oneAddress, "IDENTITY_REGISTRY_31337="+oneAddress, "RPC_URL_1=https://h")
-	known, _ := erc8004.Known(8453)
+	known, _ := erc8004.KnownDeployment(8453)
 	one := common.HexToAddress(oneAddress)
 	for _, v := range []struct {
 		chain uint64
@@ -301,7 +301,7 @@ func TestRegistries(t *testing.T) {
 		}
 	}
 	c = load(t, "REPUTATION_REGISTRY_11155111="+oneAddress+", "+mixedAddress)
-	sepolia, _ := erc8004.Listed(11155111)
+	sepolia, _ := erc8004.ListedRegistries(11155111)
 	listed, ok := c.ListedRegistries(11155111)
 	if want := []common.Address{one, common.HexToAddress(mixedAddress)}; !ok || !slices.Equal(listed.Reputation, want) ||
 		!slices.Equal(listed.Identity, sepolia.Identity) || len(sepolia.Identity) != 2 || listed.Default().Reputation != one {
@@ -318,7 +318,7 @@ func TestRegistries(t *testing.T) {
 		t.Errorf("a chain of which nothing is known: %+v", got)
 	}
 	c = load(t, "RPC_URL_1=https://h")
-	mainnet, _ := erc8004.Known(1)
+	mainnet, _ := erc8004.KnownDeployment(1)
 	if got, ok := c.Registries(1); got != mainnet || !ok || !c.Chains[1].Known {
 		t.Errorf("chain 1: got %v, %v", got, ok)
 	}

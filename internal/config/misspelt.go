@@ -14,8 +14,8 @@ type Misspelt struct {
 	Nearest string // the variable that may be meant; empty: none is near
 }
 
-// Words say it for people.
-func (m Misspelt) Words() string {
+// Explain says it for people.
+func (m Misspelt) Explain() string {
 	if m.Nearest == "" {
 		return "nothing reads it: unset it, or see `worker config` for the names that there are"
 	}

@@ -32,7 +32,7 @@ func TestMisspelt(t *testing.T) {
 		}
 		said := ""
 		for _, m := range cfg.Misspelt() {
-			said += m.Name + ": " + m.Words()
+			said += m.Name + ": " + m.Explain()
 		}
 		if said != c.want {
 			t.Errorf("%s: %q, want %q", c.environ, said, c.want)

@@ -54,7 +54,7 @@ func (o *operator) say(agent *big.Int, entry map[string]any) {
 	defer o.mu.Unlock()
 	o.entries[fmt.Sprintf("%d:%s", o.w.net.ChainID(), agent)] = entry
 	o.write()
-	o.Look()
+	o.ReloadIfChanged()
 	if _, ok := o.Lookup(o.w.net.ChainID(), agent.String()); !ok {
 		o.w.t.Fatalf("the file says nothing about %s: %s", agent, o.w.log)
 	}

@@ -137,23 +137,23 @@ func FuzzUnpack(f *testing.F) {
 
 func TestKnownDeployments(t *testing.T) {
 	t.Parallel()
-	base, ok := Known(8453)
+	base, ok := KnownDeployment(8453)
 	if !ok || base.Reputation != common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63") {
 		t.Errorf("Base: %+v", base)
 	}
-	sepolia, ok := Known(11155111)
-	old, okOld := Legacy(11155111)
+	sepolia, ok := KnownDeployment(11155111)
+	old, okOld := LegacyDeployment(11155111)
 	if !ok || !okOld || sepolia == old || sepolia == base {
 		t.Errorf("Sepolia: %+v, %+v", sepolia, old)
 	}
-	if got, ok := Listed(11155111); !ok || got.Default() != sepolia || !slices.Equal(got.Reputation,
+	if got, ok := ListedRegistries(11155111); !ok || got.Default() != sepolia || !slices.Equal(got.Reputation,
 		[]common.Address{sepolia.Reputation, old.Reputation}) {
 		t.Errorf("listed on Sepolia: %+v", got)
 	}
-	if got, ok := Listed(998); ok || !reflect.DeepEqual(got, Registries{}) {
+	if got, ok := ListedRegistries(998); ok || !reflect.DeepEqual(got, Registries{}) {
 		t.Errorf("listed where all is legacy: %+v", got)
 	}
-	if _, ok := Known(31337); ok {
+	if _, ok := KnownDeployment(31337); ok {
 		t.Error("a development chain has known registries")
 	}
 }

@@ -191,8 +191,9 @@ func scaleDown(n *big.Rat, decimals int64) *big.Rat {
 	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
 }
 
-// SameText compares text of the chain, or of a file, with that of a job. What neither Postgres nor JSON can hold has become
-// U+FFFD on a job's way, one for each bad byte or one for several; so any run of such characters equals any other.
+// SameText compares text of the chain, or of a file, with that of a job. What neither Postgres nor JSON can hold has
+// become U+FFFD on a job's way, one for each bad byte or one for several; so any run of such characters equals any
+// other.
 func SameText(a, b string) bool { return a == b || repairText(a) == repairText(b) }
 
 func repairText(s string) string {

@@ -59,20 +59,20 @@ func (d Deployment) Registries() Registries {
 	return Registries{Identity: list(d.Identity), Reputation: list(d.Reputation), Validation: list(d.Validation)}
 }
 
-// Listed returns the registries of a chain that has known ones: those, and after them the legacy ones.
-func Listed(chainID uint64) (_ Registries, known bool) {
-	d, known := Known(chainID)
+// ListedRegistries returns the registries of a chain that has known ones: those, and after them the legacy ones.
+func ListedRegistries(chainID uint64) (_ Registries, known bool) {
+	d, known := KnownDeployment(chainID)
 	r, old := d.Registries(), Registries{}
-	if legacy, ok := Legacy(chainID); ok && known {
+	if legacy, ok := LegacyDeployment(chainID); ok && known {
 		old = legacy.Registries()
 	}
 	return Registries{append(r.Identity, old.Identity...), append(r.Reputation, old.Reputation...), append(r.Validation,
 		old.Validation...)}, known
 }
 
-// Known returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts list them.
-// They have the same addresses on every mainnet, and others that are the same on every testnet.
-func Known(chainID uint64) (Deployment, bool) {
+// KnownDeployment returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts
+// list them. They have the same addresses on every mainnet, and others that are the same on every testnet.
+func KnownDeployment(chainID uint64) (Deployment, bool) {
 	switch chainID {
 	case 1, // Ethereum
 		10,         // OP Mainnet
@@ -135,9 +135,9 @@ func Known(chainID uint64) (Deployment, bool) {
 	return Deployment{}, false
 }
 
-// Legacy returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI (`uint8 score`,
-// `bytes32` tags). They are never a default: a job has to name them.
-func Legacy(chainID uint64) (Deployment, bool) {
+// LegacyDeployment returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI
+// (`uint8 score`, `bytes32` tags). They are never a default: a job has to name them.
+func LegacyDeployment(chainID uint64) (Deployment, bool) {
 	of := func(identity, reputation, validation string) (Deployment, bool) {
 		return Deployment{
 			Identity:   common.HexToAddress(identity),

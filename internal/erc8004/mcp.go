@@ -32,11 +32,11 @@ type MCPEntry struct {
 // convention, not part of the ERC.
 const agentIDPlaceholder = "{agentId}"
 
-// MCP returns the document's MCP entries, the most promising first: by transport (http, sse, stdio, other), then those
-// that look like an endpoint before those that look like a manifest (a path that ends in .json), then in the document's
-// order, which puts services before endpoints before capabilities.mcp. Entries without an address or a command are left
-// out, and so are repetitions.
-func (r Registration) MCP() []MCPEntry {
+// ListMCPEntries returns the document's MCP entries, the most promising first: by transport (http, sse, stdio, other),
+// then those that look like an endpoint before those that look like a manifest (a path that ends in .json), then in the
+// document's order, which puts services before endpoints before capabilities.mcp. Entries without an address or a
+// command are left out, and so are repetitions.
+func (r Registration) ListMCPEntries() []MCPEntry {
 	var out []MCPEntry
 	for _, s := range r.Services {
 		if !strings.EqualFold(s.Name, "MCP") || s.Endpoint == "" && s.Command == "" {

@@ -296,9 +296,9 @@ func lowerURLScheme(s string) string {
 	return strings.ToLower(scheme) + ":" + rest
 }
 
-// Names says whether the document's registrations[] name this agent, which is how it consents to being the agent's
+// NamesAgent says whether the document's registrations[] name this agent, which is how it consents to being the agent's
 // document: anybody can point a tokenURI at it. The registry's address is compared without regard to case.
-func (r Registration) Names(chainID uint64, identity common.Address, agentID *big.Int) bool {
+func (r Registration) NamesAgent(chainID uint64, identity common.Address, agentID *big.Int) bool {
 	want := fmt.Sprintf("eip155:%d:%s", chainID, identity.Hex())
 	for _, ref := range r.Registrations {
 		if ref.AgentID != nil && agentID != nil && ref.AgentID.Cmp(agentID) == 0 &&

@@ -96,7 +96,7 @@ func TestParseRegistrationShapes(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		if got := r.MCP(); !reflect.DeepEqual(got, test.want) {
+		if got := r.ListMCPEntries(); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s\ngot  %+v\nwant %+v", test.name, got, test.want)
 		}
 	}
@@ -149,7 +149,7 @@ func TestParseRegistrationRefuses(t *testing.T) {
 func TestRegistrationBounds(t *testing.T) {
 	t.Parallel()
 	r, err := ParseRegistration([]byte(`{"services":[` + strings.Repeat(`{"name":"MCP","endpoint":"https://a"},`, 5000) + `{}]}`))
-	if err != nil || len(r.Services) != maxServices || !r.Cut || len(r.MCP()) != 1 {
+	if err != nil || len(r.Services) != maxServices || !r.Cut || len(r.ListMCPEntries()) != 1 {
 		t.Errorf("%d services, cut %v, %v", len(r.Services), r.Cut, err)
 	}
 	r, err = ParseRegistration([]byte(`{"name":"` + strings.Repeat("n", maxField+1) + `"}`))
@@ -199,7 +199,7 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.Names(2741, identity, big.NewInt(606)); got != want {
+		if got := r.NamesAgent(2741, identity, big.NewInt(606)); got != want {
 			t.Errorf("%s: %v", entry, got)
 		}
 	}
@@ -217,13 +217,13 @@ func TestWellKnown(t *testing.T) {
 		`{}`: false,
 	} {
 		r, err := ParseRegistration([]byte(doc))
-		if err != nil || r.Names(2741, identity, big.NewInt(606)) != want {
+		if err != nil || r.NamesAgent(2741, identity, big.NewInt(606)) != want {
 			t.Errorf("%s: %v", doc, err)
 		}
 	}
 	// Agent 0 exists.
 	r, err := ParseRegistration([]byte(`{"registrations":[{"agentId":0,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`))
-	if err != nil || !r.Names(1, identity, new(big.Int)) {
+	if err != nil || !r.NamesAgent(1, identity, new(big.Int)) {
 		t.Errorf("agent 0: %v", err)
 	}
 }
@@ -248,12 +248,12 @@ func FuzzParseRegistration(f *testing.F) {
 		if !json.Valid([]byte(strings.TrimPrefix(strings.TrimSpace(string(doc)), "\xef\xbb\xbf"))) {
 			t.Fatal("taken though it is no JSON")
 		}
-		for _, e := range r.MCP() {
+		for _, e := range r.ListMCPEntries() {
 			if e.URL == "" && e.Command == "" {
 				t.Fatalf("nothing to call in %+v", e)
 			}
 			_ = e.Substitute(big.NewInt(1))
 		}
-		_ = r.Names(1, common.Address{}, big.NewInt(1))
+		_ = r.NamesAgent(1, common.Address{}, big.NewInt(1))
 	})
 }

@@ -70,7 +70,7 @@ func (l Limits) withDefaults() Limits {
 		l.MaxTimeout = 30 * time.Second
 	}
 	if l.Registries == nil {
-		l.Registries = erc8004.Listed
+		l.Registries = erc8004.ListedRegistries
 	}
 	return l
 }

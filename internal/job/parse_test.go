@@ -75,7 +75,7 @@ func mustParse(t testing.TB, line string) Job {
 func TestParseFeedback(t *testing.T) {
 	t.Parallel()
 	j := mustParse(t, feedback())
-	known, _ := erc8004.Known(8453)
+	known, _ := erc8004.KnownDeployment(8453)
 	for _, c := range []struct {
 		name      string
 		got, want any

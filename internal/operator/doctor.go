@@ -68,7 +68,7 @@ func (d *doctor) within(ctx context.Context, do func(ctx context.Context) error)
 func (d *doctor) settings() {
 	d.add("configuration", nil, "All settings are valid.")
 	for _, m := range d.Settings.Misspelt() {
-		d.warn("configuration", m.Name+": "+m.Words())
+		d.warn("configuration", m.Name+": "+m.Explain())
 	}
 	if !d.Settings.Keyset.IsZero() {
 		_, err := d.Backend.Keyset()

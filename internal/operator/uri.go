@@ -220,7 +220,7 @@ func (r *Document) describeBytes(b []byte, judge entryJudge) {
 		r.Kind, r.Verdict = KindJSON, "a JSON object, neither a registration document nor a feedback file by its members"
 	default:
 		r.Kind, r.Name, r.Inactive = KindRegistration, reg.Name, reg.Inactive()
-		for _, e := range reg.MCP() {
+		for _, e := range reg.ListMCPEntries() {
 			r.MCP = append(r.MCP, judge.entry(e))
 		}
 		r.Verdict = describeRegistration(reg, r.MCP)
@@ -305,7 +305,7 @@ func (j entryJudge) entry(e erc8004.MCPEntry) MCPEntry {
 }
 
 func (j entryJudge) judge(e erc8004.MCPEntry) error {
-	if err := resolver.Judge(e, j.commands); err != nil || e.URL == "" {
+	if err := resolver.CheckTransport(e, j.commands); err != nil || e.URL == "" {
 		return err
 	}
 	u, err := url.Parse(e.Substitute(new(big.Int)).URL)

@@ -57,7 +57,7 @@ func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, en
 	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
 		return false
 	}
-	return reg.Names(a.ChainID, a.Registry, a.ID) ||
+	return reg.NamesAgent(a.ChainID, a.Registry, a.ID) ||
 		!slices.ContainsFunc(reg.Registrations, func(r erc8004.BackReference) bool { return r.AgentID != nil })
 }
 
@@ -122,7 +122,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 		v.binding, v.why = Unbound, "its address is one of content, which has no domain that could answer for it"
 	case list.origin != originOf(endpoint):
 		v.binding, v.why = Unbound, "it is redirected to another origin, which cannot answer for this one"
-	case list.names.Names(a.ChainID, a.Registry, a.ID):
+	case list.names.NamesAgent(a.ChainID, a.Registry, a.ID):
 		v.binding, v.why = BoundByDomain, "it names the agent"
 	default:
 		v.binding = Unbound

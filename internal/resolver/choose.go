@@ -23,7 +23,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 			return e, describeChoice(e, passed, len(entries)-i-1), nil
 		}
 		if first == nil {
-			first = Judge(e, allowed)
+			first = CheckTransport(e, allowed)
 		}
 		passed = append(passed, e.From+": "+why)
 	}
@@ -58,8 +58,9 @@ func joinFirst(of []string) string {
 	return out
 }
 
-// Judge tells whether an entry may be called: nil, or *TransportRefusedError. allowed is as Config.StdioCommands.
-func Judge(e erc8004.MCPEntry, allowed [][]string) error {
+// CheckTransport tells whether an entry may be called: nil, or *TransportRefusedError. allowed is as
+// Config.StdioCommands.
+func CheckTransport(e erc8004.MCPEntry, allowed [][]string) error {
 	if why := explainRefusal(e, allowed); why != "" {
 		return &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
 	}

@@ -133,7 +133,7 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: NoDocument, Err: err}
 		return p
 	}
-	t, entries := &p.target, reg.MCP()
+	t, entries := &p.target, reg.ListMCPEntries()
 	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
 		p.err = &SkipError{Reason: AgentInactive}

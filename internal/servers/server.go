@@ -94,8 +94,8 @@ func (s Server) listDifferences(o Server) (fields []string) {
 	return fields
 }
 
-// findRespelt names the field that is written in another way now and means the same, as a secret behind ${NAME}; "" when
-// there is none.
+// findRespelt names the field that is written in another way now and means the same, as a secret behind ${NAME}; ""
+// when there is none.
 func (s Server) findRespelt(o Server) string {
 	switch {
 	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL ||
@@ -136,8 +136,9 @@ func (c Change) String() string {
 // Empty tells whether nothing changed.
 func (d Diff) Empty() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
-// Dropped lists the endpoints that nobody is called at any more because of the change: their clients can go.
-func (d Diff) Dropped() (out []mcpcall.Endpoint) {
+// ListDroppedEndpoints lists the endpoints that nobody is called at any more because of the change: their clients can
+// go.
+func (d Diff) ListDroppedEndpoints() (out []mcpcall.Endpoint) {
 	for _, c := range d.Removed {
 		if ep, ok := c.Old.Endpoint(); ok {
 			out = append(out, ep)
@@ -151,9 +152,9 @@ func (d Diff) Dropped() (out []mcpcall.Endpoint) {
 	return out
 }
 
-// Called lists the agents that are called at another endpoint of the file's than before, or with other credentials:
-// what was held for want of them may be tried again.
-func (d Diff) Called() (keys []Key) {
+// ListMovedAgents lists the agents that are called at another endpoint of the file's than before, or with other
+// credentials: what was held for want of them may be tried again.
+func (d Diff) ListMovedAgents() (keys []Key) {
 	for _, c := range d.Added {
 		if c.New.endpoint != nil {
 			keys = append(keys, c.Key)

@@ -89,14 +89,14 @@ func (s *Set) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticks:
-			s.Look()
+			s.ReloadIfChanged()
 		}
 	}
 }
 
-// Look reads the file if it may have changed: itself, or what a link to it names, as Kubernetes swaps its volumes. A
-// good one comes into force; of a broken one the log says once what is wrong.
-func (s *Set) Look() {
+// ReloadIfChanged reads the file if it may have changed: itself, or what a link to it names, as Kubernetes swaps its
+// volumes. A good one comes into force; of a broken one the log says once what is wrong.
+func (s *Set) ReloadIfChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info, err := os.Stat(s.cfg.Path)

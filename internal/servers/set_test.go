@@ -53,7 +53,7 @@ func (w *watched) write(content string) {
 // look looks once and returns what was logged.
 func (w *watched) look() string {
 	w.log.Reset()
-	w.Look()
+	w.ReloadIfChanged()
 	return w.log.String()
 }
 
@@ -88,8 +88,8 @@ func TestReload(t *testing.T) {
 		t.Fatalf("%v", w.diffs)
 	}
 	d := w.diffs[0]
-	if len(d.Dropped()) != 2 || d.Dropped()[0].Command != "x" || d.Dropped()[1].Headers["Authorization"].Reveal() != "Bearer hunter2hunter2" {
-		t.Errorf("%+v", d.Dropped())
+	if len(d.ListDroppedEndpoints()) != 2 || d.ListDroppedEndpoints()[0].Command != "x" || d.ListDroppedEndpoints()[1].Headers["Authorization"].Reveal() != "Bearer hunter2hunter2" {
+		t.Errorf("%+v", d.ListDroppedEndpoints())
 	}
 	if s, ok := w.Lookup(1, "1"); !ok || s.Timeout != 2*time.Second {
 		t.Errorf("%+v, %v", s, ok)
@@ -97,7 +97,7 @@ func TestReload(t *testing.T) {
 	// What is no endpoint's concern drops nothing, nor do spaces change anything.
 	w.write(`{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "other${TOKEN}"}}, "1:3": {}, "2:1": {"enabled": false}}}`)
 	w.look()
-	if len(w.diffs) != 2 || len(w.diffs[1].Dropped()) != 0 || w.diffs[1].Changed[0].String() != "1:1 (timeoutMs)" {
+	if len(w.diffs) != 2 || len(w.diffs[1].ListDroppedEndpoints()) != 0 || w.diffs[1].Changed[0].String() != "1:1 (timeoutMs)" {
 		t.Errorf("%+v", w.diffs)
 	}
 	w.write(`{"servers": {"1:1": {"headers": {"authorization": "Bearer other${TOKEN}"}, "url": "https://a.example"}, "1:3": {"enabled": true}, "2:1": {"enabled": false}} }`)
@@ -119,7 +119,7 @@ func TestRespelt(t *testing.T) {
 			t.Errorf("1:%s is shown as %s", id, s.Display)
 		}
 	}
-	if len(w.diffs) != 1 || len(w.diffs[0].Dropped()) != 0 || len(w.diffs[0].Called()) != 0 {
+	if len(w.diffs) != 1 || len(w.diffs[0].ListDroppedEndpoints()) != 0 || len(w.diffs[0].ListMovedAgents()) != 0 {
 		t.Errorf("%+v", w.diffs)
 	}
 	w.write(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"command": "${TOKEN}"}, "1:3": {"command": "x", "args": ["${TOKEN}"]}}}`)
@@ -136,7 +136,7 @@ func TestCalled(t *testing.T) {
 	w.write(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"X-Key": "x"}}, "1:2": {"url": "https://a.example", "timeoutMs": 5000},
 		"1:3": {"url": "https://a.example"}, "1:4": {}, "1:6": {"command": "x"}, "1:7": {}}}`)
 	w.look()
-	if got := fmt.Sprint(w.diffs[0].Called()); got != "[1:6 1:1 1:3]" {
+	if got := fmt.Sprint(w.diffs[0].ListMovedAgents()); got != "[1:6 1:1 1:3]" {
 		t.Errorf("%s", got)
 	}
 }

@@ -88,7 +88,7 @@ func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
 // applyDiff lets the clients of what the file does not name any more end with their calls, and the others be. What was
 // held until the file says how an agent is called is tried again.
 func (l *serversFile) applyDiff(d servers.Diff) {
-	for _, ep := range d.Dropped() {
+	for _, ep := range d.ListDroppedEndpoints() {
 		l.pool.Drop(ep)
 	}
 	var added []servers.Key
@@ -96,7 +96,7 @@ func (l *serversFile) applyDiff(d servers.Diff) {
 		added = append(added, c.Key)
 	}
 	l.warnUnknownChains(added)
-	l.reportCallable(l.toAgents(d.Called()))
+	l.reportCallable(l.toAgents(d.ListMovedAgents()))
 	l.reportChange()
 }
 

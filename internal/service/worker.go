@@ -49,7 +49,7 @@ var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindRes
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	o.Logger.Info("starting", "version", buildinfo.Version())
 	for _, m := range cfg.Misspelt() {
-		o.Logger.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Words())
+		o.Logger.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Explain())
 	}
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()

@@ -88,7 +88,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	plain, err := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: server.AgentURL,
 		RefreshToken: secret.New(server.RefreshToken("herald", ""))}.Marshal()
 	r.must(err)
-	known, ok := erc8004.Known(8453)
+	known, ok := erc8004.KnownDeployment(8453)
 	if !ok {
 		r.must(errors.New("nothing is known of chain 8453"))
 	}

@@ -63,7 +63,7 @@ func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
 	return f, err
 }
 
-var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.Listed}
+var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.ListedRegistries}
 
 func (f *feeder) close() {
 	if f.redis != nil {

@@ -212,7 +212,7 @@ func (s Subject) agentArgument() string {
 	if s.AgentID == "" {
 		return "CHAIN:AGENT"
 	}
-	known, _ := erc8004.Known(s.ChainID)
+	known, _ := erc8004.KnownDeployment(s.ChainID)
 	if common.IsHexAddress(s.Registry) && common.HexToAddress(s.Registry) != known.Identity {
 		return s.agentName() + " --registry " + common.HexToAddress(s.Registry).Hex()
 	}
