@@ -105,7 +105,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer e.releasePayload(a) // recording may take long
 
 	e.beginStage(a, "compose")
-	names, err := e.allowedToolNames(a.claim.Job, a.server)
+	names, err := ToolNames(a.claim.Job, e.ToolAliases, a.server)
 	if err != nil {
 		return err
 	}

@@ -20,35 +20,40 @@ import (
 // maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
 const maxArguments = 8 << 20
 
-// ToolNames are the names under which a tool is looked for at an agent, the best first: its own, the built-in aliases,
-// the configured ones. listed is what the servers file says of the agent, nil: nothing. None: it lets none of them be
-// called.
-func ToolNames(tool string, aliases map[string][]string, listed *servers.Server) []string {
+// ToolNames are the names that a job's tool may be called by at an agent, the best first: its own, the built-in
+// aliases, the configured ones. listed is the agent's entry in the servers file (nil: it has none); an error: that lets
+// none of them be called.
+func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
+	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
-	if listed != nil {
-		return listed.Allows(names)
+	if listed == nil {
+		return names, nil
 	}
-	return names
+	if names = listed.Allows(names); len(names) > 0 {
+		return names, nil
+	}
+	return nil, retry.Bar(missingToolReason(j.Kind),
+		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
 }
 
-// NoTool is how a delivery ends whose tool is not called by any of names; it depends on the kind (DESIGN §3). offered
-// are the tools that the agent has.
-func NoTool(kind job.Kind, tool string, names []string, offered []mcpcall.Tool) error {
-	reason, end := retry.ToolNotOffered, retry.Fail
+// FindTool finds the job's tool among those that an agent offers, by names (ToolNames).
+func FindTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
+	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
+		return tool, nil
+	}
+	why := "the agent offers no tool " + j.Action.ToolName
+	if len(names) > 1 {
+		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
+	}
+	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
+}
+
+// missingToolReason: only the tool for feedback is one that every agent is to have (DESIGN §3).
+func missingToolReason(kind job.Kind) retry.Reason {
 	if kind == job.KindNewFeedback {
-		reason = retry.ToolNotFound
+		return retry.ToolNotFound
 	}
-	why := "the agent offers no tool " + tool
-	switch {
-	case len(names) == 0:
-		end = retry.Bar
-		why = fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool)
-	case len(names) > 1:
-		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + "); it offers " + describeTools(offered)
-	default:
-		why += "; it offers " + describeTools(offered)
-	}
-	return end(reason, why)
+	return retry.ToolNotOffered
 }
 
 // describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in
@@ -76,8 +81,8 @@ type Fitted struct {
 	Cleaned   bool            // characters were taken out of what strangers wrote
 }
 
-// Fit makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is to blame.
-func Fit(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
+// FitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is to blame.
+func FitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {
 		var err error

@@ -170,7 +170,6 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	}
 	if a.Verdict == store.Conflict {
 		in.Logger.Warn("job from Redis not taken: its event is known otherwise",
-
 			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
 		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
 	}

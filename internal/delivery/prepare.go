@@ -10,9 +10,7 @@ import (
 	"sync"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -34,17 +32,7 @@ const (
 	freshTools  = true
 )
 
-// allowedToolNames are the names that the job's tool may be called by at this agent, the best first; without any nobody
-// is asked.
-func (e *Executor) allowedToolNames(j job.Job, server *servers.Server) ([]string, error) {
-	names := ToolNames(j.Action.ToolName, e.ToolAliases, server)
-	if len(names) == 0 {
-		return nil, NoTool(j.Kind, j.Action.ToolName, nil, nil)
-	}
-	return names, nil
-}
-
-// prepareCall lists the agent's tools and fits the arguments to the one that goes by the best of names. Beside an error
+// prepareCall lists the agent's tools and fits the arguments to the one that has the best of names. Beside an error
 // it returns the call that was prepared before, with the new listing.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
@@ -57,9 +45,9 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		call.listing = &listing
 	}
 
-	tool, ok := mcpcall.Find(listing.Tools, names[0], names[1:])
-	if !ok {
-		return call, NoTool(a.claim.Job.Kind, a.claim.Job.Action.ToolName, names, listing.Tools)
+	tool, err := FindTool(a.claim.Job, names, listing.Tools)
+	if err != nil {
+		return call, err
 	}
 	fitted, err := e.fitArguments(ctx, a, tool)
 	if err != nil {
@@ -111,7 +99,7 @@ func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.To
 		return Fitted{}, err
 	}
 	defer release()
-	return Fit(a.event.job, a.file.File, a.claim.ID.String(), tool)
+	return FitArguments(a.event.job, a.file.File, a.claim.ID.String(), tool)
 }
 
 // smallArguments are sent without asking, so that honest agents do not wait behind large ones.

@@ -253,19 +253,17 @@ func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.E
 // findTool picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file
 // lets be called.
 func (p *prober) findTool(tools []mcpcall.Tool) (mcpcall.Tool, error) {
-	names := delivery.ToolNames(p.found.Asked, p.Settings.ToolAliases, p.listed)
-	if len(names) > 0 {
-		if tool, ok := mcpcall.Find(tools, names[0], names[1:]); ok {
-			return tool, nil
-		}
+	names, err := delivery.ToolNames(p.sample.job, p.Settings.ToolAliases, p.listed)
+	if err != nil {
+		return mcpcall.Tool{}, err
 	}
-	return mcpcall.Tool{}, delivery.NoTool(p.sample.job.Kind, p.found.Asked, names, tools)
+	return delivery.FindTool(p.sample.job, names, tools)
 }
 
 // fitArguments shows what the tool's schema makes of the sample, or why it refuses it.
 func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
 	p.found.Tool = tool.Name
-	fitted, err := delivery.Fit(p.sample.job, p.sample.file, ProbeDeliveryID, tool)
+	fitted, err := delivery.FitArguments(p.sample.job, p.sample.file, ProbeDeliveryID, tool)
 	p.found.Fits = err == nil
 	list, failed := p.sample.compare(fitted.Arguments)
 	p.found.Arguments = list
