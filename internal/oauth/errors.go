@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // RefusedError: the authorization server said no. Asking again in the same way cannot help.
@@ -87,23 +87,4 @@ func named(issuers ...string) []string {
 }
 
 // excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, at most about limit bytes.
-func excerpt(s string, limit int) string {
-	cut := len(s) > limit
-	if cut {
-		s = s[:limit]
-	}
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == utf8.RuneError:
-			return '?'
-		case unicode.IsControl(r), unicode.Is(unicode.Cf, r), r == '\u2028', r == '\u2029':
-			return ' '
-		}
-		return r
-	}, s)
-	s = strings.TrimSpace(s)
-	if cut {
-		s += " …"
-	}
-	return s
-}
+func excerpt(s string, limit int) string { return text.Excerpt(s, limit) }
