@@ -37,7 +37,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 		}
 	}
 	if err := w.writeEnvFile(envFile, env); err != nil {
-		tl.say(fmt.Sprintf("%v; the demo goes on, and other terminals cannot reach it", err))
+		tl.printLine(fmt.Sprintf("%v; the demo goes on, and other terminals cannot reach it", err))
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "the file was not put on IPFS: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, mined, err := w.net.GiveFeedback(ctx, w.client(), f)
+	_, mined, err := w.net.GiveFeedback(ctx, w.clientAccount(), f)
 	if err != nil {
 		http.Error(rw, fmt.Sprintf("the chain did not take the feedback; the demo's agents are 0 to 4: %v", err),
 			http.StatusBadRequest)

@@ -128,7 +128,7 @@ func TestFeedbackIsChecked(t *testing.T) {
 		{"too many decimals", feedbackCmd{Agent: "0", Value: "1", Decimals: 19}, "at most 18"},
 		{"too large a file", feedbackCmd{Agent: "0", Value: "1", File: large}, "larger than"},
 	} {
-		_, err := c.give.parse()
+		_, err := c.give.parseFlags()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -140,13 +140,13 @@ func TestFeedbackWithoutDemo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "demo.env")
 	give := feedbackCmd{Agent: "0", Value: "1"}
-	if err := give.give(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "no demo is running") {
+	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "no demo is running") {
 		t.Errorf("without a file: %v", err)
 	}
 	if err := os.WriteFile(path, formatEnvFile([]string{"HERALD_DATA=" + t.TempDir()}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := give.give(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "the demo has ended") {
+	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "the demo has ended") {
 		t.Errorf("with a file of the past: %v", err)
 	}
 }

@@ -51,8 +51,8 @@ type (
 	}
 )
 
-// parse checks what the registry would refuse without a word.
-func (c *feedbackCmd) parse() (given, error) {
+// parseFlags checks what the registry would refuse without a word.
+func (c *feedbackCmd) parseFlags() (given, error) {
 	agent, ok := new(big.Int).SetString(c.Agent, 10)
 	if !ok || agent.Sign() < 0 {
 		return given{}, fmt.Errorf("--agent %q: give the agent's number, 0 to 4", c.Agent)
@@ -89,9 +89,9 @@ func readBounded(path string) ([]byte, error) {
 	return body, err
 }
 
-// give hands the feedback to the running demo, which has the client's key and the IPFS.
-func (c *feedbackCmd) give(ctx context.Context, envFile string, out io.Writer) error {
-	g, err := c.parse()
+// giveFeedback hands the feedback to the running demo, which has the client's key and the IPFS.
+func (c *feedbackCmd) giveFeedback(ctx context.Context, envFile string, out io.Writer) error {
+	g, err := c.parseFlags()
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (c *feedbackCmd) give(ctx context.Context, envFile string, out io.Writer) e
 	}
 	fmt.Fprintf(out, "mined     block %d, transaction %s\n", r.Block, r.Transaction)
 	fmt.Fprintf(out, "accepted  delivery %s\n", r.Delivery)
-	fmt.Fprintf(out, "look      . %s; %s delivery show %s\n", envFile, beside("worker"), r.Delivery)
+	fmt.Fprintf(out, "look      . %s; %s delivery show %s\n", envFile, besideProgram("worker"), r.Delivery)
 	return nil
 }
 

@@ -66,13 +66,13 @@ func runCommandLine() error {
 	var c command
 	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
 	if c.EnvFile == "" {
-		c.EnvFile = beside("demo.env")
+		c.EnvFile = besideProgram("demo.env")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second signal ends it at once
 	if k.Command() == "feedback" {
-		return c.Feedback.give(ctx, c.EnvFile, os.Stdout)
+		return c.Feedback.giveFeedback(ctx, c.EnvFile, os.Stdout)
 	}
 	c.Run.envFile = c.EnvFile
 	return c.Run.run(ctx, os.Stdout)
@@ -82,7 +82,7 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	tl := newTimeline(out)
 	defer tl.close()
 	queue.LogDriver(tl.logger())
-	tl.say("Herald: five on-chain feedbacks on their way to their agents. One process tree, nothing installed.\n")
+	tl.printLine("Herald: five on-chain feedbacks on their way to their agents. One process tree, nothing installed.\n")
 	w, err := newWorld(ctx, c.agentBinary(), tl)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	cfg, err := config.Load(w.environment(data, listenable(c.Listen)))
+	cfg, err := config.Load(w.makeEnvironment(data, chooseAddress(c.Listen)))
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	running := make(chan *service.Worker, 1)
 	served := make(chan error, 1)
 	go func() {
-		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.step,
+		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
 			Running: func(s *service.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // nobody is left to tell of
 		served <- err
@@ -115,7 +115,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	var told error
 	select {
 	case worker := <-running:
-		told = c.stories(ctx, worker, w, tl)
+		told = c.tellStories(ctx, worker, w, tl)
 	case err := <-served:
 		return err
 	}
@@ -123,7 +123,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 		c.sayHowToLook(w, tl)
 		<-ctx.Done()
 	}
-	w.unfollow()
+	w.stopFollower()
 	cancel(context.Canceled)
 	return errors.Join(told, <-served)
 }
@@ -131,43 +131,43 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 // sayHowToLook tells what can be done while the demo stays up.
 func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
 	if w.envFile == "" { // why was said
-		tl.say("\nStays up until Ctrl-C.")
+		tl.printLine("\nStays up until Ctrl-C.")
 		return
 	}
-	tl.say("\nStays up until Ctrl-C. In another terminal:")
-	tl.say("  . " + quotePath(c.envFile) + "    # its environment, for commands")
-	tl.say("  " + quotePath(beside("worker")) + " delivery list")
-	tl.say("  " + quotePath(beside("demo")) + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
+	tl.printLine("\nStays up until Ctrl-C. In another terminal:")
+	tl.printLine("  . " + quotePath(c.envFile) + "    # its environment, for commands")
+	tl.printLine("  " + quotePath(besideProgram("worker")) + " delivery list")
+	tl.printLine("  " + quotePath(besideProgram("demo")) + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 }
 
-func (c *runCmd) stories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
-	tl.follow(worker)
-	tl.fact("web UI", "http://"+worker.Addr+"/monitor/")
-	tl.fact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile), quotePath(beside("worker"))))
+func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
+	tl.followWorker(worker)
+	tl.printFact("web UI", "http://"+worker.Addr+"/monitor/")
+	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile), quotePath(besideProgram("worker"))))
 	if err := w.followChain(ctx, worker, tl); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	stories, err := w.mine(ctx, tl)
+	stories, err := w.mineFeedback(ctx, tl)
 	if err != nil {
 		return err
 	}
 	if err := w.openControl(c.envFile, worker.Addr, tl); err != nil {
 		return err
 	}
-	return tl.await(ctx, stories, "http://"+worker.Addr+"/monitor/")
+	return tl.awaitStories(ctx, stories, "http://"+worker.Addr+"/monitor/")
 }
 
 func (c *runCmd) agentBinary() string {
 	if c.Agent != "" {
 		return c.Agent
 	}
-	return beside("agent")
+	return besideProgram("agent")
 }
 
-// beside is the path of a program built next to this one.
-func beside(name string) string {
+// besideProgram is the path of a program built next to this one.
+func besideProgram(name string) string {
 	self, err := os.Executable()
 	if err != nil {
 		return name
@@ -187,8 +187,8 @@ func dataFolder() (string, error) {
 	return dir, err
 }
 
-// listenable is the address, or a free port of its host when it is taken.
-func listenable(address string) string {
+// chooseAddress is the address, or a free port of its host when it is taken.
+func chooseAddress(address string) string {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
 		_ = l.Close()

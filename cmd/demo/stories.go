@@ -41,7 +41,7 @@ type plan struct {
 	lie      bool   // the hash on chain is of another file
 }
 
-func (w *world) plans() []plan {
+func (w *world) planStories() []plan {
 	mcp := func(url string) []serviceEntry { return []serviceEntry{{"MCP", url, "2025-11-25"}} }
 	return []plan{
 		{story: story{title: "Delivered over HTTP, with a feedback file on IPFS", status: store.Delivered, attempts: 1},
@@ -61,27 +61,27 @@ func (w *world) plans() []plan {
 	}
 }
 
-// mine registers the five agents and gives each its feedback.
-func (w *world) mine(ctx context.Context, tl *timeline) ([]story, error) {
+// mineFeedback registers the five agents and gives each its feedback.
+func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error) {
 	var stories []story
-	plans := w.plans()
+	plans := w.planStories()
 	for i := range plans {
-		if err := w.register(ctx, &plans[i]); err != nil {
+		if err := w.registerAgent(ctx, &plans[i]); err != nil {
 			return nil, fmt.Errorf("register agent %d: %w", i+1, err)
 		}
 		stories = append(stories, plans[i].story)
 	}
-	tl.begin(stories)
+	tl.announceStories(stories)
 	for i := range plans {
-		if err := w.rate(ctx, &plans[i]); err != nil {
+		if err := w.giveFeedback(ctx, &plans[i]); err != nil {
 			return nil, fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
 	}
 	return stories, nil
 }
 
-// register mints the agent first: its registration names the id it got.
-func (w *world) register(ctx context.Context, p *plan) error {
+// registerAgent mints the agent first: its registration names the id it got.
+func (w *world) registerAgent(ctx context.Context, p *plan) error {
 	owner := w.net.Account(0)
 	id, _, err := w.net.Register(ctx, owner, "")
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *world) listAgent(entry map[string]any) error {
 	return os.WriteFile(w.list, body, 0o600)
 }
 
-func (w *world) rate(ctx context.Context, p *plan) error {
+func (w *world) giveFeedback(ctx context.Context, p *plan) error {
 	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag,
 		Endpoint: "https://agent.example/"}
 	if p.text != "" {
@@ -140,19 +140,19 @@ func (w *world) rate(ctx context.Context, p *plan) error {
 			f.Hash = common.HexToHash("0x5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e")
 		}
 	}
-	_, _, err := w.net.GiveFeedback(ctx, w.client(), f)
+	_, _, err := w.net.GiveFeedback(ctx, w.clientAccount(), f)
 	return err
 }
 
-// client gives the feedback.
-func (w *world) client() devnet.Account { return w.net.Account(1) }
+// clientAccount gives the feedback.
+func (w *world) clientAccount() devnet.Account { return w.net.Account(1) }
 
 // addFile writes a feedback file (ERC-8004) with this text and gives the feedback its address and hash.
 func (w *world) addFile(f *devnet.Feedback, text string) error {
 	file := map[string]any{
 		"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity),
 		"agentId":       f.AgentID,
-		"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.client().Address),
+		"clientAddress": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.clientAccount().Address),
 		"createdAt":     "2026-11-21T12:00:00Z",
 		"value":         f.Value, "valueDecimals": f.ValueDecimals, "tag1": f.Tag1, "text": text}
 	if f.Tag2 != "" {

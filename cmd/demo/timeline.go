@@ -52,38 +52,38 @@ func (t *timeline) close() {
 	<-t.done
 }
 
-func (t *timeline) say(text string) { t.events <- func() { fmt.Fprintln(t.out, text) } }
+func (t *timeline) printLine(text string) { t.events <- func() { fmt.Fprintln(t.out, text) } }
 
-func (t *timeline) fact(name, text string) { t.say(fmt.Sprintf("  %-12s %s", name, text)) }
+func (t *timeline) printFact(name, text string) { t.printLine(fmt.Sprintf("  %-12s %s", name, text)) }
 
-// line is one step of a story.
-func (t *timeline) line(number int, what, text string) {
+// printStep is one step of a story.
+func (t *timeline) printStep(number int, what, text string) {
 	at := time.Since(t.began)
-	t.say(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, printable(text)))
+	t.printLine(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, printable(text)))
 }
 
-func (t *timeline) follow(w *service.Worker) {
+func (t *timeline) followWorker(w *service.Worker) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.worker = w
 }
 
-// begin announces the stories and starts the clock.
-func (t *timeline) begin(stories []story) {
+// announceStories announces the stories and starts the clock.
+func (t *timeline) announceStories(stories []story) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.say("")
+	t.printLine("")
 	for i, s := range stories {
 		t.numbers[s.agent.String()] = i + 1
-		t.say(fmt.Sprintf("[%d] agent %s: %s", i+1, s.agent, s.title))
+		t.printLine(fmt.Sprintf("[%d] agent %s: %s", i+1, s.agent, s.title))
 	}
 	t.next = len(stories)
-	t.say("")
+	t.printLine("")
 	t.began = time.Now()
 }
 
-// number finds the story of a job; later feedback gets the next number.
-func (t *timeline) number(j job.Job) int {
+// numberOf finds the story of a job; later feedback gets the next number.
+func (t *timeline) numberOf(j job.Job) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	id := j.ID()
@@ -99,20 +99,20 @@ func (t *timeline) number(j job.Job) int {
 	return n
 }
 
-func (t *timeline) mined(j job.Job) {
-	t.line(t.number(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber,
+func (t *timeline) tellMined(j job.Job) {
+	t.printStep(t.numberOf(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber,
 		j.TransactionHash.Hex()[:18]+"…"))
 }
 
-func (t *timeline) accepted(j job.Job, a store.Acceptance) {
-	t.line(t.number(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
+func (t *timeline) tellAccepted(j job.Job, a store.Acceptance) {
+	t.printStep(t.numberOf(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
 }
 
 // words are the steps as a reader meets them; the others are not told.
 var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
 
-// step hears of the executor's steps.
-func (t *timeline) step(s delivery.Step) {
+// traceStep hears of the executor's steps.
+func (t *timeline) traceStep(s delivery.Step) {
 	word, told := words[s.Name]
 	if !told {
 		return
@@ -125,14 +125,14 @@ func (t *timeline) step(s delivery.Step) {
 		return
 	}
 	if s.Name == "record" && worker != nil {
-		t.recorded(number, worker.Store, s)
+		t.tellRecorded(number, worker.Store, s)
 		return
 	}
-	t.line(number, word, fmt.Sprintf("%s  (%s)", s.Detail, s.Took.Round(100*time.Microsecond)))
+	t.printStep(number, word, fmt.Sprintf("%s  (%s)", s.Detail, s.Took.Round(100*time.Microsecond)))
 }
 
-// recorded looks the row up off the delivery's path: the trace must not wait for it.
-func (t *timeline) recorded(number int, st *store.Store, s delivery.Step) {
+// tellRecorded looks the row up off the delivery's path: the trace must not wait for it.
+func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 	at := time.Since(t.began)
 	t.events <- func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -148,12 +148,12 @@ func (t *timeline) recorded(number int, st *store.Store, s delivery.Step) {
 	}
 }
 
-// await waits until all stories have ended, prints the table and says whether they ended as expected.
-func (t *timeline) await(ctx context.Context, stories []story, webUI string) error {
+// awaitStories waits until all stories have ended, prints the table and says whether they ended as expected.
+func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI string) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
-	for !t.look(ctx, stories, ended) {
+	for !t.readEnded(ctx, stories, ended) {
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
@@ -179,15 +179,15 @@ func (t *timeline) await(ctx context.Context, stories []story, webUI string) err
 			d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)
 	}
 	_ = w.Flush()
-	t.say(b.String())
-	t.say("The web UI shows the same from the queue's side: " + webUI)
+	t.printLine(b.String())
+	t.printLine("The web UI shows the same from the queue's side: " + webUI)
 	if wrong > 0 {
 		return fmt.Errorf("%d of %d stories did not end as expected", wrong, len(stories))
 	}
 	return nil
 }
 
-func (t *timeline) look(ctx context.Context, stories []story, ended []store.Delivery) bool {
+func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store.Delivery) bool {
 	for i := range stories {
 		t.mu.Lock()
 		id, known := t.ids[i+1]
@@ -228,7 +228,7 @@ func (h *quiet) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	h.t.fact(name, printable(text))
+	h.t.printFact(name, printable(text))
 	return nil
 }
 

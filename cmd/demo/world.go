@@ -57,13 +57,13 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 	if w.net, err = devnet.Start(ctx, devnet.Config{Interval: time.Second}); err != nil {
 		return nil, err
 	}
-	tl.fact("chain", fmt.Sprintf("%d at %s, in this process, a block each second", w.net.ChainID(), w.net.URL()))
+	tl.printFact("chain", fmt.Sprintf("%d at %s, in this process, a block each second", w.net.ChainID(), w.net.URL()))
 	d := w.net.Deployment()
-	tl.fact("registries", fmt.Sprintf("identity %s, reputation %s", d.Identity, d.Reputation))
-	if w.ipfsURL, err = w.serve(w.gateway.Handler()); err != nil {
+	tl.printFact("registries", fmt.Sprintf("identity %s, reputation %s", d.Identity, d.Reputation))
+	if w.ipfsURL, err = w.serveHTTP(w.gateway.Handler()); err != nil {
 		return nil, err
 	}
-	tl.fact("ipfs", w.ipfsURL+", in this process; what it answers is verified against the CID")
+	tl.printFact("ipfs", w.ipfsURL+", in this process; what it answers is verified against the CID")
 	list, err := os.CreateTemp("", "herald-demo-agents-*.json")
 	if err != nil {
 		return nil, fmt.Errorf("make the list of agents: %w", err)
@@ -76,18 +76,18 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 		return nil, err
 	}
 	w.flaky = newFlaky(w.httpURL)
-	flakyURL, err := w.serve(w.flaky)
+	flakyURL, err := w.serveHTTP(w.flaky)
 	if err != nil {
 		return nil, err
 	}
 	w.flaky.url = flakyURL + "/mcp"
-	tl.fact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid,
+	tl.printFact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid,
 		w.flaky.url))
 	return w, nil
 }
 
-// environment is what an operator would set.
-func (w *world) environment(data, listen string) []string {
+// makeEnvironment is what an operator would set.
+func (w *world) makeEnvironment(data, listen string) []string {
 	w.data = data
 	d, id := w.net.Deployment(), w.net.ChainID()
 	commands, _ := json.Marshal([][]string{{w.agent}}) // strings always encode
@@ -106,8 +106,8 @@ func (w *world) environment(data, listen string) []string {
 	return env
 }
 
-// serve puts a handler on a free port of loopback.
-func (w *world) serve(h http.Handler) (string, error) {
+// serveHTTP puts a handler on a free port of loopback.
+func (w *world) serveHTTP(h http.Handler) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -163,10 +163,10 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 		Kinds: []erc8004.Kind{erc8004.NewFeedback},
 		Poll:  200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
 		Handle: func(ctx context.Context, j job.Job) error {
-			tl.mined(j)
+			tl.tellMined(j)
 			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})
 			if err == nil {
-				tl.accepted(j, got[0])
+				tl.tellAccepted(j, got[0])
 				w.acceptances.reportAcceptance(j.TransactionHash, got[0].ID)
 			}
 			return err
@@ -179,14 +179,14 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 	w.following.Go(func() {
 		defer client.Close()
 		if err := f.Follow(ctx); err != nil && ctx.Err() == nil {
-			tl.say("the chain's follower ended: " + err.Error())
+			tl.printLine("the chain's follower ended: " + err.Error())
 		}
 	})
 	return nil
 }
 
-// unfollow stops the follower; the worker must still be there, or its last event would find a closed door.
-func (w *world) unfollow() {
+// stopFollower stops the follower; the worker must still be there, or its last event would find a closed door.
+func (w *world) stopFollower() {
 	if w.stop != nil {
 		w.stop()
 	}
@@ -198,7 +198,7 @@ func (w *world) close() error {
 	if w.list != "" {
 		errs = append(errs, os.Remove(w.list))
 	}
-	w.unfollow()
+	w.stopFollower()
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())
 	}

@@ -23,7 +23,7 @@ func TestConnectionFails(t *testing.T) {
 				environ = append(environ, "HERALD_DATA="+t.TempDir())
 			}
 			var stdout, stderr bytes.Buffer
-			code := run(t.Context(), process{[]string{w.Flag()}, environ, strings.NewReader(feedback(1) + "\n"), &stdout, &stderr}, connect)
+			code := run(t.Context(), process{[]string{w.Flag()}, environ, strings.NewReader(feedback(1) + "\n"), &stdout, &stderr}, connectIntake)
 			if complaint := w.Complaint(code, stdout.String(), stderr.String()); complaint != "" || stdout.Len() > 0 {
 				t.Errorf("%s\n%s%s", complaint, stdout.String(), stderr.String())
 			}

@@ -58,7 +58,7 @@ func main() {
 	// The first signal ends the reading, in order; the second one is left to do what signals do.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}, connect))
+	os.Exit(run(ctx, process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}, connectIntake))
 }
 
 func run(ctx context.Context, p process, connect connector) (code int) {
@@ -89,7 +89,7 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 		fmt.Fprintf(p.stderr, "enqueue: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	in, err := open(c.Files, p.stdin)
+	in, err := openInput(c.Files, p.stdin)
 	if err != nil {
 		say(err)
 		return exitMisuse
@@ -102,8 +102,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	}
 	defer release()
 
-	t, err := submit(ctx, intake, in.sources, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
-	t.say(p.stderr)
+	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
+	t.printTally(p.stderr)
 	switch {
 	case err != nil:
 		say(err)
@@ -114,9 +114,9 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	return exitDone
 }
 
-// connect makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the
+// connectIntake makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the
 // database is waited for.
-func connect(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (submitter, func(), error) {
+func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (submitter, func(), error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
 	c := &connection{}
@@ -181,7 +181,7 @@ type input struct {
 	size    int64 // bytes; 0: not known
 }
 
-func open(paths []string, stdin io.Reader) (*input, error) {
+func openInput(paths []string, stdin io.Reader) (*input, error) {
 	if len(paths) == 0 {
 		paths = []string{"-"}
 	}

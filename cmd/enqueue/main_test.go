@@ -122,7 +122,7 @@ func TestOpen(t *testing.T) {
 		"both":             {[]string{a, "-"}, strings.NewReader("x"), 0, a + ":12345 -:x "},
 		"input of a shell": {nil, reopen(t, a), 5, ":12345 "},
 	} {
-		in, err := open(c.paths, c.stdin)
+		in, err := openInput(c.paths, c.stdin)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -171,7 +171,7 @@ func TestRunPostgres(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + keys.String(), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
 	enqueue := func(in string) (int, []string, string) {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), process{nil, environ, strings.NewReader(in), &stdout, &stderr}, connect)
+		code := run(t.Context(), process{nil, environ, strings.NewReader(in), &stdout, &stderr}, connectIntake)
 		return code, lines(stdout.String()), stderr.String()
 	}
 	poison := strings.Replace(feedback(3), `"score"`, "\"tag1\":\"a\\u0000b\xff\",\"meta\":{\"k\\u0000\":[\"\\ud800\",1e300]},\"score\"", 1)

@@ -36,8 +36,8 @@ func newProgress(w io.Writer, size int64) *progress {
 	return p
 }
 
-// read notes how far the input has been read; safe beside show.
-func (p *progress) read(offset int64) { p.bytes.Store(offset) }
+// noteOffset notes how far the input has been read; safe beside show.
+func (p *progress) noteOffset(offset int64) { p.bytes.Store(offset) }
 
 func (p *progress) show(t tally) {
 	now := p.now()

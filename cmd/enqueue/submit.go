@@ -35,7 +35,7 @@ type submitter interface {
 // tally counts answers.
 type tally struct{ accepted, known, refreshed, conflicts, refused int }
 
-func (t tally) say(w io.Writer) {
+func (t tally) printTally(w io.Writer) {
 	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t.accepted, t.known, t.refused,
 		t.conflicts)
 	if t.refreshed > 0 {
@@ -86,21 +86,21 @@ func (p position) String() string {
 	return fmt.Sprintf("line %d", p.number)
 }
 
-// submit reads to the end of the sources, one after the other. What was printed is committed; after an error the rest
+// submitJobs reads to the end of the sources, one after the other. What was printed is committed; after an error the rest
 // is not submitted.
 //
 // The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since
 // standard input cannot be interrupted.
-func submit(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
+func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
 	var t tally
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer bar.end()
-	lines := read(ctx, in, bar)
+	lines := readLines(ctx, in, bar)
 	for {
-		group, end := collect(ctx, lines)
+		group, end := collectBatch(ctx, lines)
 		if len(group) > 0 {
-			answers, err := answer(ctx, s, group)
+			answers, err := submitBatch(ctx, s, group)
 			if err != nil {
 				return t, err
 			}
@@ -122,8 +122,8 @@ func submit(ctx context.Context, s submitter, in []source, out *printer, bar *pr
 	}
 }
 
-// read gives lines as they come, so that a slow producer's lines are committed without waiting for a full batch.
-func read(ctx context.Context, in []source, bar *progress) <-chan line {
+// readLines gives lines as they come, so that a slow producer's lines are committed without waiting for a full batch.
+func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 	ch := make(chan line, ahead)
 	give := func(l line) bool {
 		select {
@@ -143,7 +143,7 @@ func read(ctx context.Context, in []source, bar *progress) <-chan line {
 		}()
 		before := int64(0)
 		for _, src := range in {
-			n, ok := readSource(src, give, func(offset int64) { bar.read(before + offset) })
+			n, ok := readSource(src, give, func(offset int64) { bar.noteOffset(before + offset) })
 			if !ok {
 				return
 			}
@@ -178,24 +178,24 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 	}
 }
 
-// collect gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault,
+// collectBatch gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault,
 // or why ctx ended; in the latter case what was gathered is dropped, unsubmitted.
-func collect(ctx context.Context, lines <-chan line) (group []line, end error) {
+func collectBatch(ctx context.Context, lines <-chan line) (group []line, end error) {
 	var flush <-chan time.Time
 	size := 0
 	for len(group) < batch && size < batchBytes {
 		if ctx.Err() != nil { // select picks any of what is ready
-			return nil, stopped(ctx)
+			return nil, whyStopped(ctx)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, stopped(ctx)
+			return nil, whyStopped(ctx)
 		case <-flush:
 			return group, nil
 		case l, ok := <-lines:
 			switch {
 			case !ok:
-				return nil, stopped(ctx) // the reader leaves without a last word only then
+				return nil, whyStopped(ctx) // the reader leaves without a last word only then
 			case l.end != nil:
 				return group, l.end
 			}
@@ -209,11 +209,11 @@ func collect(ctx context.Context, lines <-chan line) (group []line, end error) {
 	return group, nil
 }
 
-func stopped(ctx context.Context) error {
+func whyStopped(ctx context.Context) error {
 	return fmt.Errorf("stopped before the end of the input: %w", context.Cause(ctx))
 }
 
-func answer(ctx context.Context, s submitter, group []line) ([]delivery.Answer, error) {
+func submitBatch(ctx context.Context, s submitter, group []line) ([]delivery.Answer, error) {
 	answers := make([]delivery.Answer, len(group))
 	bodies, indexes := make([][]byte, 0, len(group)), make([]int, 0, len(group))
 	for i, l := range group {

@@ -106,7 +106,7 @@ func TestSubmit(t *testing.T) {
 	}, "\n")
 	var out bytes.Buffer
 	l := &ledger{}
-	got, err := submit(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestSubmitJSON(t *testing.T) {
 	t.Parallel()
 	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
 	var out bytes.Buffer
-	if _, err := submit(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet()); err != nil {
+	if _, err := submitJobs(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet()); err != nil {
 		t.Fatal(err)
 	}
 	id := job.IDOf(key(1)).String()
@@ -173,7 +173,7 @@ func TestSubmitTellsFileAndLine(t *testing.T) {
 			`{"verdict":"refused","file":"b \u001b[2J.jsonl","line":1,`, `{"verdict":"accepted","file":"b \u001b[2J.jsonl","line":2,`},
 	} {
 		var out bytes.Buffer
-		got, err := submit(t.Context(), &ledger{}, in(), newPrinter(&out, asJSON), quiet())
+		got, err := submitJobs(t.Context(), &ledger{}, in(), newPrinter(&out, asJSON), quiet())
 		if err != nil || got.accepted != 2 || got.refused != 2 || len(lines(out.String())) != 4 {
 			t.Fatalf("%+v, %v\n%s", got, err, out.String())
 		}
@@ -190,7 +190,7 @@ func TestSubmitNothing(t *testing.T) {
 	for _, in := range []string{"", "\n", " \n\r\n\t"} {
 		var out bytes.Buffer
 		l := &ledger{}
-		got, err := submit(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
+		got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 		if err != nil || got != (tally{}) || out.Len() > 0 || len(l.batches) > 0 {
 			t.Errorf("%q: %+v, %v, %q", in, got, err, out.String())
 		}
@@ -203,7 +203,7 @@ func TestSubmitOnlyTooLong(t *testing.T) {
 	var out bytes.Buffer
 	l := &ledger{}
 	long := strings.Repeat("x", limit+1) + "\n"
-	got, err := submit(t.Context(), l, from(strings.NewReader(long+long)), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), l, from(strings.NewReader(long+long)), newPrinter(&out, false), quiet())
 	if err != nil || got.refused != 2 || len(l.batches) > 0 {
 		t.Errorf("%+v, %v, %v", got, err, l.batches)
 	}
@@ -217,7 +217,7 @@ func TestSubmitBatches(t *testing.T) {
 	}
 	var out bytes.Buffer
 	l := &ledger{}
-	got, err := submit(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got.accepted != 2*batch+1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -243,7 +243,7 @@ func TestSubmitBatches(t *testing.T) {
 		in.WriteString(feedback(i+1) + strings.Repeat(" ", limit-200) + "\n")
 	}
 	l = &ledger{}
-	got, err = submit(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
+	got, err = submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got.accepted != 80 || len(l.batches) < 3 {
 		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
 	}
@@ -258,7 +258,7 @@ func TestSubmitSlowProducer(t *testing.T) {
 		var out bytes.Buffer
 		done := make(chan error)
 		go func() {
-			_, err := submit(t.Context(), l, from(r), newPrinter(&out, false), quiet())
+			_, err := submitJobs(t.Context(), l, from(r), newPrinter(&out, false), quiet())
 			done <- err
 		}()
 		for i := range 3 {
@@ -289,7 +289,7 @@ func TestSubmitStopped(t *testing.T) {
 		}
 		done := make(chan result)
 		go func() {
-			got, err := submit(ctx, l, from(r), newPrinter(&out, false), quiet())
+			got, err := submitJobs(ctx, l, from(r), newPrinter(&out, false), quiet())
 			done <- result{got, err}
 		}()
 		fmt.Fprintln(w, feedback(1))
@@ -331,20 +331,20 @@ func TestSubmitFaults(t *testing.T) {
 	one := feedback(1) + "\n"
 
 	var out bytes.Buffer
-	got, err := submit(t.Context(), &ledger{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), &ledger{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got.accepted != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
 	out.Reset()
-	got, err = submit(t.Context(), &ledger{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
+	got, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got != (tally{}) || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
-	if _, err = submit(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
+	if _, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("answers: %v", err)
 	}
 	// Its reader is full of lines that nobody takes any more.
-	if _, err = submit(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
+	if _, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("commit: %v", err)
 	}
 }
@@ -375,7 +375,7 @@ func TestProgress(t *testing.T) {
 		t.Errorf("a bar within the first second: %q", out.String())
 	}
 	now = now.Add(2 * time.Second)
-	p.read(500)
+	p.noteOffset(500)
 	p.show(tally{accepted: 10, refused: 1})
 	p.show(tally{accepted: 11}) // too soon
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"

@@ -89,7 +89,7 @@ func printAgent(a *app, r operator.Agent) error {
 		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
 	}
 	f.row("open", strings.Join(open, ", "))
-	f.row("ended", compact(r.Totals))
+	f.row("ended", shortenJSON(r.Totals))
 	f.row("last success", formatTime(r.LastOKAt))
 	if r.LastError != "" {
 		f.row("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
@@ -123,7 +123,7 @@ func describeServer(raw json.RawMessage) string {
 		return ""
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return compact(raw)
+		return shortenJSON(raw)
 	}
 	return strings.TrimSpace(s.Name + " " + s.Version)
 }
@@ -136,7 +136,7 @@ func describeTools(raw json.RawMessage) string {
 		return ""
 	}
 	if err := json.Unmarshal(raw, &tools); err != nil {
-		return compact(raw)
+		return shortenJSON(raw)
 	}
 	if len(tools) == 0 {
 		return "none"

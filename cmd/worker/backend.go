@@ -32,10 +32,10 @@ func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue b
 	}
 	st, err := service.OpenStore(ctx, b.cfg, found, wait, b.log)
 	if err != nil {
-		b.stop(found)
+		b.stopBackend(found)
 		return nil, err
 	}
-	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stop(found) }}
+	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stopBackend(found) }}
 	if !withQueue || found.RedisURL.IsZero() {
 		return s, nil
 	}
@@ -53,8 +53,8 @@ func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue b
 	return s, nil
 }
 
-// stop ends what Attach started.
-func (b attached) stop(found *service.Backend) {
+// stopBackend ends what Attach started.
+func (b attached) stopBackend(found *service.Backend) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 30*time.Second)
 	defer cancel()
 	if err := found.Close(ctx); err != nil {
@@ -87,13 +87,13 @@ type database struct {
 	close func()
 }
 
-// database waits until Postgres answers; its schema may be of any age.
-func (a *app) database() (database, error) {
+// openDatabase waits until Postgres answers; its schema may be of any age.
+func (a *app) openDatabase() (database, error) {
 	found, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
 		return database{}, err
 	}
-	stop := func() { attached{a}.stop(found) }
+	stop := func() { attached{a}.stopBackend(found) }
 	if err := found.Reach(a.ctx, a.timeout, a.log); err != nil {
 		stop()
 		return database{}, err
@@ -101,8 +101,8 @@ func (a *app) database() (database, error) {
 	return database{found.DatabaseURL, stop}, nil
 }
 
-// terminal is the one that controls this process.
-func terminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
+// openTerminal is the one that controls this process.
+func openTerminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
 // Notify implements operator.Person.
 func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }

@@ -104,7 +104,7 @@ func TestConnectionFails(t *testing.T) {
 				env = append(env, "HERALD_KEYSET="+keyset) // what is wrong is the database alone
 				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(more))...)
 				var out, errs bytes.Buffer
-				code := execute(app{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
+				code := runCommand(app{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
 				if complaint := w.Complaint(code, out.String(), errs.String()); complaint != "" {
 					t.Errorf("%s: worker %s: %s\n%s%s", w.Name, strings.Join(args, " "), complaint, out.String(), errs.String())
 				}
@@ -271,7 +271,7 @@ func mutedPostgres(t *testing.T, address, hush string) string {
 // A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.
 func TestPanicIsASentence(t *testing.T) {
 	var out, said bytes.Buffer
-	code := execute(app{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
+	code := runCommand(app{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
 		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + newKeyset(t)}) // without a stdin
 	if code != exitFailed || !strings.HasPrefix(said.String(), "worker: stopped by a fault in Herald: ") || !strings.Contains(said.String(), "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, said.String())

@@ -97,8 +97,8 @@ func printDelivery(a *app, d operator.Delivery) error {
 	f.row("result", string(d.Result))
 	for _, t := range d.History {
 		f.row(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
-		f.row("  sent", compact(t.Arguments))
-		f.row("  answered", compact(t.Response))
+		f.row("  sent", shortenJSON(t.Arguments))
+		f.row("  answered", shortenJSON(t.Response))
 	}
 	return f.Flush()
 }
@@ -161,7 +161,9 @@ type deliveryReplayCmd struct {
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"50"`
 }
 
-func (c *deliveryReplayCmd) Run(a *app) error { return c.run(a, a.operator().Replay, c.Force, c.Rate) }
+func (c *deliveryReplayCmd) Run(a *app) error {
+	return c.runMove(a, a.operator().Replay, c.Force, c.Rate)
+}
 
 type deliveryCancelCmd struct {
 	moveFlags
@@ -169,7 +171,9 @@ type deliveryCancelCmd struct {
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"0"`
 }
 
-func (c *deliveryCancelCmd) Run(a *app) error { return c.run(a, a.operator().Cancel, c.Force, c.Rate) }
+func (c *deliveryCancelCmd) Run(a *app) error {
+	return c.runMove(a, a.operator().Cancel, c.Force, c.Rate)
+}
 
 // request is what the command line asks for.
 func (c moveFlags) request(force bool, rate int) operator.MoveRequest {
@@ -181,8 +185,8 @@ func (c moveFlags) request(force bool, rate int) operator.MoveRequest {
 // mover is what is done to deliveries.
 type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
-// run moves deliveries, and writes what could not be moved as it is found.
-func (c moveFlags) run(a *app, move mover, force bool, rate int) error {
+// runMove moves deliveries, and writes what could not be moved as it is found.
+func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
 	r := c.request(force, rate)
 	r.Progress = func(p operator.MoveProgress) {

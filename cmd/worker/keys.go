@@ -19,8 +19,8 @@ type clearFlag struct {
 	Cleartext bool `help:"Print it in clear, although whoever reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
 }
 
-// print writes a keyset, and says what is next once it is written.
-func (f clearFlag) print(a *app, r operator.Rotation, err error) error {
+// printKeyset writes a keyset, and says what is next once it is written.
+func (f clearFlag) printKeyset(a *app, r operator.Rotation, err error) error {
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ type keysInitCmd struct{ clearFlag }
 
 func (c *keysInitCmd) Run(a *app) error {
 	keyset, err := a.operator().NewKeyset(c.Cleartext)
-	return c.print(a, operator.Rotation{Keyset: keyset}, err)
+	return c.printKeyset(a, operator.Rotation{Keyset: keyset}, err)
 }
 
 type keysRotateCmd struct {
@@ -50,7 +50,7 @@ type keysAddCmd struct{ clearFlag }
 
 func (c *keysAddCmd) Run(a *app) error {
 	r, err := a.operator().AddKey(a.ctx, c.Cleartext, !a.faulty)
-	return c.print(a, r, err)
+	return c.printKeyset(a, r, err)
 }
 
 type keysPromoteCmd struct {
@@ -60,7 +60,7 @@ type keysPromoteCmd struct {
 
 func (c *keysPromoteCmd) Run(a *app) error {
 	r, err := a.operator().PromoteKey(c.Key, c.Cleartext)
-	return c.print(a, r, err)
+	return c.printKeyset(a, r, err)
 }
 
 type keysRemoveCmd struct {
@@ -70,7 +70,7 @@ type keysRemoveCmd struct {
 
 func (c *keysRemoveCmd) Run(a *app) error {
 	r, err := a.operator().RemoveKey(a.ctx, c.Key, c.Cleartext)
-	return c.print(a, r, err)
+	return c.printKeyset(a, r, err)
 }
 
 type keysListCmd struct{ jsonFlag }

@@ -70,11 +70,11 @@ func main() {
 }
 
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	return execute(app{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: terminal}, args, environ)
+	return runCommand(app{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: openTerminal}, args, environ)
 }
 
-// execute runs a command line with a's context and streams.
-func execute(a app, args, environ []string) (code int) {
+// runCommand runs a command line with a's context and streams.
+func runCommand(a app, args, environ []string) (code int) {
 	stdout, stderr := a.out, a.err
 	defer logging.RecoverFault("worker", stderr, &code, exitFailed)
 	var c commands

@@ -98,8 +98,10 @@ func orDash(s string) string {
 	return text.Printable(s)
 }
 
-// compact shortens JSON for one line of a terminal; --json has all of it.
-func compact(raw json.RawMessage) string { return text.Cut(string(raw), 300, "… (--json shows all)") }
+// shortenJSON shortens JSON for one line of a terminal; --json has all of it.
+func shortenJSON(raw json.RawMessage) string {
+	return text.Cut(string(raw), 300, "… (--json shows all)")
+}
 
 // formatTime is a moment as every command writes it, "-" when there is none.
 func formatTime(t *time.Time) string {

@@ -50,7 +50,7 @@ type migrateCmd struct {
 type migrateApplyCmd struct{}
 
 func (c *migrateApplyCmd) Run(a *app) error {
-	db, err := a.database()
+	db, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (c *migrateApplyCmd) Run(a *app) error {
 type migrateStatusCmd struct{ jsonFlag }
 
 func (c *migrateStatusCmd) Run(a *app) error {
-	db, err := a.database()
+	db, err := a.openDatabase()
 	if err != nil {
 		return err
 	}

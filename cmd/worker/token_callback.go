@@ -62,8 +62,8 @@ func listenForCallback(ctx context.Context, address string) (*callback, error) {
 // Redirect is the URI that the authorization server is told.
 func (c *callback) Redirect() string { return "http://" + c.host + callbackPath }
 
-// wait is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
-func (c *callback) wait(ctx context.Context, state string) (url.Values, error) {
+// awaitBrowser is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
+func (c *callback) awaitBrowser(ctx context.Context, state string) (url.Values, error) {
 	c.state = state
 	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
 		WriteTimeout: 5 * time.Second,
@@ -72,16 +72,16 @@ func (c *callback) wait(ctx context.Context, state string) (url.Values, error) {
 	go func() { ended <- server.Serve(c.listener) }()
 	select {
 	case values := <-c.came:
-		return values, c.end(server, ended)
+		return values, c.shutDown(server, ended)
 	case err := <-ended:
 		return nil, fmt.Errorf("listen for the browser: %w", err)
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), c.end(server, ended))
+		return nil, errors.Join(ctx.Err(), c.shutDown(server, ended))
 	}
 }
 
-// end lets the page be written.
-func (c *callback) end(server *http.Server, ended <-chan error) error {
+// shutDown lets the page be written.
+func (c *callback) shutDown(server *http.Server, ended <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
@@ -114,7 +114,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(http.StatusNotFound, "There is nothing here.")
 	case r.Method != http.MethodGet:
 		say(http.StatusMethodNotAllowed, "There is nothing here.")
-	case err != nil || !c.mine(values["state"]):
+	case err != nil || !c.carriesState(values["state"]):
 		say(http.StatusBadRequest, "This is not the answer to the login that is waited for. Begin again with the address that the terminal shows.")
 	case c.taken.Swap(true):
 		say(http.StatusConflict, "The answer has come already. The terminal says what became of it.")
@@ -124,8 +124,8 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mine compares in a time that tells nothing.
-func (c *callback) mine(states []string) bool {
+// carriesState compares in a time that tells nothing.
+func (c *callback) carriesState(states []string) bool {
 	if len(states) != 1 || c.state == "" {
 		return false
 	}
@@ -151,7 +151,7 @@ func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values,
 		b.wait, text.Printable(address), b.Redirect())
 	waiting, cancel := context.WithTimeout(ctx, b.wait)
 	defer cancel()
-	values, err := b.callback.wait(waiting, u.Query().Get("state"))
+	values, err := b.callback.awaitBrowser(waiting, u.Query().Get("state"))
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil, fmt.Errorf("no browser came back within %s", b.wait)
 	}

@@ -303,7 +303,7 @@ func TestCallback(t *testing.T) {
 			t.Errorf("%d", got)
 		}
 	}()
-	values, err := c.wait(t.Context(), "right")
+	values, err := c.awaitBrowser(t.Context(), "right")
 	<-asked
 	if err != nil || values.Get("code") != "good" {
 		t.Errorf("%v %v", values, err)
@@ -327,7 +327,7 @@ func TestCallback(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.wait(ctx, "right"); err == nil {
+	if _, err := c.awaitBrowser(ctx, "right"); err == nil {
 		t.Error("nobody came")
 	}
 	for _, bad := range []string{"0.0.0.0:0", "example.org:80", "10.0.0.1:0", "127.0.0.1", ":0", "[::]:0", "localhost:0", "[::1%lo]:0", "[::ffff:127.0.0.1]:0", "127.0.0.1:x"} {

@@ -57,7 +57,7 @@ func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs st
 		}
 		return k, nil
 	}}
-	got := execute(a, args, slices.Concat([]string{"HERALD_DATA=" + d.t.TempDir()}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
+	got := runCommand(a, args, slices.Concat([]string{"HERALD_DATA=" + d.t.TempDir()}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
 	out, errs = stdout.String(), stderr.String()+k.shown.String()
 	if got != code {
 		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)

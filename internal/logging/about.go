@@ -55,7 +55,7 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 		if cause.Kind() != slog.KindAny || cause.Any() != nil {
 			text += ": " + cause.String()
 		}
-		o.report(r.Time, text[:min(len(text), maxReport)], r.Level >= slog.LevelWarn)
+		o.reportLine(r.Time, text[:min(len(text), maxReport)], r.Level >= slog.LevelWarn)
 		r.Level = slog.LevelDebug
 	}
 	if !h.next.Enabled(ctx, r.Level) {

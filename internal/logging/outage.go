@@ -82,19 +82,19 @@ func (o *Outage) Run(ctx context.Context) {
 		err := o.Probe(ctx)
 		calm := false
 		if ctx.Err() == nil { // else the probe was cut off, which says nothing
-			if calm = o.observe(asked, time.Now(), err); o.Probed != nil {
+			if calm = o.observeProbe(asked, time.Now(), err); o.Probed != nil {
 				o.Probed(err)
 			}
 		}
-		if !o.pause(ctx, calm) {
+		if !o.awaitProbe(ctx, calm) {
 			o.tellFailures(time.Now())
 			return
 		}
 	}
 }
 
-// pause waits until the next probe is due; false: ctx ended.
-func (o *Outage) pause(ctx context.Context, calm bool) bool {
+// awaitProbe waits until the next probe is due; false: ctx ended.
+func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
 	timer := time.NewTimer(probeInterval)
 	defer timer.Stop()
 	select {
@@ -115,8 +115,8 @@ func (o *Outage) pause(ctx context.Context, calm bool) bool {
 	return true
 }
 
-// observe takes what a probe found, and tells whether all is well.
-func (o *Outage) observe(asked, now time.Time, err error) (calm bool) {
+// observeProbe takes what a probe found, and tells whether all is well.
+func (o *Outage) observeProbe(asked, now time.Time, err error) (calm bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -138,9 +138,9 @@ func (o *Outage) observe(asked, now time.Time, err error) (calm bool) {
 	return !o.away && o.failures.count == 0
 }
 
-// report takes a line about the service. failed: something was not done, which an outage has to explain; else it is
+// reportLine takes a line about the service. failed: something was not done, which an outage has to explain; else it is
 // only a reason to look.
-func (o *Outage) report(now time.Time, line string, failed bool) {
+func (o *Outage) reportLine(now time.Time, line string, failed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.away || now.Sub(o.ended) < aftermath {

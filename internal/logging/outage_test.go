@@ -87,10 +87,10 @@ func TestOutage(t *testing.T) {
 		at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
 		for _, s := range c.steps {
 			if s.line != "" {
-				o.report(at(s.at), s.line, !s.sign)
+				o.reportLine(at(s.at), s.line, !s.sign)
 				continue
 			}
-			o.observe(at(s.at-1), at(s.at), s.probe)
+			o.observeProbe(at(s.at-1), at(s.at), s.probe)
 		}
 		if got := said(); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))

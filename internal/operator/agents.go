@@ -35,8 +35,8 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	return chainID, agent, nil
 }
 
-// agent is the store's name of an agent.
-func (o *Operator) agent(r AgentRef) (store.Agent, error) {
+// parseRef is the store's name of an agent.
+func (o *Operator) parseRef(r AgentRef) (store.Agent, error) {
 	chainID, id, err := parseAgent(r.Agent)
 	if err != nil {
 		return store.Agent{}, err
@@ -117,7 +117,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 		}
 		query.After = &after
 	}
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Agents(ctx, query)
 		page.Agents, page.Next = cutPage(rows, f.Limit, agentCursor)
 		return err
@@ -148,12 +148,12 @@ type Agent struct {
 
 // ShowAgent is what is known of an agent.
 func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err error) {
-	g, err := o.agent(ref)
+	g, err := o.parseRef(ref)
 	if err != nil {
 		return out, err
 	}
 	out.Tokens = []Token{}
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		out.AgentRow, err = st.AgentRow(ctx, g)
 		if errors.Is(err, store.ErrNotFound) {
 			return explainUnknown(ctx, st, g, ref.Registry != "")
@@ -221,7 +221,7 @@ func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChan
 // from now on.
 func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	enabled bool) (out AgentChange, err error) {
-	g, err := o.agent(ref)
+	g, err := o.parseRef(ref)
 	if err != nil {
 		return out, err
 	}
@@ -249,8 +249,8 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	if out.Unseen {
 		what["unseen"] = true
 	}
-	row := store.Audit{Actor: actor, Action: action, Filter: marshal(what), Matched: 1}
-	out.Audit, err = audited(ctx, st, row, func() (int64, error) {
+	row := store.Audit{Actor: actor, Action: action, Filter: mustMarshal(what), Matched: 1}
+	out.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
 		released, tasks, err := st.EnableAgent(ctx, g, enabled)
 		st.dispatch(ctx, tasks)
 		out.Released = released
@@ -292,7 +292,7 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	if err != nil {
 		return out, err
 	}
-	g, err := o.agent(ref)
+	g, err := o.parseRef(ref)
 	if err != nil {
 		return out, err
 	}
@@ -313,9 +313,9 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 		return out, nil
 	}
 	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1,
-		Filter: marshal(map[string]any{"agent": out.Agent,
+		Filter: mustMarshal(map[string]any{"agent": out.Agent,
 			"registry": g.Registry, "onUnknown": p.OnUnknown, "was": OnUnknown(before.Policy)})}
-	out.Audit, err = audited(ctx, st, row, func() (int64, error) {
+	out.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
 		if err := st.SetPolicy(ctx, g, p); err != nil {
 			return 0, err
 		}

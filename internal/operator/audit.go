@@ -27,16 +27,16 @@ type auditor interface {
 	EndAudit(ctx context.Context, id int64, moved int64, state, note string) error
 }
 
-// audited makes one change between the two halves of its audit row. No row, no change.
-func audited(ctx context.Context, st auditor, a store.Audit, change func() (moved int64, err error)) (int64, error) {
-	return auditedWithNote(ctx, st, a, func() (int64, string, error) {
+// runAudited makes one change between the two halves of its audit row. No row, no change.
+func runAudited(ctx context.Context, st auditor, a store.Audit, change func() (moved int64, err error)) (int64, error) {
+	return runAuditedWithNote(ctx, st, a, func() (int64, string, error) {
 		moved, err := change()
 		return moved, "", err
 	})
 }
 
-// auditedWithNote is audited for a change that has something to note about how it went.
-func auditedWithNote(ctx context.Context, st auditor, a store.Audit,
+// runAuditedWithNote is audited for a change that has something to note about how it went.
+func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit,
 	change func() (moved int64, note string, err error)) (id int64, err error) {
 	if id, err = st.BeginAudit(ctx, a); err != nil {
 		return 0, fmt.Errorf("nothing was changed, because the audit cannot be written: %w", err)
@@ -76,7 +76,7 @@ func (o *Operator) ListAudit(ctx context.Context, cursor int64, limit int) (page
 	if err := checkLimit(limit); err != nil {
 		return page, err
 	}
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Audits(ctx, cursor, limit+1)
 		page.Audit, page.Next = cutPage(rows, limit, func(r store.Audit) string { return strconv.FormatInt(r.ID, 10) })
 		return err

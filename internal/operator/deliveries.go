@@ -27,11 +27,11 @@ type Selection struct {
 	Until  string // accepted before then, likewise
 }
 
-// filter is the selection as the store takes it; times back count from now.
-func (s Selection) filter(now time.Time) (store.Filter, error) {
+// parseFilter is the selection as the store takes it; times back count from now.
+func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	f := store.Filter{Status: store.Status(s.Status), Reason: s.Reason, Kind: s.Kind}
-	err := cmp.Or(checkWord("status", s.Status, statuses()), checkWord("reason", s.Reason, retry.Reasons()),
-		checkWord("kind", s.Kind, kinds()))
+	err := cmp.Or(checkWord("status", s.Status, allStatuses()), checkWord("reason", s.Reason, retry.Reasons()),
+		checkWord("kind", s.Kind, allKinds()))
 	if err != nil {
 		return f, err
 	}
@@ -56,15 +56,15 @@ func (s Selection) filter(now time.Time) (store.Filter, error) {
 	return f, nil
 }
 
-// statuses are those that a delivery can be in.
-func statuses() []store.Status {
+// allStatuses are those that a delivery can be in.
+func allStatuses() []store.Status {
 	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
 		store.Rejected,
 		store.Dead, store.Cancelled}
 }
 
-// kinds are those of jobs that become deliveries.
-func kinds() []job.Kind {
+// allKinds are those of jobs that become deliveries.
+func allKinds() []job.Kind {
 	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
 		job.KindValidationResponse}
 }
@@ -104,12 +104,12 @@ type DeliveryPage struct {
 // ListDeliveries lists those that were accepted before the one at cursor; 0: from the newest on.
 func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64,
 	limit int) (page DeliveryPage, err error) {
-	f, err := s.filter(time.Now())
+	f, err := s.parseFilter(time.Now())
 	if err := cmp.Or(checkLimit(limit), err); err != nil {
 		return page, err
 	}
 	f.Before, f.Limit = cursor, limit+1
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
 		page.Deliveries, page.Next = cutPage(rows, limit,
 			func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
@@ -130,7 +130,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, id string) (d Delivery, err
 	if err != nil {
 		return d, err
 	}
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		d.Delivery, err = st.Delivery(ctx, parsed)
 		return err
 	})

@@ -32,12 +32,12 @@ type doctor struct {
 // Diagnose checks what the worker needs. It starts nothing and changes nothing.
 func (o *Operator) Diagnose(ctx context.Context) []Finding {
 	d := &doctor{Operator: o}
-	d.settings()
-	for _, check := range []func(context.Context){d.services, d.port, d.chains, d.gateways} {
+	d.checkSettings()
+	for _, check := range []func(context.Context){d.checkServices, d.checkPort, d.checkChains, d.checkGateways} {
 		check(ctx)
 	}
-	d.commands()
-	d.servers()
+	d.checkCommands()
+	d.checkServersFile()
 	return d.findings
 }
 
@@ -58,14 +58,14 @@ func (d *doctor) warn(check, text string) {
 // patience is how long one check may take.
 const patience = 5 * time.Second
 
-func (d *doctor) within(ctx context.Context, do func(ctx context.Context) error) error {
+func (d *doctor) runBounded(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return do(ctx)
 }
 
-// settings are whole, or there would be no doctor; what is left is names that nothing reads, and the keyset.
-func (d *doctor) settings() {
+// checkSettings are whole, or there would be no doctor; what is left is names that nothing reads, and the keyset.
+func (d *doctor) checkSettings() {
 	d.add("configuration", nil, "All settings are valid.")
 	for _, m := range d.Settings.Misspelt() {
 		d.warn("configuration", m.Name+": "+m.Explain())

@@ -5,19 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 
-// services looks at Postgres and Redis: the configured ones, or those of the worker that runs here.
-func (d *doctor) services(ctx context.Context) {
+// checkServices looks at Postgres and Redis: the configured ones, or those of the worker that runs here.
+func (d *doctor) checkServices(ctx context.Context) {
 	database, redis := d.Settings.DatabaseURL, d.Settings.RedisURL
 	if database.IsZero() || redis.IsZero() {
-		run, ok := d.embedded()
+		run, ok := d.findEmbedded()
 		if ok && database.IsZero() {
 			database = secret.New(run.DatabaseURL)
 		}
@@ -25,19 +31,19 @@ func (d *doctor) services(ctx context.Context) {
 			redis = secret.New(run.RedisURL)
 		}
 		if !ok {
-			d.programs(ctx)
+			d.findPrograms(ctx)
 		}
 	}
 	if !database.IsZero() {
-		d.postgres(ctx, database)
+		d.checkPostgres(ctx, database)
 	}
 	if !redis.IsZero() {
-		d.redis(ctx, redis, d.Settings.RedisURL.IsZero())
+		d.checkRedis(ctx, redis, d.Settings.RedisURL.IsZero())
 	}
 }
 
-// embedded finds the worker that runs services of its own on the data folder.
-func (d *doctor) embedded() (embedded.RunFile, bool) {
+// findEmbedded finds the worker that runs services of its own on the data folder.
+func (d *doctor) findEmbedded() (embedded.RunFile, bool) {
 	dir := d.Backend.DataDir()
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
@@ -60,20 +66,20 @@ func (d *doctor) embedded() (embedded.RunFile, bool) {
 	return run, true
 }
 
-func (d *doctor) postgres(ctx context.Context, url secret.Secret) {
+func (d *doctor) checkPostgres(ctx context.Context, url secret.Secret) {
 	st, err := store.Open(store.Config{URL: url, MaxConns: 2})
 	if err != nil {
 		d.add("postgres", err, "")
 		return
 	}
 	defer st.Close()
-	if err := d.within(ctx, st.Ping); err != nil {
+	if err := d.runBounded(ctx, st.Ping); err != nil {
 		d.add("postgres", err, "")
 		return
 	}
 	d.add("postgres", nil, "answers")
 	var pending int
-	err = d.within(ctx, func(ctx context.Context) error {
+	err = d.runBounded(ctx, func(ctx context.Context) error {
 		all, err := store.Migrations(ctx, url)
 		for _, m := range all {
 			if m.AppliedAt.IsZero() {
@@ -87,15 +93,15 @@ func (d *doctor) postgres(ctx context.Context, url secret.Secret) {
 	}
 	d.add("migrations", err, "all applied")
 	if err == nil {
-		d.tokens(ctx, st)
-		d.stuck(ctx, st)
+		d.checkTokens(ctx, st)
+		d.countStuck(ctx, st)
 	}
 }
 
-// stuck counts what is held or overdue, by reason, with the command that shows it.
-func (d *doctor) stuck(ctx context.Context, st *store.Store) {
+// countStuck counts what is held or overdue, by reason, with the command that shows it.
+func (d *doctor) countStuck(ctx context.Context, st *store.Store) {
 	var found []store.Stuck
-	err := d.within(ctx, func(ctx context.Context) (err error) {
+	err := d.runBounded(ctx, func(ctx context.Context) (err error) {
 		found, err = st.ListStuck(ctx)
 		return err
 	})
@@ -121,28 +127,28 @@ func (d *doctor) stuck(ctx context.Context, st *store.Store) {
 	}
 }
 
-func (d *doctor) redis(ctx context.Context, url secret.Secret, embeddedOne bool) {
+func (d *doctor) checkRedis(ctx context.Context, url secret.Secret, embeddedOne bool) {
 	q, err := queue.Open(queue.Config{URL: url, Logger: d.Logger})
 	if err != nil {
 		d.add("redis", err, "")
 		return
 	}
 	defer q.Close()
-	err = d.within(ctx, q.Ping)
+	err = d.runBounded(ctx, q.Ping)
 	if err == nil && !embeddedOne {
-		err = d.within(ctx, q.CheckServer)
+		err = d.runBounded(ctx, q.CheckServer)
 	}
 	d.add("redis", err, "answers")
 	if err == nil && !embeddedOne {
-		d.appendOnly(ctx, q)
+		d.checkAppendOnly(ctx, q)
 	}
 }
 
-// appendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches
+// checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches
 // them again.
-func (d *doctor) appendOnly(ctx context.Context, q *queue.Queue) {
+func (d *doctor) checkAppendOnly(ctx context.Context, q *queue.Queue) {
 	var state string
-	err := d.within(ctx, func(ctx context.Context) (err error) {
+	err := d.runBounded(ctx, func(ctx context.Context) (err error) {
 		state, err = q.AppendOnly(ctx)
 		return err
 	})
@@ -155,10 +161,10 @@ func (d *doctor) appendOnly(ctx context.Context, q *queue.Queue) {
 	}
 }
 
-// programs looks for those that a worker would run, without fetching them.
-func (d *doctor) programs(ctx context.Context) {
+// findPrograms looks for those that a worker would run, without fetching them.
+func (d *doctor) findPrograms(ctx context.Context) {
 	var p embedded.Programs
-	_ = d.within(ctx, func(ctx context.Context) error {
+	_ = d.runBounded(ctx, func(ctx context.Context) error {
 		p = embedded.FindPrograms(ctx, d.Backend.DataDir(), d.Settings.CacheDir)
 		return nil
 	})
@@ -181,5 +187,82 @@ func (d *doctor) judgePrograms(p embedded.Programs) {
 		d.warn("programs", p.NoRedis.Error()+": the queue would run inside the worker (miniredis), which is for small installations. Install redis-server, or set REDIS_URL")
 	default:
 		d.add("programs", p.NoRedis, p.Redis)
+	}
+}
+
+func (d *doctor) checkChains(ctx context.Context) {
+	if len(d.Settings.Chains) == 0 {
+		d.add("chains", nil, "none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
+	}
+	for _, id := range slices.Sorted(maps.Keys(d.Settings.Chains)) {
+		c := d.Settings.Chains[id]
+		name := fmt.Sprintf("chain %d", id)
+		if c.RPCURL.IsZero() {
+			d.add(name, fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id), "")
+			continue
+		}
+		client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.Logger})
+		if err == nil {
+			err = d.runBounded(ctx, client.Ping)
+			client.Close()
+		}
+		if err == nil && !c.Known {
+			err = fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
+		}
+		usual := c.Registries.Default()
+		d.add(name, err, fmt.Sprintf("answers; identity registry %s, reputation registry %s", usual.Identity,
+			usual.Reputation))
+	}
+}
+
+// checkCommands looks for the programs that registrations may name.
+func (d *doctor) checkCommands() {
+	for _, argv := range d.Settings.StdioCommands {
+		path, err := exec.LookPath(argv[0])
+		if err != nil {
+			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
+		}
+		d.add("stdio", err, path+" can be run")
+	}
+}
+
+// checkServersFile reads the servers file as the worker would.
+func (d *doctor) checkServersFile() {
+	if d.Settings.ServersFile == "" {
+		return
+	}
+	file, err := servers.Load(d.Settings.ServersFile, os.LookupEnv)
+	if err != nil {
+		d.add("servers", err, "")
+		return
+	}
+	d.add("servers", nil, fmt.Sprintf("HERALD_SERVERS_FILE names %d agents", len(file.Keys())))
+}
+
+// checkGateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the
+// others.
+func (d *doctor) checkGateways(ctx context.Context) {
+	content, err := d.Backend.OpenContent()
+	if err != nil {
+		d.add("gateways", err, "")
+		return
+	}
+	defer content.Close()
+	probed := content.Fetcher.Probe(ctx)
+	away := 0
+	for _, p := range probed {
+		if p.Err != nil {
+			away++
+		}
+	}
+	for _, p := range probed {
+		switch {
+		case p.Err == nil:
+			d.add("gateways", nil, p.Gateway+" answers")
+		case away < len(probed):
+			d.warn("gateways", fmt.Sprintf("%s: %v; the others of IPFS_GATEWAYS are asked instead", p.Gateway, p.Err))
+		default:
+			d.add("gateways", fmt.Errorf("%s: %w; no gateway of IPFS_GATEWAYS answers, and documents in IPFS cannot be fetched", p.Gateway, p.Err), "")
+		}
 	}
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// tokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says
+// checkTokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says
 // nothing.
-func (d *doctor) tokens(ctx context.Context, st *store.Store) {
+func (d *doctor) checkTokens(ctx context.Context, st *store.Store) {
 	keys, err := d.Backend.Keyset()
 	if err != nil {
 		keys = nil // its own line says so
 	}
 	var t tokenCheckup
-	err = d.within(ctx, func(ctx context.Context) error { return t.look(ctx, st, keys) })
+	err = d.runBounded(ctx, func(ctx context.Context) error { return t.readTokens(ctx, st, keys) })
 	switch {
 	case err != nil:
 		d.add("tokens", err, "")
-	case t.stored > 0 && t.fault() == nil && len(t.soon) > 0:
-		d.warn("tokens", t.words())
-		d.issuers(ctx, t.issuers)
+	case t.stored > 0 && t.describeFaults() == nil && len(t.soon) > 0:
+		d.warn("tokens", t.describe())
+		d.askIssuers(ctx, t.issuers)
 	case t.stored > 0:
-		d.add("tokens", t.fault(), t.words())
-		d.issuers(ctx, t.issuers)
+		d.add("tokens", t.describeFaults(), t.describe())
+		d.askIssuers(ctx, t.issuers)
 	}
 }
 
 // maxAsked is how many authorization servers the doctor asks.
 const maxAsked = 8
 
-// issuers asks the authorization servers of stored OAuth credentials for their metadata, as a renewal does.
-func (d *doctor) issuers(ctx context.Context, of map[issuerOf]int) {
+// askIssuers asks the authorization servers of stored OAuth credentials for their metadata, as a renewal does.
+func (d *doctor) askIssuers(ctx context.Context, of map[issuerOf]int) {
 	if len(of) == 0 {
 		return
 	}
@@ -52,7 +52,7 @@ func (d *doctor) issuers(ctx context.Context, of map[issuerOf]int) {
 	defer content.Close()
 	all := slices.SortedFunc(maps.Keys(of), func(a, b issuerOf) int { return strings.Compare(a.name, b.name) })
 	for _, i := range all[:min(len(all), maxAsked)] {
-		err := d.within(ctx, func(ctx context.Context) error {
+		err := d.runBounded(ctx, func(ctx context.Context) error {
 			_, err := content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.origin != ""},
 				i.name)
 			return err
@@ -94,7 +94,7 @@ type tokenCheckup struct {
 	issuers               map[issuerOf]int
 }
 
-func (t *tokenCheckup) look(ctx context.Context, st *store.Store, keys *secret.Keyset) error {
+func (t *tokenCheckup) readTokens(ctx context.Context, st *store.Store, keys *secret.Keyset) error {
 	now := time.Now()
 	return eachToken(ctx, st.TokensAfter, func(token store.Token) error {
 		t.stored++
@@ -132,8 +132,8 @@ func (t *tokenCheckup) countIssuer(token store.Token) {
 	t.issuers[i]++
 }
 
-// fault is what holds deliveries now.
-func (t *tokenCheckup) fault() error {
+// describeFaults is what holds deliveries now.
+func (t *tokenCheckup) describeFaults() error {
 	var said []string
 	if len(t.expired) > 0 {
 		said = append(said, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", len(t.expired), t.stored,
@@ -162,7 +162,7 @@ func (t *tokenCheckup) describeKeys() string {
 	return "key " + firstFew(ids)
 }
 
-func (t *tokenCheckup) words() string {
+func (t *tokenCheckup) describe() string {
 	if len(t.soon) == 0 {
 		return fmt.Sprintf("%d are stored, none expires within 7 days", t.stored)
 	}

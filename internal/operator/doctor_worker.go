@@ -19,12 +19,12 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// port looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings
+// checkPort looks whether the worker's address can be listened on, or who has it. Of a worker that has it, the settings
 // are compared with this shell's.
-func (d *doctor) port(ctx context.Context) {
+func (d *doctor) checkPort(ctx context.Context) {
 	if d.run.Listen != "" {
 		d.add("port", nil, fmt.Sprintf("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID))
-		d.compare(ctx, d.run.Listen)
+		d.compareSettings(ctx, d.run.Listen)
 		return
 	}
 	if err := config.CheckListen(d.Settings.Listen, d.Settings.APIToken); err != nil {
@@ -38,7 +38,7 @@ func (d *doctor) port(ctx context.Context) {
 		d.add("port", nil, d.Settings.Listen+" can be listened on")
 	case errors.Is(err, syscall.EADDRINUSE) && d.isWorker(ctx, d.Settings.Listen):
 		d.add("port", nil, d.Settings.Listen+" is held by a running worker")
-		d.compare(ctx, d.Settings.Listen)
+		d.compareSettings(ctx, d.Settings.Listen)
 	case errors.Is(err, syscall.EADDRINUSE):
 		d.add("port", fmt.Errorf("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", d.Settings.Listen), "")
 	case errors.Is(err, syscall.EACCES):
@@ -54,14 +54,14 @@ func (d *doctor) port(ctx context.Context) {
 // isWorker tells whether whoever listens there is a Herald worker.
 func (d *doctor) isWorker(ctx context.Context, listen string) bool {
 	var health struct{ Status string }
-	code, err := d.ask(ctx, listen, "/healthz", secret.Secret{}, &health)
+	code, err := d.getJSON(ctx, listen, "/healthz", secret.Secret{}, &health)
 	return err == nil && code == http.StatusOK && health.Status == "alive"
 }
 
-// compare names the settings that the running worker has and this shell would give it otherwise.
-func (d *doctor) compare(ctx context.Context, listen string) {
+// compareSettings names the settings that the running worker has and this shell would give it otherwise.
+func (d *doctor) compareSettings(ctx context.Context, listen string) {
 	var there map[string]string
-	switch code, err := d.ask(ctx, listen, config.SettingsPath, d.Settings.APIToken, &there); {
+	switch code, err := d.getJSON(ctx, listen, config.SettingsPath, d.Settings.APIToken, &there); {
 	case err != nil:
 		d.warn("worker", fmt.Sprintf("the running worker's settings cannot be asked for at %s: it does not answer",
 			listen))
@@ -113,8 +113,8 @@ func maskValue(value string) string {
 // maxAnswer is far more than a worker's settings take.
 const maxAnswer = 1 << 20
 
-// ask gets JSON from whoever listens there on this machine. Only a worker gets the token.
-func (d *doctor) ask(ctx context.Context, listen, path string, token secret.Secret, v any) (status int, err error) {
+// getJSON gets JSON from whoever listens there on this machine. Only a worker gets the token.
+func (d *doctor) getJSON(ctx context.Context, listen, path string, token secret.Secret, v any) (status int, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return 0, err
@@ -126,7 +126,7 @@ func (d *doctor) ask(ctx context.Context, listen, path string, token secret.Secr
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	err = d.within(ctx, func(ctx context.Context) error {
+	err = d.runBounded(ctx, func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
 		if err != nil {
 			return err

@@ -286,8 +286,8 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	if dryRun {
 		_, err = work()
 	} else {
-		row := store.Audit{Actor: actor, Action: "keys reencrypt", Filter: marshal(map[string]any{"key": out.Key})}
-		out.Audit, err = audited(ctx, st, row, work)
+		row := store.Audit{Actor: actor, Action: "keys reencrypt", Filter: mustMarshal(map[string]any{"key": out.Key})}
+		out.Audit, err = runAudited(ctx, st, row, work)
 	}
 	switch {
 	case err != nil:

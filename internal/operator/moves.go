@@ -76,13 +76,13 @@ func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, erro
 		return nil, err
 	}
 	defer st.Close()
-	force := r.forces(f)
+	force := r.mayDeliverAgain(f)
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 		moved, left, tasks, err := st.Replay(ctx, ids, force)
 		st.dispatch(ctx, tasks)
 		return moved, left, err
 	}
-	return r.run(ctx, st, v, ids, f)
+	return r.runMove(ctx, st, v, ids, f)
 }
 
 // Cancel ends deliveries that are not final.
@@ -100,7 +100,7 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 		return st.Cancel(ctx, ids, r.Force)
 	}
-	return r.run(ctx, st, v, ids, f)
+	return r.runMove(ctx, st, v, ids, f)
 }
 
 // verb is what is done to deliveries, and to which ones when a selection chooses.
@@ -142,13 +142,13 @@ func cancelVerb(r MoveRequest) verb {
 	return v
 }
 
-// forces: what became delivered after a selection chose it as something else must not be delivered twice.
-func (r MoveRequest) forces(f store.Filter) bool {
+// mayDeliverAgain: what became delivered after a selection chose it as something else must not be delivered twice.
+func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
 	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered)
 }
 
-// statuses are those that a filter moves.
-func (v verb) statuses(f store.Filter) []store.Status {
+// takenStatuses are those that a filter moves.
+func (v verb) takenStatuses(f store.Filter) []store.Status {
 	switch {
 	case f.Status != "":
 		return []store.Status{f.Status}
@@ -186,7 +186,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 			ids = append(ids, id)
 		}
 	}
-	if f, err = r.filter(now); err != nil {
+	if f, err = r.parseFilter(now); err != nil {
 		return nil, f, err
 	}
 	if why, ok := v.refuses[f.Status]; ok {
@@ -203,12 +203,12 @@ type ledger interface {
 	Count(ctx context.Context, f store.Filter) (map[store.Status]int64, error)
 }
 
-// run moves the named deliveries, or those that the filter chooses.
-func (r MoveRequest) run(ctx context.Context, st ledger, v verb, ids []uuid.UUID, f store.Filter) (*MoveReport, error) {
+// runMove moves the named deliveries, or those that the filter chooses.
+func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID, f store.Filter) (*MoveReport, error) {
 	if len(ids) == 0 && !r.Yes {
 		return countMoves(ctx, st, v, f)
 	}
-	ids, what, err := r.choose(ctx, st, v, ids, f)
+	ids, what, err := r.chooseDeliveries(ctx, st, v, ids, f)
 	if err != nil {
 		return nil, err
 	}
@@ -218,8 +218,8 @@ func (r MoveRequest) run(ctx context.Context, st ledger, v verb, ids []uuid.UUID
 	}
 
 	var fault error
-	row := store.Audit{Actor: r.Actor, Action: v.name, Filter: marshal(what), Matched: out.Matched}
-	out.Audit, err = auditedWithNote(ctx, st, row, func() (int64, string, error) {
+	row := store.Audit{Actor: r.Actor, Action: v.name, Filter: mustMarshal(what), Matched: out.Matched}
+	out.Audit, err = runAuditedWithNote(ctx, st, row, func() (int64, string, error) {
 		fault = r.moveAll(ctx, v, ids, out)
 		return out.Moved, out.countLeft(), fault
 	})
@@ -230,9 +230,9 @@ func (r MoveRequest) run(ctx context.Context, st ledger, v verb, ids []uuid.UUID
 	return out, out.conclude(err)
 }
 
-// choose says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it
+// chooseDeliveries says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it
 // goes.
-func (r *MoveRequest) choose(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
+func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
 	var was map[string]int // how many of each status and reason
 	if len(named) > 0 {
@@ -242,7 +242,7 @@ func (r *MoveRequest) choose(ctx context.Context, st ledger, v verb, named []uui
 		was, err = countNamed(ctx, st, first)
 	} else {
 		what = describeFilter(f)
-		ids, was, err = listIDs(ctx, st, f, v.statuses(f))
+		ids, was, err = listIDs(ctx, st, f, v.takenStatuses(f))
 	}
 	what["was"] = was
 	if r.Force {
@@ -329,8 +329,8 @@ func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.St
 	return ids, was, nil
 }
 
-// pace divides a rate into batches: so many, every so often. A rate of 0 knows no pause.
-func pace(rate int) (size int, every time.Duration) {
+// divideRate divides a rate into batches: so many, every so often. A rate of 0 knows no pause.
+func divideRate(rate int) (size int, every time.Duration) {
 	if rate == 0 {
 		return maxBatch, 0
 	}
@@ -341,7 +341,7 @@ func pace(rate int) (size int, every time.Duration) {
 // moveAll goes through the ids, batch by batch. What it left is told as it is found, so that nothing is untold when
 // it ends early.
 func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *MoveReport) error {
-	size, every := pace(r.Rate)
+	size, every := divideRate(r.Rate)
 	var tick <-chan time.Time
 	if every > 0 {
 		t := time.NewTicker(every)
@@ -434,7 +434,7 @@ func countMoves(ctx context.Context, st ledger, v verb, f store.Filter) (*MoveRe
 	}
 	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[store.Status]int64{},
 		Untouched: map[store.Status]int64{}, Why: map[store.Status]string{}}
-	takes := v.statuses(f)
+	takes := v.takenStatuses(f)
 	for status, n := range all {
 		switch {
 		case n == 0:

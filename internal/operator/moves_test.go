@@ -27,14 +27,14 @@ func TestFilter(t *testing.T) {
 		{Selection{Since: "24h", Until: "90m"}, store.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
 		{Selection{Since: "2026-01-31T12:00:00Z"}, store.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
 	} {
-		got, err := c.in.filter(now)
+		got, err := c.in.parseFilter(now)
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v: %+v, %v", c.in, got, err)
 		}
 	}
 	// The audit keeps times, not how long ago they were.
-	f, err := Selection{Agent: "8453:42", Status: "dead", Since: "1h"}.filter(now)
-	if got := string(marshal(describeFilter(f))); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
+	f, err := Selection{Agent: "8453:42", Status: "dead", Since: "1h"}.parseFilter(now)
+	if got := string(mustMarshal(describeFilter(f))); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
 		t.Errorf("%s, %v", got, err)
 	}
 }
@@ -60,7 +60,7 @@ func TestWhatAFilterTakes(t *testing.T) {
 	} {
 		v := c.verb(c.ask)
 		_, f, err := c.ask.check(v, time.Now())
-		if got := v.statuses(f); err != nil || !slices.Equal(got, c.want) {
+		if got := v.takenStatuses(f); err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s %+v: %v, %v", v.name, c.ask, got, err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestForceIsNotForWhatChanges(t *testing.T) {
 		{MoveRequest{IDs: []string{oneID}}, false},
 	} {
 		_, f, err := c.ask.check(replayVerb(c.ask), time.Now())
-		if got := c.ask.forces(f); err != nil || got != c.want {
+		if got := c.ask.mayDeliverAgain(f); err != nil || got != c.want {
 			t.Errorf("%+v: %t, %v", c.ask, got, err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestPace(t *testing.T) {
 		size  int
 		every time.Duration
 	}{0: {maxBatch, 0}, 1: {1, time.Second}, 4: {1, 250 * time.Millisecond}, 50: {10, 200 * time.Millisecond}, 2500: {500, 200 * time.Millisecond}, 10000: {500, 50 * time.Millisecond}} {
-		if size, every := pace(rate); size != want.size || every != want.every {
+		if size, every := divideRate(rate); size != want.size || every != want.every {
 			t.Errorf("%d a second: %d each %s", rate, size, every)
 		}
 	}

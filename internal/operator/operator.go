@@ -94,8 +94,8 @@ func (e *LeftError) Error() string { return e.Text }
 // Notify shows a line to the person.
 func (o *Operator) notify(format string, args ...any) { o.Person.Notify(fmt.Sprintf(format, args...)) }
 
-// marshal encodes what always can be: maps of strings, numbers and the like.
-func marshal(v any) json.RawMessage {
+// mustMarshal encodes what always can be: maps of strings, numbers and the like.
+func mustMarshal(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)

@@ -99,9 +99,9 @@ func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
 	}
 	defer p.content.Close()
 	began := time.Now()
-	p.conclude(p.run(ctx))
+	p.conclude(p.probeAgent(ctx))
 	p.found.TookMs = milliseconds(time.Since(began))
-	p.store(ctx)
+	p.storeObservation(ctx)
 	p.checkDisabled(ctx)
 	return p.found, nil
 }
@@ -117,7 +117,7 @@ func (r Probe) End(check bool) error {
 
 // prepareProbe refuses what cannot be meant before anything is connected to.
 func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
-	g, err := o.agent(ask.AgentRef)
+	g, err := o.parseRef(ask.AgentRef)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +159,8 @@ func (p *prober) checkURL() (err error) {
 	return err
 }
 
-// run goes as far as a delivery would, and calls only when it was told to.
-func (p *prober) run(ctx context.Context) error {
+// probeAgent goes as far as a delivery would, and calls only when it was told to.
+func (p *prober) probeAgent(ctx context.Context) error {
 	endpoint, err := p.findEndpoint(ctx)
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
 	p.found.Tool = tool.Name
 	fitted, err := delivery.FitArguments(p.sample.job, p.sample.file, ProbeDeliveryID, tool)
 	p.found.Fits = err == nil
-	list, failed := p.sample.compare(fitted.Arguments)
+	list, failed := p.sample.compareArguments(fitted.Arguments)
 	p.found.Arguments = list
 	return fitted.Arguments, cmp.Or(err, failed)
 }
@@ -273,12 +273,12 @@ func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
 // callTool calls the tool once.
 func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool,
 	args map[string]any) error {
-	ctx, cancel := context.WithTimeout(ctx, p.timeout())
+	ctx, cancel := context.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
 	began := time.Now()
 	var answer mcpcall.Answer
 	err := p.withTokenRefresh(ctx, e, func() (err error) {
-		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.meta()})
+		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.callMeta()})
 		return err
 	})
 	if err != nil {
@@ -303,13 +303,13 @@ func (p *prober) conclude(err error) {
 			"(--send calls it with the sample)", r.Tool, r.Endpoint.Address)
 	default:
 		v := retry.Classify(err)
-		p.judge(v)
+		p.setVerdict(v)
 		r.again = endOf(v)
 	}
 }
 
-// judge makes the verdict what the probe comes to, and says what a person does about it.
-func (p *prober) judge(v retry.Verdict) {
+// setVerdict makes the verdict what the probe comes to, and says what a person does about it.
+func (p *prober) setVerdict(v retry.Verdict) {
 	r := &p.found
 	r.Status, r.Reason, r.Verdict = describeVerdict(v)
 	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
@@ -320,10 +320,10 @@ func (p *prober) judge(v retry.Verdict) {
 	r.NextStep = v.Reason.NextStep(s)
 }
 
-func (p *prober) note(text string) { p.found.Notes = append(p.found.Notes, text) }
+func (p *prober) addNote(text string) { p.found.Notes = append(p.found.Notes, text) }
 
-// store writes down what was learned, when there is a store. That there is none is no failure.
-func (p *prober) store(ctx context.Context) {
+// storeObservation writes down what was learned, when there is a store. That there is none is no failure.
+func (p *prober) storeObservation(ctx context.Context) {
 	if !p.asked || p.ask.URL != "" {
 		return
 	}
@@ -333,12 +333,12 @@ func (p *prober) store(ctx context.Context) {
 	}
 	st, err := p.openOnce(ctx)
 	if err != nil {
-		p.note("what was learned is not written down: " + err.Error())
+		p.addNote("what was learned is not written down: " + err.Error())
 		return
 	}
 	defer st.Close()
 	if err := st.ObserveAgent(ctx, p.agent, seen); err != nil {
-		p.note(err.Error())
+		p.addNote(err.Error())
 		return
 	}
 	p.found.Kept = true
@@ -355,8 +355,8 @@ func (p *prober) checkDisabled(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	p.note("once it is enabled: " + p.found.Verdict)
-	p.judge(retry.Classify(err))
+	p.addNote("once it is enabled: " + p.found.Verdict)
+	p.setVerdict(retry.Classify(err))
 	p.found.again = nil // it will be the same the next time
 }
 
@@ -369,7 +369,7 @@ func (p *prober) rowDisables(ctx context.Context) bool {
 	defer st.Close()
 	r, err := st.AgentRow(ctx, p.agent)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		p.note(err.Error())
+		p.addNote(err.Error())
 	}
 	return err == nil && !r.Enabled
 }
@@ -378,7 +378,7 @@ func (p *prober) rowDisables(ctx context.Context) bool {
 func (p *prober) observation() (store.AgentObservation, bool) {
 	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
 	if p.reached == nil {
-		l.Protocol, l.ServerInfo, l.Tools = p.found.Protocol, marshal(p.found.Server), store.ToolList(p.found.Tools)
+		l.Protocol, l.ServerInfo, l.Tools = p.found.Protocol, mustMarshal(p.found.Server), store.ToolList(p.found.Tools)
 		return l, true
 	}
 	v := retry.Classify(p.reached)
@@ -389,8 +389,8 @@ func (p *prober) observation() (store.AgentObservation, bool) {
 	return l, v.AgentFault
 }
 
-// timeout is how long a delivery waits for the agent's answer.
-func (p *prober) timeout() time.Duration {
+// callTimeout is how long a delivery waits for the agent's answer.
+func (p *prober) callTimeout() time.Duration {
 	if p.listed != nil && p.listed.Timeout > 0 {
 		return min(p.Settings.CallTimeout, p.listed.Timeout)
 	}

@@ -77,15 +77,15 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	return s, err
 }
 
-// meta marks a sample where the agent reads what a delivery is (DESIGN §5).
-func (s sample) meta() map[string]any {
+// callMeta marks a sample where the agent reads what a delivery is (DESIGN §5).
+func (s sample) callMeta() map[string]any {
 	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1,
 		"replay": false,
 		"key":    fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
-// arguments of a sample before they are fitted.
-func (s sample) arguments() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
+// unfitted of a sample before they are fitted.
+func (s sample) unfitted() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
 
 // Changes of an argument.
 const (
@@ -102,9 +102,9 @@ type ProbedArgument struct {
 	Change string          `json:"change,omitempty"`
 }
 
-// compare lists the arguments of the documentation in its order. A nil sent: only the sample is known.
-func (s sample) compare(sent map[string]any) ([]ProbedArgument, error) {
-	all := s.arguments()
+// compareArguments lists the arguments of the documentation in its order. A nil sent: only the sample is known.
+func (s sample) compareArguments(sent map[string]any) ([]ProbedArgument, error) {
+	all := s.unfitted()
 	var out []ProbedArgument
 	for _, name := range job.ArgumentNames(s.job.Kind) {
 		before, err := json.Marshal(all[name])

@@ -20,7 +20,7 @@ func TestProbeFlushes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var did []string
-	flushing(ctx, flushed(func(ctx context.Context) {
+	flushThenClose(ctx, flushed(func(ctx context.Context) {
 		if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
 			t.Error("without end, or at its end")
 		}
@@ -40,7 +40,7 @@ func TestSamplesAreJobs(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
-		list, err := s.compare(nil)
+		list, err := s.compareArguments(nil)
 		if err != nil || len(list) != len(job.ArgumentNames(kind)) {
 			t.Errorf("%s: %v, %v", kind, list, err)
 		}

@@ -46,14 +46,14 @@ func (p *prober) authorize(ctx context.Context, e *mcpcall.Endpoint) (done func(
 	if err != nil {
 		return done, err
 	}
-	done = flushing(ctx, p.authorizer, st.Close)
+	done = flushThenClose(ctx, p.authorizer, st.Close)
 	subject := agentauth.Subject{Agent: p.agent, NamedByJob: p.ask.URL != "", Insist: true}
 	if p.auth, err = p.authorizer.Authorize(ctx, subject, *e); err != nil {
 		return done, err
 	}
 	*e = p.auth.Endpoint
 	if stored, _ := p.auth.Stored(); stored {
-		p.note("the token stored for its origin was sent")
+		p.addNote("the token stored for its origin was sent")
 	}
 	return done, nil
 }
@@ -68,9 +68,9 @@ func (p *prober) sentStored(e mcpcall.Endpoint) bool {
 	return granted || !stored && len(e.Headers) > 0
 }
 
-// flushing has the store take what it did not when a token was renewed, before it is closed: a refresh token that was
+// flushThenClose has the store take what it did not when a token was renewed, before it is closed: a refresh token that was
 // replaced is good for nothing any more.
-func flushing(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) func() {
+func flushThenClose(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) func() {
 	return func() {
 		defer closeStore()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
@@ -94,7 +94,7 @@ func (p *prober) adviseOAuth(e mcpcall.Endpoint, err error) {
 	if says := oauth.ParseChallenge(call.Challenge); !says.Bearer || says.Metadata == "" {
 		return
 	}
-	p.note(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`",
+	p.addNote(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`",
 		p.found.Agent))
 }
 
@@ -110,7 +110,7 @@ func (p *prober) withTokenRefresh(ctx context.Context, e *mcpcall.Endpoint, requ
 		return request()
 	})
 	if p.auth.Refreshed() && !before {
-		p.note("the agent refused the access token that was at hand, so that another one was asked for and sent")
+		p.addNote("the agent refused the access token that was at hand, so that another one was asked for and sent")
 	}
 	return err
 }

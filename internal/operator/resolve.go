@@ -65,7 +65,7 @@ type Endpoint struct {
 // Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is
 // asked.
 func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err error) {
-	g, err := o.agent(ref)
+	g, err := o.parseRef(ref)
 	if err != nil {
 		return r, err
 	}

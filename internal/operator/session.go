@@ -69,8 +69,8 @@ func (o *Operator) openDispatching(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, o.Timeout, true)
 }
 
-// read reads one list or page and ends: the reading is under Timeout, too.
-func (o *Operator) read(ctx context.Context, do func(context.Context, *Session) error) error {
+// readBounded reads one list or page and ends: the reading is under Timeout, too.
+func (o *Operator) readBounded(ctx context.Context, do func(context.Context, *Session) error) error {
 	st, err := o.openStore(ctx)
 	if err != nil {
 		return err

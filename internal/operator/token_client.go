@@ -75,14 +75,14 @@ func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token)
 	}
 	defer f.content.Close()
 	f.alone, f.lenient = r.Unchecked, true
-	s, err := f.find(ctx)
+	s, err := f.findSource(ctx)
 	if err != nil {
 		return c, err
 	}
 	if err := f.confirmSource(ctx, s); err != nil {
 		return c, err
 	}
-	f.warn(s)
+	f.warnSource(s)
 	cred, err := o.readClient(r, s)
 	if err != nil {
 		return c, err
@@ -103,7 +103,7 @@ func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token)
 	if err := sealCredential(keys, &t, cred, first, s.Scope); err != nil {
 		return c, err
 	}
-	if err := c.store(ctx, st, t, r.Actor, "token set", "the OAuth client"); err != nil {
+	if err := c.storeToken(ctx, st, t, r.Actor, "token set", "the OAuth client"); err != nil {
 		return c, err
 	}
 	c.sayToken(s.Issuer, first)

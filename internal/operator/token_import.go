@@ -56,7 +56,7 @@ type TokenImport struct {
 func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string,
 	from io.Reader) (*TokenImport, error) {
 	out := &TokenImport{chain: chain, registry: registry}
-	if err := out.read(o, from); err != nil {
+	if err := out.readRows(o, from); err != nil {
 		return nil, err
 	}
 	var err error
@@ -85,9 +85,9 @@ func (i *TokenImport) End() error {
 	return nil
 }
 
-// read parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds
+// readRows parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds
 // anything of a token.
-func (i *TokenImport) read(o *Operator, from io.Reader) error {
+func (i *TokenImport) readRows(o *Operator, from io.Reader) error {
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
 	i.Rows = []*ImportedToken{}
@@ -129,7 +129,7 @@ func (i *TokenImport) parseRow(o *Operator, id, token string) (*ImportedToken, e
 		row.Problem = "its agent_id is no agent id"
 		return row, nil
 	}
-	g, err := o.agent(AgentRef{fmt.Sprintf("%d:%s", i.chain, id), i.registry})
+	g, err := o.parseRef(AgentRef{fmt.Sprintf("%d:%s", i.chain, id), i.registry})
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (r *ImportedToken) findTarget(ctx context.Context, o *Operator, content *Co
 		return err
 	}
 	if err == nil {
-		r.Header, err = t.header()
+		r.Header, err = t.tokenHeader()
 	}
 	if err != nil {
 		r.Problem = err.Error()
@@ -188,13 +188,13 @@ func (o *Operator) StoreTokens(ctx context.Context, i *TokenImport, actor string
 	}
 	defer st.Close()
 	row := store.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good),
-		Filter: marshal(map[string]any{"chain": i.chain, "rows": len(i.Rows)})}
-	i.Audit, err = audited(ctx, st, row, func() (int64, error) {
+		Filter: mustMarshal(map[string]any{"chain": i.chain, "rows": len(i.Rows)})}
+	i.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
 		for _, r := range i.Rows {
 			if r.Problem != "" {
 				continue
 			}
-			if err := i.store(ctx, st, r); err != nil {
+			if err := i.storeRow(ctx, st, r); err != nil {
 				return int64(i.Stored), err
 			}
 		}
@@ -203,7 +203,7 @@ func (o *Operator) StoreTokens(ctx context.Context, i *TokenImport, actor string
 	return err
 }
 
-func (i *TokenImport) store(ctx context.Context, st *Session, r *ImportedToken) error {
+func (i *TokenImport) storeRow(ctx context.Context, st *Session, r *ImportedToken) error {
 	t := store.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
 	t.Scheme, t.Header = chooseScheme(r.Header, false)
 	var err error

@@ -48,7 +48,7 @@ type Browser interface {
 // gets tokens with from then on. What can be found wrong without the person is looked for before.
 func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, err error) {
 	t := store.Token{Header: authorization}
-	if t.Agent, err = o.agent(r.AgentRef); err != nil {
+	if t.Agent, err = o.parseRef(r.AgentRef); err != nil {
 		return c, err
 	}
 	if err := r.check(); err != nil {
@@ -104,7 +104,7 @@ func (r *LoginRequest) check() error {
 
 // findLogin is who gives the tokens, agreed to, and able to have a person log in.
 func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSource, error) {
-	s, err := f.find(ctx)
+	s, err := f.findSource(ctx)
 	if err == nil {
 		err = f.checkStore(ctx)
 	}
@@ -133,7 +133,7 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 		f.notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)),
 			text.Printable(s.Page))
 	}
-	f.warn(s)
+	f.warnSource(s)
 	return s, nil
 }
 
@@ -244,7 +244,7 @@ func (o *Operator) storeLogin(ctx context.Context, st *Session, keys *secret.Key
 
 	c = describeChange(t).withCredential(cred, cred.Scope)
 	c.Issuer = s.Issuer // also of the one token, whose row has none
-	if err := c.store(ctx, st, t, actor, "token login", what); err != nil {
+	if err := c.storeToken(ctx, st, t, actor, "token login", what); err != nil {
 		return c, err
 	}
 	c.sayToken(s.Issuer, token)

@@ -18,7 +18,7 @@ import (
 // RemoveToken forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at
 // its authorization server, if that can.
 func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor string) (c TokenChange, err error) {
-	g, err := o.agent(ref)
+	g, err := o.parseRef(ref)
 	if err != nil {
 		return c, err
 	}
@@ -41,7 +41,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	}
 
 	c = describeChange(store.Token{Agent: g, Origin: origin, Path: t.Path})
-	c.Audit, err = audited(ctx, st, c.auditRow(actor, "token remove"), func() (int64, error) {
+	c.Audit, err = runAudited(ctx, st, c.auditRow(actor, "token remove"), func() (int64, error) {
 		released, tasks, err := st.RemoveToken(ctx, g, origin)
 		st.dispatch(ctx, tasks)
 		c.Released = released
@@ -58,7 +58,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 		DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
 	if had != nil { // after it is gone here, so that no worker renews it meanwhile
 		c.Revocation = o.revokeLogin(ctx, had)
-		c.Said = append(c.Said, c.Revocation.describe())
+		c.Said = append(c.Said, c.Revocation.describeRevocation())
 	}
 	return c, nil
 }
@@ -192,8 +192,8 @@ func (o *Operator) findRevoker(ctx context.Context, l *removedLogin) (
 	return client, server, done, err
 }
 
-// describe tells what the server ended, and what not.
-func (r *Revocation) describe() string {
+// describeRevocation tells what the server ended, and what not.
+func (r *Revocation) describeRevocation() string {
 	issuer := text.Printable(text.Shorten(r.Issuer))
 	text := fmt.Sprintf("%s revoked nothing", issuer)
 	if len(r.Revoked) > 0 {

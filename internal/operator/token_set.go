@@ -93,12 +93,12 @@ func (c TokenChange) auditRow(actor, action string) store.Audit {
 	if c.ExpiresAt != nil {
 		filter["expiresAt"] = c.ExpiresAt
 	}
-	return store.Audit{Actor: actor, Action: action, Filter: marshal(filter), Matched: 1}
+	return store.Audit{Actor: actor, Action: action, Filter: mustMarshal(filter), Matched: 1}
 }
 
-// store writes the token and its audit row, dispatches what that releases, and says so.
-func (c *TokenChange) store(ctx context.Context, st *Session, t store.Token, actor, action, what string) (err error) {
-	c.Audit, err = audited(ctx, st, c.auditRow(actor, action), func() (int64, error) {
+// storeToken writes the token and its audit row, dispatches what that releases, and says so.
+func (c *TokenChange) storeToken(ctx context.Context, st *Session, t store.Token, actor, action, what string) (err error) {
+	c.Audit, err = runAudited(ctx, st, c.auditRow(actor, action), func() (int64, error) {
 		released, tasks, err := st.SetToken(ctx, t)
 		st.dispatch(ctx, tasks)
 		c.Released = released
@@ -147,12 +147,12 @@ func (o *Operator) SetToken(ctx context.Context, r TokenRequest) (c TokenChange,
 	}
 	defer st.Close()
 	c = describeChange(t)
-	return c, c.store(ctx, st, t, r.Actor, "token set", "the token")
+	return c, c.storeToken(ctx, st, t, r.Actor, "token set", "the token")
 }
 
 // parseToken reads the request, without the secret and where it goes.
 func (o *Operator) parseToken(r TokenRequest) (t store.Token, err error) {
-	if t.Agent, err = o.agent(r.AgentRef); err != nil {
+	if t.Agent, err = o.parseRef(r.AgentRef); err != nil {
 		return t, err
 	}
 	if r.Header != "" {
@@ -209,7 +209,7 @@ func (o *Operator) aimToken(ctx context.Context, r TokenRequest, t store.Token) 
 		}
 		t.Origin, t.Path = found.Origin, found.Path
 		if t.Header == "" {
-			if t.Header, err = found.header(); err != nil {
+			if t.Header, err = found.tokenHeader(); err != nil {
 				return t, misuse("%v; name another with --header", err)
 			}
 		}
@@ -311,7 +311,7 @@ func (o *Operator) ListTokens(ctx context.Context) (list []Token, err error) {
 	list = []Token{}
 	missing := map[uint32]bool{}
 	now := time.Now()
-	err = o.read(ctx, func(ctx context.Context, st *Session) error {
+	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
 		return eachToken(ctx, st.TokensAfter, func(t store.Token) error {
 			l := describeToken(t, now)
 			if keys != nil && !keys.Has(l.Key) {

@@ -64,8 +64,8 @@ func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin str
 	return f, err
 }
 
-// find looks only for what the command line does not say.
-func (f *sourceFinder) find(ctx context.Context) (tokenSource, error) {
+// findSource looks only for what the command line does not say.
+func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.client.Issuer, Resource: f.client.Resource,
 		Scope: f.client.Scope}
 	told := s.Origin != "" && s.Issuer != ""
@@ -105,11 +105,11 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	if s.Issuer != "" && s.Resource != "" {
 		return nil
 	}
-	return f.discover(ctx, s, found.Endpoint)
+	return f.discoverIssuer(ctx, s, found.Endpoint)
 }
 
-// discover asks the agent who gives its tokens.
-func (f *sourceFinder) discover(ctx context.Context, s *tokenSource, e mcpcall.Endpoint) error {
+// discoverIssuer asks the agent who gives its tokens.
+func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcpcall.Endpoint) error {
 	challenge, err := f.readChallenge(ctx, e)
 	if err != nil {
 		return err
@@ -235,12 +235,190 @@ func (f *sourceFinder) listUnsaid(names ...string) string {
 	return strings.Join(names, "")
 }
 
-// warn says what somebody may not have meant.
-func (f *sourceFinder) warn(s tokenSource) {
+// warnSource says what somebody may not have meant.
+func (f *sourceFinder) warnSource(s tokenSource) {
 	f.warnListedHeaders(f.agent)
 	f.warnPlainHTTP(s.Origin)
 	if s.Mute != nil {
 		f.notify("warning: %s; workers will ask it before they ask for a token, which --resource spares them",
 			text.Printable(s.Mute.Error()))
 	}
+}
+
+// confirmSource shows where the agent is, who gives its tokens and what they are asked for, unless the command line
+// says both places, and has somebody agree.
+func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
+	if f.origin != "" && f.client.Issuer != "" {
+		return nil
+	}
+	says := "as it says"
+	switch {
+	case f.client.Issuer != "":
+		says = "as you say"
+	case s.Guessed:
+		says = "since it names none"
+	}
+	where := text.Printable(s.token().URL())
+	if s.Words != "" {
+		where += " (" + text.Printable(s.Words) + ")"
+	}
+	found := fmt.Sprintf("%s is at %s. Its authorization server is %s, %s, and is asked for tokens %s",
+		DescribeAgent(f.agent), where, text.Printable(s.Issuer), says, describeAsked(s))
+	if s.Page != "" {
+		found += fmt.Sprintf(". People log in at another place, %s", text.Printable(s.Page))
+	}
+	return f.confirm(ctx,
+		found+".\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else?",
+		fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say%s --issuer %s", found,
+			originOption(s.token()),
+			text.Printable(s.Issuer)))
+}
+
+// token is where the tokens go.
+func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, Path: s.Path} }
+
+// describeAsked tells what tokens are asked for. Of an address in the servers file they tell the origin alone: its
+// path may be a secret.
+func describeAsked(s tokenSource) string {
+	resource := s.Resource
+	if s.Listed {
+		resource, _ = agentauth.CredentialOrigin(resource)
+	}
+	words := "with scope " + listScopes(s.Scope)
+	if s.Scope == "" {
+		words = "without a scope"
+	}
+	if resource == "" {
+		return words
+	}
+	return words + ", for resource " + text.Printable(text.Shorten(resource))
+}
+
+// listScopes names as many as a person reads, and how many there are beside.
+func listScopes(scope string) string {
+	const most = 300
+	all := strings.Fields(scope)
+	shown, length := 0, 0
+	for ; shown < len(all) && length+len(all[shown]) <= most; shown++ {
+		length += len(all[shown]) + 1
+	}
+	words := strings.Join(all[:shown], " ")
+	if n := len(all) - shown; n > 0 {
+		words = strings.TrimSpace(fmt.Sprintf("%s and %d more", words, n))
+	}
+	return text.Printable(words)
+}
+
+// checkPage refuses to have somebody log in at a place of which nothing shows that it belongs to whom the code is
+// sent. Else an agent's metadata could name an honest server's page and a token endpoint of its own, and Herald would
+// hand it the code of the honest server and the verifier that goes with it (mix-up, RFC 9700 §4.4). A server that
+// says who it is with the answer needs no more (RFC 9207), and an operator may know better: named is --login-page. It
+// returns the page's origin when it is another place.
+func checkPage(s oauth.Server, named string) (other string, err error) {
+	page, err := agentauth.CredentialOrigin(s.AuthorizationEndpoint)
+	if err != nil {
+		return "", fmt.Errorf("the authorization server's page to log in at: %w", err)
+	}
+	tokens, bad := agentauth.CredentialOrigin(s.TokenEndpoint)
+	issuer, worse := agentauth.CredentialOrigin(s.Issuer)
+	together := bad == nil && worse == nil && page == tokens && page == issuer
+	switch {
+	case named != "" && named != page:
+		return "", misuse("--login-page is %s, and the authorization server %s has people log in at %s",
+			text.Printable(named), text.Printable(text.Shorten(s.Issuer)), text.Printable(page))
+	case together:
+		return "", nil
+	case named == "" && !s.IssParameter:
+		return "", misuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
+			"somebody who is after a login at the first: if you know that they do, say --login-page %s",
+			text.Printable(text.Shorten(s.Issuer)), text.Printable(page),
+			text.Printable(text.Shorten(s.TokenEndpoint)), text.Printable(page))
+	}
+	return page, nil
+}
+
+// target is where an agent's deliveries go now.
+type target struct {
+	Origin string
+	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
+	// goes where that leads.
+	Path        string
+	TokenHeader string // that the registration names, as it names it
+	Words       string // where that is from, and what binds the agent to it
+	Endpoint    mcpcall.Endpoint
+}
+
+// tokenHeader is the canonical one that the registration asks for, "" when it does not say.
+func (t target) tokenHeader() (string, error) {
+	if t.TokenHeader == "" {
+		return "", nil
+	}
+	h, err := mcpcall.CredentialHeader(t.TokenHeader)
+	if err != nil {
+		return "", fmt.Errorf("the registration names a header that its token is not sent in: %w", err)
+	}
+	return h, nil
+}
+
+// findTarget finds one agent as a delivery would: the servers file, then the chain.
+func (o *Operator) findTarget(ctx context.Context, g store.Agent) (target, error) {
+	content, err := o.Backend.OpenContent()
+	if err != nil {
+		return target{}, err
+	}
+	defer content.Close()
+	return o.findTargetWith(ctx, content, g, ", or say --origin")
+}
+
+// findTargetWith is findTarget. instead is what the request can say when nobody can look, as in ", or say --origin";
+// "": nothing.
+func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store.Agent,
+	instead string) (target, error) {
+	listed, err := o.listedServer(g)
+	if err != nil {
+		return target{}, err
+	}
+	if listed != nil {
+		if e, ok := listed.Endpoint(); ok {
+			return listedTarget(e)
+		}
+	}
+	if !content.HasChain(g.ChainID) {
+		return target{}, misuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
+			g.ChainID, instead)
+	}
+	agent, err := resolverAgent(g)
+	if err != nil {
+		return target{}, err
+	}
+	t, err := content.Resolver.Resolve(ctx, agent)
+	if err != nil {
+		return target{}, fmt.Errorf("%s is not found: %s", DescribeAgent(g), text.Printable(err.Error()))
+	}
+	if t.URL == "" {
+		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
+	}
+	origin, err := agentauth.CredentialOrigin(t.URL)
+	if err != nil {
+		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
+	}
+	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
+		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
+			describeBinding(t.Binding)),
+		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
+}
+
+// listedTarget is what the servers file says; what it sends itself wins over a token.
+func listedTarget(e mcpcall.Endpoint) (target, error) {
+	switch {
+	case e.URL == "":
+		return target{}, errors.New("the servers file names a command for this agent, which takes no token: give it one by env there")
+	case len(e.Headers) > 0:
+		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
+	}
+	origin, err := agentauth.CredentialOrigin(e.URL)
+	if err != nil {
+		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
+	}
+	return target{Origin: origin, Words: "from the servers file", Endpoint: e}, nil
 }

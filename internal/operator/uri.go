@@ -124,16 +124,16 @@ func explainUnfetched(err error) (r Document) {
 
 // End is how a command ends that found this; check: it fails unless the document is one that can be used.
 func (r Document) End(check bool) error {
-	if check && r.again == nil && !r.usable() {
+	if check && r.again == nil && !r.isUsable() {
 		return errUnusable
 	}
 	return r.again
 }
 
-// usable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be
+// isUsable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be
 // called, or a feedback file that its hash fits. Whoever gives a hash means a feedback file, which may be of any
 // form.
-func (r Document) usable() bool {
+func (r Document) isUsable() bool {
 	switch {
 	case r.Hash == string(erc8004.Mismatch) || r.Kind == "":
 		return false
@@ -221,7 +221,7 @@ func (r *Document) describeBytes(b []byte, judge entryJudge) {
 	default:
 		r.Kind, r.Name, r.Inactive = KindRegistration, reg.Name, reg.Inactive()
 		for _, e := range reg.ListMCPEntries() {
-			r.MCP = append(r.MCP, judge.entry(e))
+			r.MCP = append(r.MCP, judge.describeEntry(e))
 		}
 		r.Verdict = describeRegistration(reg, r.MCP)
 	}
@@ -283,12 +283,12 @@ type entryJudge struct {
 	guard    *netguard.Guard
 }
 
-func (j entryJudge) entry(e erc8004.MCPEntry) MCPEntry {
+func (j entryJudge) describeEntry(e erc8004.MCPEntry) MCPEntry {
 	out := MCPEntry{From: e.From, Transport: e.Transport, Address: withoutQuery(e.URL), Version: e.Version}
 	if e.URL == "" {
 		out.Address = "stdio:" + e.Command
 	}
-	if err := j.judge(e); err != nil {
+	if err := j.checkEntry(e); err != nil {
 		v := retry.Classify(err)
 		var refused *resolver.TransportRefusedError
 		if errors.As(err, &refused) {
@@ -304,7 +304,7 @@ func (j entryJudge) entry(e erc8004.MCPEntry) MCPEntry {
 	return out
 }
 
-func (j entryJudge) judge(e erc8004.MCPEntry) error {
+func (j entryJudge) checkEntry(e erc8004.MCPEntry) error {
 	if err := resolver.CheckTransport(e, j.commands); err != nil || e.URL == "" {
 		return err
 	}

@@ -16,18 +16,18 @@ import (
 // bearer token.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.authentic(r) {
+		if !s.isAuthentic(r) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="herald", charset="UTF-8"`)
-			fail(w, http.StatusUnauthorized, "unauthorized", "give HERALD_API_TOKEN as bearer token, or as password of any user")
+			answerError(w, http.StatusUnauthorized, "unauthorized", "give HERALD_API_TOKEN as bearer token, or as password of any user")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// authentic tells whether the request carries the token, or none is asked for. Both sides are hashed, so that the
+// isAuthentic tells whether the request carries the token, or none is asked for. Both sides are hashed, so that the
 // comparison tells nothing about the token's length either.
-func (s *Server) authentic(r *http.Request) bool {
+func (s *Server) isAuthentic(r *http.Request) bool {
 	if s.cfg.Token.IsZero() {
 		return true
 	}
@@ -43,14 +43,14 @@ func (s *Server) authentic(r *http.Request) bool {
 // sameHost refuses requests that a page of another site made the operator's browser send, also after DNS rebinding.
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !config.IsLoopback(hostname(r.Host)) {
-			fail(w, http.StatusForbidden, "wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
+		if !config.IsLoopback(parseHostname(r.Host)) {
+			answerError(w, http.StatusForbidden, "wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
 			return
 		}
 		if o := r.Header.Get("Origin"); o != "" {
 			u, err := url.Parse(o)
 			if err != nil || u.Host != r.Host {
-				fail(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+				answerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
 				return
 			}
 		}
@@ -58,7 +58,7 @@ func sameHost(next http.Handler) http.Handler {
 	})
 }
 
-func hostname(hostport string) string {
+func parseHostname(hostport string) string {
 	if host, _, err := net.SplitHostPort(hostport); err == nil {
 		return host
 	}
@@ -73,16 +73,16 @@ type typedWriter struct {
 }
 
 func (w typedWriter) WriteHeader(status int) {
-	w.fix()
+	w.fixContentType()
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w typedWriter) Write(b []byte) (int, error) {
-	w.fix()
+	w.fixContentType()
 	return w.ResponseWriter.Write(b)
 }
 
-func (w typedWriter) fix() {
+func (w typedWriter) fixContentType() {
 	h := w.Header()
 	switch ext := path.Ext(w.r.URL.Path); {
 	case strings.HasPrefix(w.r.URL.Path, MonitorRoot+"/api/"):

@@ -60,7 +60,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on HERALD_LISTEN %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(hostname(cfg.Listen)), done: make(chan struct{})}
+	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), done: make(chan struct{})}
 	s.srv = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -97,8 +97,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 func (s *Server) routes() http.Handler {
 	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.health)
-	open.HandleFunc("GET /readyz", s.ready)
+	open.HandleFunc("GET /healthz", s.serveHealth)
+	open.HandleFunc("GET /readyz", s.serveReady)
 
 	closed := http.NewServeMux()
 	closed.Handle("GET /metrics", s.cfg.Metrics)
@@ -108,7 +108,7 @@ func (s *Server) routes() http.Handler {
 	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
 	closed.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "not_found", "there is nothing here; the web UI is at "+MonitorRoot+"/")
+		answerError(w, http.StatusNotFound, "not_found", "there is nothing here; the web UI is at "+MonitorRoot+"/")
 	})
 
 	guarded := s.authenticate(closed)
@@ -122,7 +122,7 @@ func (s *Server) routes() http.Handler {
 func (s *Server) serveMonitor(w http.ResponseWriter, r *http.Request) {
 	m := s.monitor.Load()
 	if m == nil {
-		fail(w, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
+		answerError(w, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
 		return
 	}
 	h := w.Header()
@@ -133,15 +133,15 @@ func (s *Server) serveMonitor(w http.ResponseWriter, r *http.Request) {
 	(*m).ServeHTTP(typedWriter{w, r}, r)
 }
 
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-// ready names what is waited for, and what is done without, to everybody, and says why to those who may see the rest:
+// serveReady names what is waited for, and what is done without, to everybody, and says why to those who may see the rest:
 // errors name inner hosts.
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
-	if !s.authentic(r) || !s.public && !config.IsLoopback(hostname(r.Host)) {
+	if !s.isAuthentic(r) || !s.public && !config.IsLoopback(parseHostname(r.Host)) {
 		for _, reasons := range []map[string]string{waiting, degraded} {
 			for name := range reasons {
 				reasons[name] = "not available; with the token this says why"
@@ -158,8 +158,8 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, code, answer)
 }
 
-// fail answers with the error shape of the API (DESIGN §10).
-func fail(w http.ResponseWriter, status int, code, message string) {
+// answerError answers with the error shape of the API (DESIGN §10).
+func answerError(w http.ResponseWriter, status int, code, message string) {
 	writeJSON(w, status, map[string]any{"error": map[string]any{"code": code, "message": message}})
 }
 
