@@ -1,34 +1,73 @@
-package netguard
+package netguard_test
 
 import (
 	"net/url"
 	"testing"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 )
 
-func TestOrigin(t *testing.T) {
+// TestOrigins: the one spelling of each URL's origin, and whether a secret may be stored for it. Both are in stored rows and in Redis'
+// keys.
+func TestOrigins(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{
-		"https://a.example/mcp":              "https://a.example",
-		"HTTPS://A.Example.:443/other?x#y":   "https://a.example",
-		"http://a.example":                   "http://a.example",
-		"http://a.example:80":                "http://a.example",
-		"https://a.example:0443":             "https://a.example",
-		"http://a.example:443":               "http://a.example:443",
-		"https://a.example:8443":             "https://a.example:8443",
-		"https://user:pw@[2001:DB8::1]/":     "https://[2001:db8::1]",
-		"https://[2001:db8:0:0::1]":          "https://[2001:db8::1]",
-		"https://ａ.Example":                  "https://a.example",
-		"https://a。example。:8443":            "https://a.example:8443",
-		"https://bücher.example":             "https://xn--bcher-kva.example",
-		"https://a_b.example":                "https://a_b.example",
-		"https://[2001:db8::1]:8443/?q=x#y?": "https://[2001:db8::1]:8443",
+	for _, tt := range []struct{ url, origin, credential string }{
+		{"https://a.example/mcp", "https://a.example", "https://a.example"},
+		{"https://a.example/mcp?x#y", "https://a.example", "https://a.example"},
+		{"HTTPS://A.Example.:443/other?x#y", "https://a.example", "https://a.example"},
+		{"http://a.example", "http://a.example", "http://a.example"},
+		{"http://a.example:80", "http://a.example", "http://a.example"},
+		{"http://a.example:443", "http://a.example:443", "http://a.example:443"},
+		{"http://127.0.0.1:8080/x", "http://127.0.0.1:8080", "http://127.0.0.1:8080"},
+		{"https://a.example:0443", "https://a.example", "https://a.example"},
+		{"HTTPS://A.EXAMPLE.:0443", "https://a.example", "https://a.example"},
+		{"https://a.example:8443", "https://a.example:8443", "https://a.example:8443"},
+		{"https://a.example:", "https://a.example", "https://a.example"},
+
+		{"https://[2001:DB8::1]/", "https://[2001:db8::1]", "https://[2001:db8::1]"},
+		{"https://[2001:db8:0:0::1]", "https://[2001:db8::1]", "https://[2001:db8::1]"},
+		{"https://[2001:db8::1]:8443/?q=x#y?", "https://[2001:db8::1]:8443", "https://[2001:db8::1]:8443"},
+		{"https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]", ""}, // a zone is this machine's
+
+		{"https://bücher.example", "https://xn--bcher-kva.example", "https://xn--bcher-kva.example"},
+		{"https://BÜCHER.example:8443/", "https://xn--bcher-kva.example:8443", "https://xn--bcher-kva.example:8443"},
+		{"https://xn--bcher-kva.example", "https://xn--bcher-kva.example", "https://xn--bcher-kva.example"},
+		{"https://аpple.example", "https://xn--pple-43d.example", "https://xn--pple-43d.example"}, // a Cyrillic letter
+		{"https://ａｐｐｌｅ.example", "https://apple.example", "https://apple.example"},               // as it is dialled
+		{"https://ａ.Example", "https://a.example", "https://a.example"},
+		{"https://a。example。:8443", "https://a.example:8443", "https://a.example:8443"},
+		{"https://a_b.example", "https://a_b.example", "https://a_b.example"},
+
+		{"https://user:pw@[2001:DB8::1]/", "https://[2001:db8::1]", ""}, // a password is no part of a place
+		{"https://user:pw@b.example", "https://b.example", ""},
+		{"https://@b.example", "https://b.example", ""},
+		{"https://a.example@b.example", "https://b.example", ""},
+		{"https://a..example", "https://a..example", ""}, // no name that can be dialled
+		{"ftp://a.example", "ftp://a.example", ""},
+		{"//a.example", "://a.example", ""},
+		{"https://", "https://", ""},
+		{"https:a.example", "https://", ""},
+		{"javascript:alert(1)", "javascript://", ""},
+		{"", "://", ""},
+
+		// What is no URL at all:
+		{"https://a.example\\@b.example", "", ""},
+		{"https://a.example:port", "", ""},
+		{"https://a.example\x7f", "", ""},
+		{"https://a\u200b\u202e .example", "", ""},
 	} {
-		u, err := url.Parse(in)
-		if err != nil {
-			t.Fatal(err)
+		u, err := url.Parse(tt.url)
+		if got := ""; err == nil {
+			if got = string(netguard.Origin(u)); got != tt.origin {
+				t.Errorf("the origin of %q is %q, want %q", tt.url, got, tt.origin)
+			}
+		} else if tt.origin != "" {
+			t.Errorf("%q: %v", tt.url, err)
 		}
-		if got := Origin(u); got != want {
-			t.Errorf("%s: %s, want %s", in, got, want)
+		got, err := agentauth.CredentialOrigin(tt.url)
+		if string(got) != tt.credential || (err != nil) != (tt.credential == "") {
+			t.Errorf("the origin of %q for a credential is %q, %v; want %q", tt.url, got, err, tt.credential)
 		}
 	}
 }

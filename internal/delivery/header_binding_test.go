@@ -1,0 +1,36 @@
+package delivery
+
+import "testing"
+
+// TestHeaderBindingOrigin: the origin that a job's headers are sealed for is a part of stored ciphertexts. What it says of a URL must never
+// change, or rows do not open any more.
+func TestHeaderBindingOrigin(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://a.example/mcp?x#y":        "https://a.example",
+		"HTTPS://A.Example:443/":           "https://A.Example:443", // host and port as they are written
+		"https://A.Example:8443":           "https://A.Example:8443",
+		"https://a.example:0443":           "https://a.example:0443",
+		"http://a.example:80":              "http://a.example:80",
+		"http://127.0.0.1:8080/x":          "http://127.0.0.1:8080",
+		"https://a.example.":               "https://a.example.",
+		"https://user:pw@a.example/":       "https://a.example",
+		"https://[2001:DB8:0:0::1]:8443/x": "https://[2001:DB8:0:0::1]:8443",
+		"https://[2001:db8::1]":            "https://[2001:db8::1]",
+		"https://[fe80::1%25eth0]/":        "https://[fe80::1%eth0]",
+		"https://bücher.example":           "https://bücher.example",
+		"https://ａ.example":                "https://ａ.example",
+		"stdio://x":                        "stdio://x",
+		"":                                 "://", // a command
+		"node":                             "://",
+		"https:a.example":                  "https://",
+		"//a.example":                      "://a.example",
+		"https://a.example:port":           "",
+		"https://a%20b.example/":           "",
+		"https://a.example\x7f":            "",
+	} {
+		if got := HeaderBinding(1, "0xaa", "7", url).Origin; got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
+}
