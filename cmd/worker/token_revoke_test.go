@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator"
@@ -26,7 +27,7 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	s.Register("herald", "")
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
-	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: originOf(d.t, s.AgentURL),
+	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
 		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
 	plain, err := cred.Marshal()
 	if err != nil {

@@ -105,7 +105,7 @@ func (d *desk) reveals(agent string) map[string]string {
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		opened[t.Origin] = t.Scheme + " " + t.Header + " " + string(plain)
+		opened[string(t.Origin)] = t.Scheme + " " + t.Header + " " + string(plain)
 	}
 	return opened
 }

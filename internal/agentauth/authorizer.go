@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -271,7 +272,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 
 // tokenOfOrigin is a copy of the token that is stored for a URL's origin, whatever its path; nil: there is none.
 func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
-	origin, err := CredentialOrigin(rawURL)
+	origin, err := netguard.CredentialOriginOf(rawURL)
 	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
 	if err != nil || i < 0 {
 		return nil // the guard says why what is no address is not called
@@ -297,7 +298,7 @@ func (z *Authorizer) covers(ctx context.Context, t *store.Token, s Subject, e mc
 	}
 	var err error
 	if t.Path, err = z.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
-		return false, retry.Pause(retry.Throttled, time.Second, "the token stored for "+t.Origin+" is just being removed")
+		return false, retry.Pause(retry.Throttled, time.Second, "the token stored for "+string(t.Origin)+" is just being removed")
 	}
 	z.known.Remove(t.Agent) // it is read anew, with its path
 	return err == nil && CoversPath(t.Path, path), err

@@ -14,7 +14,7 @@ import (
 
 // holdMoved holds deliveries to an agent whose registration leads somewhere else than its token may go.
 func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
-	origin, err := CredentialOrigin(rawURL)
+	origin, err := netguard.CredentialOriginOf(rawURL)
 	if err != nil {
 		return nil // the guard says why it is not called
 	}

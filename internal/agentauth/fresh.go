@@ -96,7 +96,7 @@ func (r *renewer) rejectFresh(e errand) error {
 func (r *renewer) awaitFresh(e errand, pause time.Duration) error {
 	text := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
 		excerpt(e.token.Issuer, 300), refusalWords(e), pause)
-	cause := &oauth.UnavailableError{Host: e.token.Origin, Status: http.StatusUnauthorized, RetryAfter: pause, Err: errors.New("HTTP 401")}
+	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause, Err: errors.New("HTTP 401")}
 	return &renewalError{text: text, cause: cause}
 }
 

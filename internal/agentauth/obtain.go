@@ -120,7 +120,7 @@ func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.C
 	if wants && scope == "" && last != nil {
 		scope = last.scope
 	}
-	resource := oauth.Resource{URL: cred.Resource, Issuers: []string{t.Issuer}, Legacy: t.Issuer == t.Origin}
+	resource := oauth.Resource{URL: cred.Resource, Issuers: []string{t.Issuer}, Legacy: t.Issuer == string(t.Origin)}
 	needed := !e.refused.IsZero() || cred.Resource == ""
 	if needed || wants && scope == "" {
 		found, err := r.OAuth.Resource(ctx, e.url, e.says)

@@ -1,44 +1,11 @@
 package agentauth
 
 import (
-	"errors"
-	"net/netip"
 	"net/url"
 	"strings"
-
-	"github.com/agentherald/herald/internal/netguard"
 )
 
-// CredentialOrigin is the origin that a token is stored for, in the one spelling that is compared: lower case, no default port, names in
-// ASCII as they are dialled (IDNA). What has no such origin is an error.
-func CredentialOrigin(rawURL string) (string, error) {
-	u, err := url.Parse(rawURL)
-	switch {
-	case err != nil || u.Hostname() == "" || !strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
-		return "", errors.New("it must be an http or https URL")
-	case u.User != nil:
-		return "", errors.New("it holds a user or password")
-	}
-	host := netguard.Host(u)
-	if _, err := netip.ParseAddr(host); (err != nil || strings.Contains(host, "%")) && !hostName(host) {
-		return "", errNoHost
-	}
-	return netguard.Origin(u), nil
-}
-
-var errNoHost = errors.New("its host is no name that can be dialled")
-
-// hostName: labels of letters, digits, - and _ with single dots between and perhaps one at the end.
-func hostName(host string) bool {
-	for _, label := range strings.Split(strings.TrimSuffix(host, "."), ".") {
-		if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
-}
-
-// CredentialPath is the path that a token is stored for, as it is sent: "/" when the URL has none. Call it for what CredentialOrigin takes.
+// CredentialPath is the path that a token is stored for, as it is sent: "/" when the URL has none. Call it for what netguard.CredentialOriginOf takes.
 func CredentialPath(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.EscapedPath() == "" {

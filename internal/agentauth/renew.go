@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -61,7 +62,7 @@ type renewer struct {
 // audience is whom an access token is for.
 type audience struct {
 	agent  store.Agent
-	origin string
+	origin netguard.CredentialOrigin
 }
 
 // errand is what an access token is wanted for.
@@ -349,7 +350,7 @@ func (r *renewer) lease(ctx context.Context, e errand, have *access) (mine lease
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
-			return mine, nil, retry.Pause(retry.Throttled, time.Second, "the credential stored for "+e.token.Origin+" is just being replaced")
+			return mine, nil, retry.Pause(retry.Throttled, time.Second, "the credential stored for "+string(e.token.Origin)+" is just being replaced")
 		case mine.No != 0:
 			return mine, nil, nil
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -82,7 +83,7 @@ func (r *recorder) got(text string) bool {
 // token stores one for an agent as `worker token set` does it.
 func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
 	w.t.Helper()
-	t := store.Token{Agent: w.agentOf(id), Origin: must(agentauth.CredentialOrigin(rawURL)), Path: agentauth.CredentialPath(rawURL), Scheme: scheme, Header: header}
+	t := store.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: agentauth.CredentialPath(rawURL), Scheme: scheme, Header: header}
 	for _, f := range adapt {
 		f(&t)
 	}

@@ -95,7 +95,7 @@ func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	if err != nil {
 		return ""
 	}
-	return netguard.Origin(u)
+	return string(netguard.OriginOf(u))
 }
 
 // limitedEndpoint is what has a circuit breaker of its own at an origin: the URL, or the command with its arguments. It
@@ -112,5 +112,5 @@ func limitedEndpoint(e mcpcall.Endpoint, agent store.Agent) string {
 	if path == "" {
 		path = "/"
 	}
-	return netguard.Origin(u) + path + "?" + u.RawQuery
+	return string(netguard.OriginOf(u)) + path + "?" + u.RawQuery
 }

@@ -129,11 +129,11 @@ func (a *attempt) subject() agentauth.Subject {
 	}
 }
 
-// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to the origin of the
-// URL they are for.
+// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to
+// sealedOrigin of the URL they are for.
 func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
 	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(),
-		AgentID: agentID, Origin: origin(rawURL)}
+		AgentID: agentID, Origin: sealedOrigin(rawURL)}
 }
 
 func headerBinding(j job.Job, rawURL string) secret.Binding {
@@ -152,9 +152,10 @@ func displayEndpoint(e mcpcall.Endpoint) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// origin is scheme://host:port of a URL, what a credential is stored for.
-func origin(raw string) string {
-	u, err := url.Parse(raw)
+// sealedOrigin is scheme://host[:port] of a URL with host and port as they are written, "://" for a command. It is a part of the
+// ciphertext of stored headers and only that: neither netguard.Origin, which has one spelling, nor where a stored token goes.
+func sealedOrigin(rawURL string) string {
+	u, err := url.Parse(rawURL)
 	if err != nil {
 		return ""
 	}

@@ -77,7 +77,7 @@ type Document struct {
 	// Origin is the scheme, host and port that answered for it, for Source
 	// "https" and "http" only. It is empty when a redirect led to another one,
 	// and for what a gateway served of others' content.
-	Origin string
+	Origin netguard.Origin
 	// Took is how long this caller waited; near zero from the cache.
 	Took time.Duration
 }

@@ -350,7 +350,7 @@ func TestWeb(t *testing.T) {
 		if path == "/abroad" || path == "/there-and-back" {
 			origin = ""
 		}
-		if err == nil && doc.Origin != origin {
+		if err == nil && string(doc.Origin) != origin {
 			t.Errorf("%s: its origin is %q, want %q", path, doc.Origin, origin)
 		}
 		var u *ipfs.UnavailableError

@@ -128,10 +128,10 @@ func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 
 // commonOrigin is the origin of all hops to an answer, or empty: who redirects to another origin leaves the answer to
 // that.
-func commonOrigin(resp *http.Response) string {
-	origin := netguard.Origin(resp.Request.URL)
+func commonOrigin(resp *http.Response) netguard.Origin {
+	origin := netguard.OriginOf(resp.Request.URL)
 	for r := resp.Request.Response; r != nil; r = r.Request.Response {
-		if netguard.Origin(r.Request.URL) != origin {
+		if netguard.OriginOf(r.Request.URL) != origin {
 			return ""
 		}
 	}

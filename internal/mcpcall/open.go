@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -108,7 +109,7 @@ func (e Endpoint) logLocation() string {
 		if err != nil {
 			return e.Transport
 		}
-		where = transport.Origin(u)
+		where = string(netguard.OriginOf(u))
 	}
 	if r := e.newMasker(); r != nil {
 		where = r.Replace(where)

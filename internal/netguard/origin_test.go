@@ -1,11 +1,8 @@
-package netguard_test
+package netguard
 
 import (
 	"net/url"
 	"testing"
-
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/netguard"
 )
 
 // TestOrigins: the one spelling of each URL's origin, and whether a secret may be stored for it. Both are in stored rows and in Redis'
@@ -59,15 +56,36 @@ func TestOrigins(t *testing.T) {
 	} {
 		u, err := url.Parse(tt.url)
 		if got := ""; err == nil {
-			if got = string(netguard.Origin(u)); got != tt.origin {
+			if got = string(OriginOf(u)); got != tt.origin {
 				t.Errorf("the origin of %q is %q, want %q", tt.url, got, tt.origin)
 			}
 		} else if tt.origin != "" {
 			t.Errorf("%q: %v", tt.url, err)
 		}
-		got, err := agentauth.CredentialOrigin(tt.url)
+		got, err := CredentialOriginOf(tt.url)
 		if string(got) != tt.credential || (err != nil) != (tt.credential == "") {
 			t.Errorf("the origin of %q for a credential is %q, %v; want %q", tt.url, got, err, tt.credential)
 		}
 	}
+}
+
+// FuzzCredentialOrigin: an origin is a URL of its own and its own origin, and holds nothing but scheme, host and port.
+func FuzzCredentialOrigin(f *testing.F) {
+	for _, s := range []string{"https://a.example", "https://bücher.example:8443/x", "http://[::1%25eth0]:80", "https://ａ.example", "https://a.example.:0443"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		got, err := CredentialOriginOf(raw)
+		if err != nil {
+			return
+		}
+		again, err := CredentialOriginOf(string(got))
+		if err != nil || again != got {
+			t.Fatalf("%q is %q, and that is %q, %v", raw, got, again, err)
+		}
+		u, err := url.Parse(string(got))
+		if err != nil || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Hostname() == "" {
+			t.Fatalf("%q is %q", raw, got)
+		}
+	})
 }

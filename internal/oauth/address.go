@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // parseEndpoint reads a URL that secrets may be sent to, or that answers for who somebody is: https, or http on this machine, with a host
@@ -64,18 +66,8 @@ func loopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// originOf is scheme://host[:port] of a URL that parseURL took: lower case and without the scheme's own port. Unlike netguard.Origin it
-// keeps a dot at the host's end: that is another name to whoever compares certificates.
-func originOf(u *url.URL) string {
-	host := strings.ToLower(u.Hostname())
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if port := u.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[u.Scheme] {
-		host += ":" + port
-	}
-	return u.Scheme + "://" + host
-}
+// originOf is the origin of a URL that parseURL took.
+func originOf(u *url.URL) string { return string(netguard.OriginOf(u)) }
 
 // wellKnown puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC 9728 §3.1). Queries are
 // left out.

@@ -35,7 +35,7 @@ func TestOrigin(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
 		"https://A.example:443/x": "https://a.example", "HTTPS://a.example": "https://a.example", "http://a.example:443": "http://a.example:443",
-		"https://a.example.": "https://a.example.", "https://[::1]:8443/": "https://[::1]:8443", "https://a.example:0443": "https://a.example:0443",
+		"https://a.example.": "https://a.example", "https://[::1]:8443/": "https://[::1]:8443", "https://a.example:0443": "https://a.example",
 		"https://\u212a.example": "", "https://ex\u00e4mple.com": "", "https://a.example\\@b.example": "", "https://u@a.example": "", "//a.example": "", "https:a.example": "",
 		"https://%61.example": "", "https://%E2%84%AA.example": "", "https://ex%C3%A4mple.com": "", "https://[fe80::1%25lo]": "", "https://a.example/#": "", "https://a.example/ x": "", "javascript:1": "",
 	} {

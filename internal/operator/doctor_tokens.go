@@ -126,8 +126,8 @@ func (t *tokenCheckup) countIssuer(token store.Token) {
 		t.issuers = map[issuerOf]int{}
 	}
 	i := issuerOf{name: token.Issuer}
-	if token.Issuer == token.Origin {
-		i.origin = token.Origin
+	if token.Issuer == string(token.Origin) {
+		i.origin = string(token.Origin)
 	}
 	t.issuers[i]++
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -27,7 +28,7 @@ type Store interface {
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
 
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
-	RemoveToken(ctx context.Context, g store.Agent, origin string) (released int, _ []store.Task, _ error)
+	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task, _ error)
 	agentauth.TokenLedger // of tokens that are sent and renewed
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -25,14 +26,14 @@ const (
 
 // ImportedToken is one row of the file and what becomes of it.
 type ImportedToken struct {
-	Agent   string `json:"agent"`
-	Line    int    `json:"line"`
-	Origin  string `json:"origin,omitempty"`
-	Path    string `json:"path,omitempty"`
-	Header  string `json:"header,omitempty"`
-	Where   string `json:"where,omitempty"`
-	Problem string `json:"problem,omitempty"` // why it is not stored
-	Stored  bool   `json:"stored"`
+	Agent   string                    `json:"agent"`
+	Line    int                       `json:"line"`
+	Origin  netguard.CredentialOrigin `json:"origin,omitempty"`
+	Path    string                    `json:"path,omitempty"`
+	Header  string                    `json:"header,omitempty"`
+	Where   string                    `json:"where,omitempty"`
+	Problem string                    `json:"problem,omitempty"` // why it is not stored
+	Stored  bool                      `json:"stored"`
 
 	agent store.Agent
 	plain secret.Secret
@@ -66,7 +67,7 @@ func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string
 	if err := out.findTargets(ctx, o); err != nil {
 		return nil, err
 	}
-	origins := map[string]bool{}
+	origins := map[netguard.CredentialOrigin]bool{}
 	for _, r := range out.Rows {
 		if r.Problem == "" {
 			out.Good++

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -93,11 +93,11 @@ func (r *LoginRequest) check() error {
 		return misuse("--key-id and --algorithm are for --auth-method private_key_jwt")
 	}
 	if r.LoginPage != "" {
-		page, err := agentauth.CredentialOrigin(r.LoginPage)
+		page, err := netguard.CredentialOriginOf(r.LoginPage)
 		if err != nil {
 			return misuse("--login-page: %v", err)
 		}
-		r.LoginPage = page
+		r.LoginPage = string(page)
 	}
 	return r.checkMethod()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -22,7 +23,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	if err != nil {
 		return c, err
 	}
-	origin, err := agentauth.CredentialOrigin(stored)
+	origin, err := netguard.CredentialOriginOf(stored)
 	if err != nil {
 		return c, misuse("--origin: %v", err)
 	}
@@ -65,7 +66,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 
 // findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for
 // an origin.
-func findStored(ctx context.Context, st *Session, g store.Agent, origin, path string) (store.Token, error) {
+func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard.CredentialOrigin, path string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {
 		return store.Token{}, err
@@ -182,7 +183,7 @@ func (o *Operator) findRevoker(ctx context.Context, l *removedLogin) (
 	}
 	done, client = content.Close, content.OAuth
 	server, err = client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer},
-		Legacy: l.token.Issuer == l.token.Origin}, l.token.Issuer)
+		Legacy: l.token.Issuer == string(l.token.Origin)}, l.token.Issuer)
 	if err == nil && server.RevocationEndpoint == "" {
 		err = oauth.ErrNoRevocation
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -50,19 +51,19 @@ type TokenRequest struct {
 
 // TokenChange is what became of a token that was stored or removed.
 type TokenChange struct {
-	Agent      string     `json:"agent"`
-	Registry   string     `json:"identityRegistry"`
-	Origin     string     `json:"origin"`
-	Path       string     `json:"path,omitempty"`
-	Scheme     string     `json:"scheme,omitempty"`
-	Header     string     `json:"header,omitempty"`
-	Issuer     string     `json:"issuer,omitempty"` // this and the next three: of an OAuth credential
-	ClientID   string     `json:"clientId,omitempty"`
-	AuthMethod string     `json:"authMethod,omitempty"`
-	Scope      string     `json:"scope,omitempty"` // that was asked for
-	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
-	Released   int        `json:"released"`
-	Audit      int64      `json:"audit"`
+	Agent      string                    `json:"agent"`
+	Registry   string                    `json:"identityRegistry"`
+	Origin     netguard.CredentialOrigin `json:"origin"`
+	Path       string                    `json:"path,omitempty"`
+	Scheme     string                    `json:"scheme,omitempty"`
+	Header     string                    `json:"header,omitempty"`
+	Issuer     string                    `json:"issuer,omitempty"` // this and the next three: of an OAuth credential
+	ClientID   string                    `json:"clientId,omitempty"`
+	AuthMethod string                    `json:"authMethod,omitempty"`
+	Scope      string                    `json:"scope,omitempty"` // that was asked for
+	ExpiresAt  *time.Time                `json:"expiresAt,omitempty"`
+	Released   int                       `json:"released"`
+	Audit      int64                     `json:"audit"`
 
 	Revocation *Revocation `json:"revocation,omitempty"` // of an OAuth credential that was removed
 
@@ -196,7 +197,7 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 // aimToken says where the token goes and how: as the request has it, else as the agent is found, if somebody agrees.
 func (o *Operator) aimToken(ctx context.Context, r TokenRequest, t store.Token) (store.Token, error) {
 	if r.Origin != "" {
-		origin, err := agentauth.CredentialOrigin(r.Origin)
+		origin, err := netguard.CredentialOriginOf(r.Origin)
 		if err != nil {
 			return t, misuse("--origin: %v", err)
 		}
@@ -232,8 +233,8 @@ func (o *Operator) warnListedHeaders(g store.Agent) {
 	}
 }
 
-func (o *Operator) warnPlainHTTP(origin string) {
-	if u, err := url.Parse(origin); err == nil && u.Scheme == "http" {
+func (o *Operator) warnPlainHTTP(origin netguard.CredentialOrigin) {
+	if u, err := url.Parse(string(origin)); err == nil && u.Scheme == "http" {
 		o.notify("warning: over plain http everybody on the way to %s reads the token", text.Printable(origin))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -18,7 +19,7 @@ import (
 
 // tokenSource is who gives an agent's tokens, and where they may go.
 type tokenSource struct {
-	Origin   string
+	Origin   netguard.CredentialOrigin
 	Path     string // as of target
 	Words    string // why there; "" when the command line says so and nobody looked
 	Listed   bool   // the servers file says so, whose paths may be secret
@@ -37,9 +38,9 @@ type sourceFinder struct {
 	*Operator
 	agent  store.Agent
 	client OAuthClient
-	origin string // of the request, "" when it names none
-	path   string // of the same
-	alone  bool   // nobody is asked about what the request says
+	origin netguard.CredentialOrigin // of the request, "" when it names none
+	path   string                    // of the same
+	alone  bool                      // nobody is asked about what the request says
 	// lenient: that the agent cannot be asked what it calls itself is no error, when the request says where it is and
 	// who gives its tokens.
 	lenient bool
@@ -52,7 +53,7 @@ func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin str
 	f := &sourceFinder{Operator: o, agent: g, client: client}
 	var err error
 	if origin != "" {
-		if f.origin, err = agentauth.CredentialOrigin(origin); err != nil {
+		if f.origin, err = netguard.CredentialOriginOf(origin); err != nil {
 			return nil, misuse("--origin: %v", err)
 		}
 		f.path = agentauth.CredentialPath(origin)
@@ -95,8 +96,8 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 			f.listUnsaid("--origin", "--issuer", "--resource"))
 	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
 		return misuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent),
-			text.Printable(found.Origin+found.Path), text.Printable(found.Words),
-			text.Printable(f.origin+f.path))
+			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
+			text.Printable(string(f.origin)+f.path))
 	}
 	if f.origin == "" {
 		s.Path = found.Path
@@ -201,7 +202,7 @@ func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 // askServer asks the one that the agent names, else the one that the command line does: it may know better than the
 // agent.
 func (f *sourceFinder) askServer(ctx context.Context, s *tokenSource) (oauth.Server, error) {
-	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == s.Origin}
+	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == string(s.Origin)}
 	if f.resource != nil && slices.Contains(f.resource.Issuers, s.Issuer) {
 		r = *f.resource
 	}
@@ -282,7 +283,8 @@ func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, 
 func describeAsked(s tokenSource) string {
 	resource := s.Resource
 	if s.Listed {
-		resource, _ = agentauth.CredentialOrigin(resource)
+		origin, _ := netguard.CredentialOriginOf(resource)
+		resource = string(origin)
 	}
 	words := "with scope " + listScopes(s.Scope)
 	if s.Scope == "" {
@@ -315,15 +317,15 @@ func listScopes(scope string) string {
 // says who it is with the answer needs no more (RFC 9207), and an operator may know better: named is --login-page. It
 // returns the page's origin when it is another place.
 func checkPage(s oauth.Server, named string) (other string, err error) {
-	page, err := agentauth.CredentialOrigin(s.AuthorizationEndpoint)
+	page, err := netguard.CredentialOriginOf(s.AuthorizationEndpoint)
 	if err != nil {
 		return "", fmt.Errorf("the authorization server's page to log in at: %w", err)
 	}
-	tokens, bad := agentauth.CredentialOrigin(s.TokenEndpoint)
-	issuer, worse := agentauth.CredentialOrigin(s.Issuer)
+	tokens, bad := netguard.CredentialOriginOf(s.TokenEndpoint)
+	issuer, worse := netguard.CredentialOriginOf(s.Issuer)
 	together := bad == nil && worse == nil && page == tokens && page == issuer
 	switch {
-	case named != "" && named != page:
+	case named != "" && named != string(page):
 		return "", misuse("--login-page is %s, and the authorization server %s has people log in at %s",
 			text.Printable(named), text.Printable(text.Shorten(s.Issuer)), text.Printable(page))
 	case together:
@@ -334,12 +336,12 @@ func checkPage(s oauth.Server, named string) (other string, err error) {
 			text.Printable(text.Shorten(s.Issuer)), text.Printable(page),
 			text.Printable(text.Shorten(s.TokenEndpoint)), text.Printable(page))
 	}
-	return page, nil
+	return string(page), nil
 }
 
 // target is where an agent's deliveries go now.
 type target struct {
-	Origin string
+	Origin netguard.CredentialOrigin
 	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
 	// goes where that leads.
 	Path        string
@@ -398,7 +400,7 @@ func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store
 	if t.URL == "" {
 		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
 	}
-	origin, err := agentauth.CredentialOrigin(t.URL)
+	origin, err := netguard.CredentialOriginOf(t.URL)
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
 	}
@@ -416,7 +418,7 @@ func listedTarget(e mcpcall.Endpoint) (target, error) {
 	case len(e.Headers) > 0:
 		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
 	}
-	origin, err := agentauth.CredentialOrigin(e.URL)
+	origin, err := netguard.CredentialOriginOf(e.URL)
 	if err != nil {
 		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
 	}

@@ -18,18 +18,18 @@ const TokenWarning = 7 * 24 * time.Hour
 
 // Token is a stored token without what is secret.
 type Token struct {
-	Agent     string     `json:"agent"`
-	Registry  string     `json:"identityRegistry"`
-	Origin    string     `json:"origin"`
-	Path      string     `json:"path,omitempty"` // and below; none: the path that is registered, or that the servers file says
-	Scheme    string     `json:"scheme"`
-	Header    string     `json:"header"`
-	Issuer    string     `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
-	Key       uint32     `json:"key"`              // that sealed it
-	CreatedAt time.Time  `json:"createdAt"`
-	UpdatedAt time.Time  `json:"updatedAt"`
-	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
-	State     string     `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
+	Agent     string                    `json:"agent"`
+	Registry  string                    `json:"identityRegistry"`
+	Origin    netguard.CredentialOrigin `json:"origin"`
+	Path      string                    `json:"path,omitempty"` // and below; none: the path that is registered, or that the servers file says
+	Scheme    string                    `json:"scheme"`
+	Header    string                    `json:"header"`
+	Issuer    string                    `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
+	Key       uint32                    `json:"key"`              // that sealed it
+	CreatedAt time.Time                 `json:"createdAt"`
+	UpdatedAt time.Time                 `json:"updatedAt"`
+	ExpiresAt *time.Time                `json:"expiresAt,omitempty"`
+	State     string                    `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
 }
 
 // States of a stored token.
@@ -68,7 +68,7 @@ func (t Token) Destination() string {
 	case "/":
 		return text.Printable(t.Origin) + " (every path)"
 	}
-	return text.Printable(text.Shorten(t.Origin + t.Path))
+	return text.Printable(text.Shorten(string(t.Origin) + t.Path))
 }
 
 // Sent tells in which header a token is sent, and how it is had.

@@ -101,7 +101,7 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 		return fmt.Errorf("it is not known whether the endpoint is the agent's, which HERALD_BINDING=require asks "+
 			"for: %w", v.err)
 	}
-	return &UnboundError{Endpoint: excerpt(originOf(t.URL)), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
+	return &UnboundError{Endpoint: excerpt(string(originOf(t.URL))), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
 
 // askDomain asks the domain of an http endpoint whether it knows the agent. It is asked over the endpoint's own scheme
@@ -109,7 +109,7 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 //
 // An address that the guard refuses is no binding, and nothing more: the endpoint itself is judged where it is dialled.
 func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) domainVerdict {
-	uri := originOf(endpoint) + wellKnownPath
+	uri := string(originOf(endpoint)) + wellKnownPath
 	v := domainVerdict{asked: excerpt(uri)}
 	list := r.readDomain(ctx, uri)
 	switch {
@@ -161,7 +161,7 @@ func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 type domainList struct {
 	names  erc8004.Registration
 	source string
-	origin string
+	origin netguard.Origin
 	err    error // why there is none
 	until  time.Time
 }
@@ -216,12 +216,12 @@ func newUnavailable(uri string, err error) error {
 }
 
 // originOf is the origin of an endpoint that refusal let through.
-func originOf(endpoint string) string {
+func originOf(endpoint string) netguard.Origin {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return ""
 	}
-	return netguard.Origin(u)
+	return netguard.OriginOf(u)
 }
 
 // formatEntry is the entry of registrations[] that names an agent, as JSON.

@@ -165,7 +165,7 @@ func TestBindingOfDocument(t *testing.T) {
 		return ipfs.Document{Bytes: []byte(document(members)), Source: ipfs.SourceHTTPS, Origin: "https://a.example", URI: at}
 	}
 	mcp := func(endpoint string) string { return `"services":[{"name":"MCP","endpoint":"` + endpoint + `"}]` }
-	from := func(source, origin string) ipfs.Document {
+	from := func(source string, origin netguard.Origin) ipfs.Document {
 		d := web(naming(7) + "," + mcpAt)
 		d.Source, d.Origin = source, origin
 		return d

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 const wellKnown = "/.well-known/agent-registration.json"
@@ -81,7 +82,7 @@ func (d *domains) Fetch(ctx context.Context, uri string, limit int64) (ipfs.Docu
 	}
 	doc, err := answer(ctx)
 	if doc.Origin == "" && doc.Source == ipfs.SourceHTTPS {
-		doc.Origin = origin
+		doc.Origin = netguard.Origin(origin)
 	}
 	if err == nil && int64(len(doc.Bytes)) > limit {
 		return ipfs.Document{}, &ipfs.TooLargeError{URI: uri, Limit: limit}

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -54,7 +55,7 @@ func TestStoredToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := store.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
-		Origin: door.URL, Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
+		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
 	if stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding()); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 )
@@ -27,7 +28,7 @@ const (
 // Token is a credential that an operator stored: his consent that it is sent to that origin and path, and nowhere else.
 type Token struct {
 	Agent
-	Origin     string // scheme://host[:port], as agentauth.CredentialOrigin spells it
+	Origin     netguard.CredentialOrigin
 	Path       string // it goes there and below, as agentauth.CredentialPath spells it; empty: the first URL that is registered decides (PinTokenPath)
 	Scheme     string
 	Header     string // canonical; Authorization means that Bearer stands before the token
@@ -50,16 +51,16 @@ func (t Token) OAuth() bool {
 // URL is where it goes, and below: the origin alone when that is all of it, or nobody knows yet.
 func (t Token) URL() string {
 	if t.Path == "/" {
-		return t.Origin
+		return string(t.Origin)
 	}
-	return t.Origin + t.Path
+	return string(t.Origin) + t.Path
 }
 
 // Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open.
 // The path is none of it: it comes to a token that is stored without (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
-		Origin: t.Origin, Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
+		Origin: string(t.Origin), Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
 }
 
 // AccessBinding is what the ciphertext of its access token belongs to.
@@ -114,7 +115,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 
 // RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there
 // is none.
-func (s *Store) RemoveToken(ctx context.Context, a Agent, origin string) (released int, tasks []Task, err error) {
+func (s *Store) RemoveToken(ctx context.Context, a Agent, origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
 	released, tasks, err = s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)

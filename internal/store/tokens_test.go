@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -21,7 +22,7 @@ func newKeys(t testing.TB) *secret.Keyset {
 }
 
 // sealedFor is a bearer token of an agent for an origin.
-func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin, plain string) Token {
+func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin netguard.CredentialOrigin, plain string) Token {
 	t.Helper()
 	token := Token{Agent: a, Origin: origin, Scheme: SchemeBearer, Header: "Authorization"}
 	var err error

@@ -9,13 +9,13 @@ import (
 const maxShort = 120
 
 // Printable keeps strangers' text from driving the operator's terminal: control and direction characters become "·".
-func Printable(s string) string {
+func Printable[S ~string](s S) string {
 	return strings.Map(func(r rune) rune {
 		if DrivesTerminal(r) {
 			return '·'
 		}
 		return r
-	}, s)
+	}, string(s))
 }
 
 // DrivesTerminal tells control characters, and those that change the direction of text.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
@@ -92,7 +93,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	if !ok {
 		r.must(errors.New("nothing is known of chain 8453"))
 	}
-	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: strings.TrimSuffix(server.AgentURL, "/mcp"), Path: "/mcp",
+	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: netguard.CredentialOrigin(strings.TrimSuffix(server.AgentURL, "/mcp")), Path: "/mcp",
 		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: server.Issuer}
 	token.Ciphertext, err = keys.Seal(plain, token.Binding())
 	r.must(err)

@@ -255,5 +255,5 @@ func (s Subject) originOption() string {
 	if path == "/" {
 		path = ""
 	}
-	return OriginOption(netguard.Origin(u) + path)
+	return OriginOption(string(netguard.OriginOf(u)) + path)
 }

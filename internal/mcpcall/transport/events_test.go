@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 )
@@ -49,7 +50,7 @@ func TestEventsEndWithTheResponse(t *testing.T) {
 	} {
 		for way, in := range map[string]io.Reader{"whole": strings.NewReader(tt.in), "bytes": iotest.OneByteReader(strings.NewReader(tt.in)),
 			"with its end": iotest.DataErrReader(strings.NewReader(tt.in))} {
-			rt := &roundTripper{HTTPConfig{Base: eventNetwork{in}, MaxAnswerBytes: 1 << 20, Now: time.Now}, "http://a.example:80"}
+			rt := &roundTripper{HTTPConfig{Base: eventNetwork{in}, MaxAnswerBytes: 1 << 20, Now: time.Now}, "http://a.example"}
 			x := &exchange{response: Response{ID: mcp.NewRequestId(int64(3))}}
 			if tt.nobody {
 				x.response.ID = mcp.RequestId{}
@@ -155,7 +156,7 @@ func FuzzStream(f *testing.F) {
 		}
 		if s.postURL != "" {
 			u, err := url.Parse(s.postURL)
-			if err != nil || Origin(u) != Origin(base) || u.User != nil {
+			if err != nil || netguard.OriginOf(u) != netguard.OriginOf(base) || u.User != nil {
 				t.Fatalf("would post to %q", s.postURL)
 			}
 		}

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"strings"
 	"time"
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
@@ -56,34 +55,21 @@ func NewHTTP(cfg HTTPConfig) (mcptransport.Interface, error) {
 // newClient follows no redirects.
 func (cfg HTTPConfig) newClient() *http.Client {
 	return &http.Client{
-		Transport:     &roundTripper{HTTPConfig: cfg, origin: Origin(cfg.URL)},
+		Transport:     &roundTripper{HTTPConfig: cfg, origin: netguard.OriginOf(cfg.URL)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-// Origin is scheme, host and port, the port always written.
-func Origin(u *url.URL) string {
-	scheme, port := strings.ToLower(u.Scheme), u.Port()
-	switch {
-	case port != "":
-	case scheme == "http":
-		port = "80"
-	case scheme == "https":
-		port = "443"
-	}
-	return scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
 // roundTripper is all that mcp-go knows of the network.
 type roundTripper struct {
 	HTTPConfig
-	origin string // requests elsewhere are refused, so that headers go nowhere else
+	origin netguard.Origin // requests elsewhere are refused, so that headers go nowhere else
 }
 
 var errOtherOrigin = errors.New("a request to another origin than the endpoint's was refused")
 
 func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	if Origin(req.URL) != rt.origin {
+	if netguard.OriginOf(req.URL) != rt.origin {
 		if req.Body != nil {
 			_ = req.Body.Close()
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 const (
@@ -198,7 +199,7 @@ func endpointTarget(base *url.URL, data string) (string, error) {
 	if err != nil || target.Host == "" {
 		return bad("names no address")
 	}
-	if target.Scheme != "http" && target.Scheme != "https" || Origin(target) != Origin(base) {
+	if target.Scheme != "http" && target.Scheme != "https" || netguard.OriginOf(target) != netguard.OriginOf(base) {
 		return bad("names an address of another origin than its own, where nothing is sent")
 	}
 	if target.User != nil {
