@@ -41,36 +41,42 @@ type Sealer interface {
 type Config struct {
 	Ledger TokenLedger
 	Opener Opener
-	// OAuth gets access tokens, and Sealer seals what it gets. Without OAuth, deliveries to agents with an OAuth credential are held.
+	// OAuth gets access tokens, and Sealer seals what it gets. Without OAuth, deliveries to agents with an OAuth
+	// credential are held.
 	OAuth  Authority
 	Sealer Sealer
 	// Spool keeps refresh tokens that the ledger cannot take now. Without it only this process keeps them.
 	Spool RenewalSpool
-	// Age is how long the tokens read for an agent are used before they are read again; a raised epoch ends it earlier. Default 1 min.
+	// Age is how long the tokens read for an agent are used before they are read again; a raised epoch ends it earlier.
+	// Default 1 min.
 	Age time.Duration
 	// Entries bounds the agents in each cache. Default 10,000.
 	Entries int
 	// Patience is how long an agent that refused its credential is not asked again. Default 10 min.
 	Patience time.Duration
-	// RefusedPause is how long an agent that refused a fresh access token is left alone; it grows with each further refusal. Default 2 s.
+	// RefusedPause is how long an agent that refused a fresh access token is left alone; it grows with each further
+	// refusal. Default 2 s.
 	RefusedPause time.Duration
 	// SaveTimeout bounds saving a renewal before it is kept in this process and tried again later. Default 5 s.
 	SaveTimeout time.Duration
-	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms while one waits.
+	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms while one
+	// waits.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 	Now    func() time.Time // default time.Now
 }
 
-// Authorizer gives endpoints the credentials that operators stored for their agents. It remembers who refused what, so that an agent that
-// wants another credential is asked once and not with every delivery. The nil Authorizer has no credentials. Safe for concurrent use.
+// Authorizer gives endpoints the credentials that operators stored for their agents. It remembers who refused what, so
+// that an agent that wants another credential is asked once and not with every delivery. The nil Authorizer has no
+// credentials. Safe for concurrent use.
 type Authorizer struct {
 	Config
 	known   *lru.Cache[store.Agent, *knownTokens]
 	refused *lru.Cache[store.Agent, refusal]
 	renewer *renewer // nil without OAuth
-	// released is the epoch under which a success has released held deliveries. One success proves nothing about another call: an agent
-	// that forbids some calls for their content, and takes the others, would be asked about each of them again after every success.
+	// released is the epoch under which a success has released held deliveries. One success proves nothing about another
+	// call: an agent that forbids some calls for their content, and takes the others, would be asked about each of them
+	// again after every success.
 	released *lru.Cache[store.Agent, int64]
 }
 
@@ -177,9 +183,9 @@ func (a *Authorization) Note() string {
 	return ", with the token stored for it"
 }
 
-// Authorize gives an endpoint the token that is stored for its origin and path. The job's own headers win, then those of the servers file; a
-// command takes none. A registration that leads elsewhere than where the agent's token was stored for is held: the token goes nowhere
-// else, and whether the agent is still the same is for the operator to say.
+// Authorize gives an endpoint the token that is stored for its origin and path. The job's own headers win, then those
+// of the servers file; a command takes none. A registration that leads elsewhere than where the agent's token was
+// stored for is held: the token goes nowhere else, and whether the agent is still the same is for the operator to say.
 func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoint) (*Authorization, error) {
 	a := &Authorization{Subject: s, Endpoint: e, configured: e.Listed && len(e.Headers) > 0}
 	if z == nil || s.OwnHeaders || e.URL == "" {
@@ -208,7 +214,7 @@ func (z *Authorizer) authorize(ctx context.Context, a *Authorization) error {
 	}
 	r, ok := z.refused.Get(a.Subject.Agent)
 	ago := z.Now().Sub(r.at)
-	if !ok || r.epoch != a.Subject.Epoch || r.credential != credentialOf(a.Endpoint) || ago >= z.Patience {
+	if !ok || r.epoch != a.Subject.Epoch || r.credential != hashCredential(a.Endpoint) || ago >= z.Patience {
 		return nil
 	}
 	a.wantsOAuth = r.wantsOAuth
@@ -258,7 +264,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 	}
 	var value secret.Secret
 	if t.OAuth() {
-		value, err = z.renewer.bearer(ctx, errand{token: *t, url: e.URL, insist: s.Insist})
+		value, err = z.renewer.bearerHeader(ctx, tokenRequest{token: *t, url: e.URL, insist: s.Insist})
 	} else {
 		value, err = z.openToken(*t)
 	}
@@ -281,16 +287,17 @@ func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
 	return &t
 }
 
-// covers tells whether the token of an endpoint's origin goes there: to the path it was stored for, and below, when the registration or the
-// servers file leads there, and to exactly that URL when a job names it: many agents may live at an origin, and who enqueues is not the
-// operator. A token that was stored without a path, by a version before, is bound to the first registered one.
+// covers tells whether the token of an endpoint's origin goes there: to the path it was stored for, and below, when the
+// registration or the servers file leads there, and to exactly that URL when a job names it: many agents may live at an
+// origin, and who enqueues is not the operator. A token that was stored without a path, by a version before, is bound
+// to the first registered one.
 func (z *Authorizer) covers(ctx context.Context, t *store.Token, s Subject, e mcpcall.Endpoint) (bool, error) {
 	path := CredentialPath(e.URL)
 	switch {
 	case t == nil:
 		return false, nil
 	case s.NamedByJob:
-		return t.Path != "" && exactlyAt(e.URL, t.Path), nil
+		return t.Path != "" && isExactly(e.URL, t.Path), nil
 	case e.Listed:
 		return t.Path == "" || CoversPath(t.Path, path), nil
 	case t.Path != "":

@@ -14,15 +14,15 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// WithTokenRefresh makes a request of the agent and, when the agent refuses the access token that went with it, once more at once with
-// another one. That happens once in the life of an Authorization. A fresh token that is refused too was perhaps revoked on its way: the
-// request fails, and is made again later (renewer.rejectFresh).
+// WithTokenRefresh makes a request of the agent and, when the agent refuses the access token that went with it, once
+// more at once with another one. That happens once in the life of an Authorization. A fresh token that is refused too
+// was perhaps revoked on its way: the request fails, and is made again later (renewer.rejectFresh).
 func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization, call func(context.Context, mcpcall.Endpoint) error) error {
 	err := call(ctx, a.Endpoint)
 	if a.token == nil {
 		return err
 	}
-	e, ok := challenged(*a.token, a.Endpoint, err)
+	e, ok := parseRefusal(*a.token, a.Endpoint, err)
 	switch {
 	case !ok || a.refreshed && e.narrow:
 		return err
@@ -30,38 +30,38 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization, cal
 		return z.renewer.rejectFresh(e)
 	}
 	a.refreshed = true
-	value, failure := z.another(ctx, e)
+	value, failure := z.replaceToken(ctx, e)
 	if failure != nil {
 		a.wantsScope = e.narrow
 		return failure
 	}
 	a.Endpoint.Headers = map[string]secret.Secret{a.token.Header: value}
 	err = call(ctx, a.Endpoint)
-	still, ok := challenged(*a.token, a.Endpoint, err)
+	still, ok := parseRefusal(*a.token, a.Endpoint, err)
 	switch {
 	case ok && still.narrow:
 		a.wantsScope = true
-		z.renewer.remember(still, z.Patience, &renewalError{text: err.Error(), cause: err})
+		z.renewer.rememberFailure(still, z.Patience, &renewalError{text: err.Error(), cause: err})
 	case ok:
 		return z.renewer.rejectFresh(still)
 	}
 	return err
 }
 
-// challenged tells whether the agent refused an access token that could be renewed: by 401, or by 403 because it wants one with another
-// scope (RFC 6750 §3.1).
-func challenged(t store.Token, sent mcpcall.Endpoint, err error) (e errand, ok bool) {
+// parseRefusal tells whether the agent refused an access token that could be renewed: by 401, or by 403 because it
+// wants one with another scope (RFC 6750 §3.1).
+func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenRequest, ok bool) {
 	var call *mcpcall.CallError
 	if !t.OAuth() || !errors.As(err, &call) {
 		return e, false
 	}
-	e = errand{token: t, url: sent.URL, refused: sent.Headers[t.Header], says: oauth.ParseChallenge(call.Challenge)}
+	e = tokenRequest{token: t, url: sent.URL, refused: sent.Headers[t.Header], says: oauth.ParseChallenge(call.Challenge)}
 	e.narrow = call.Status == http.StatusForbidden && e.says.Error == "insufficient_scope"
 	return e, !e.refused.IsZero() && (call.Status == http.StatusUnauthorized || e.narrow)
 }
 
-// another gets an access token in the place of the one that the agent refused.
-func (z *Authorizer) another(ctx context.Context, e errand) (value secret.Secret, err error) {
+// replaceToken gets an access token in the place of the one that the agent refused.
+func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
 		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
@@ -69,5 +69,5 @@ func (z *Authorizer) another(ctx context.Context, e errand) (value secret.Secret
 	case !e.narrow:
 		z.renewer.replaceRefused(e)
 	}
-	return z.renewer.bearer(ctx, e)
+	return z.renewer.bearerHeader(ctx, e)
 }

@@ -39,9 +39,10 @@ func howToStore(t store.Token) string {
 	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
 }
 
-// explain says what became of a renewal and what to do about it. What only an operator can mend holds the delivery, whatever else the
-// error is called elsewhere; an authorization server that gives no usable answer now is asked again.
-func explain(t store.Token, err error) error {
+// explainFailure says what became of a renewal and what to do about it. What only an operator can mend holds the
+// delivery, whatever else the error is called elsewhere; an authorization server that gives no usable answer now is
+// asked again.
+func explainFailure(t store.Token, err error) error {
 	var other *oauth.IssuerError
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -55,11 +56,11 @@ func explain(t store.Token, err error) error {
 	switch issuer := excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):
 		return hold("its authorization server is %s now, and the credential is for %s, which is not told to anybody else. Look whether that is the agent's doing, then %s",
-			named(other), issuer, howToStore(t))
+			joinIssuers(other), issuer, howToStore(t))
 	case errors.As(err, &blocked), errors.As(err, &refused):
 		return hold("%s is not asked: %v; or store a credential for another one, %s", issuer, err, howToStore(t))
 	case errors.As(err, &no):
-		return hold("%s refuses: %s. %s", issuer, wordsOf(no), advice(t, no.Code))
+		return hold("%s refuses: %s. %s", issuer, describeRefusal(no), adviseOn(t, no.Code))
 	case errors.As(err, &document):
 		return hold("%v. It is read again in a while; if the agent has another authorization server now, store a credential for that, %s", document, howToStore(t))
 	case errors.As(err, &away):
@@ -68,8 +69,8 @@ func explain(t store.Token, err error) error {
 	return err
 }
 
-// named are the issuers that an agent names, or that there is none.
-func named(e *oauth.IssuerError) string {
+// joinIssuers are the issuers that an agent names, or that there is none.
+func joinIssuers(e *oauth.IssuerError) string {
 	var names []string
 	for _, n := range e.Named {
 		names = append(names, excerpt(n, 300))
@@ -77,8 +78,8 @@ func named(e *oauth.IssuerError) string {
 	return cmp.Or(strings.Join(names, " or "), "not told")
 }
 
-// wordsOf is what an authorization server said.
-func wordsOf(e *oauth.RefusedError) string {
+// describeRefusal is what an authorization server said.
+func describeRefusal(e *oauth.RefusedError) string {
 	text := cmp.Or(excerpt(e.Code, 64), "no code")
 	if e.Description != "" {
 		text += fmt.Sprintf(" (%q)", excerpt(e.Description, 300))
@@ -89,8 +90,8 @@ func wordsOf(e *oauth.RefusedError) string {
 	return text
 }
 
-// advice is what to do about an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
-func advice(t store.Token, code string) string {
+// adviseOn is what to do about an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
+func adviseOn(t store.Token, code string) string {
 	again := howToStore(t)
 	switch code {
 	case "invalid_client":

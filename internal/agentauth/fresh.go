@@ -11,15 +11,16 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not know the key yet that
-// it is signed with: deliveries wait and another token is asked for, with growing pauses. So many in a row are no accident.
+// An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not
+// know the key yet that it is signed with: deliveries wait and another token is asked for, with growing pauses. So many
+// in a row are no accident.
 const (
 	maxFreshRefusals   = 4
 	refusedPauseGrowth = 4 // each pause is so many times as long as the one before
 )
 
-// freshRefusals are the fresh access tokens that an agent refused in a row. One is fresh while it takes the place of a refused one and the
-// agent has taken none since: there is an entry as long.
+// freshRefusals are the fresh access tokens that an agent refused in a row. One is fresh while it takes the place of a
+// refused one and the agent has taken none since: there is an entry as long.
 type freshRefusals struct {
 	stored   time.Time     // when the credential was stored that they were had with
 	count    int           // 0: the fresh one is not refused yet
@@ -27,16 +28,16 @@ type freshRefusals struct {
 }
 
 // replaceRefused has the access token that the agent refused replaced: the next one is fresh.
-func (r *renewer) replaceRefused(e errand) {
+func (r *renewer) replaceRefused(e tokenRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.spend(e) {
+	if r.invalidate(e) {
 		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e), e.refused})
 	}
 }
 
 // refusesFresh tells whether the access token that the agent refused is the one at hand, and is or was fresh.
-func (r *renewer) refusesFresh(e errand) bool {
+func (r *renewer) refusesFresh(e tokenRequest) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a, ok := r.known.Get(e.audience())
@@ -46,7 +47,7 @@ func (r *renewer) refusesFresh(e errand) bool {
 }
 
 // countFresh needs the lock.
-func (r *renewer) countFresh(e errand) int {
+func (r *renewer) countFresh(e tokenRequest) int {
 	if had, ok := r.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
 		return had.count
 	}
@@ -60,14 +61,14 @@ func (r *renewer) acceptFresh(to audience) {
 	r.refusals.Remove(to)
 }
 
-// rejectFresh is what becomes of an attempt whose fresh access token the agent refuses: it waits, and so do the agent's other deliveries,
-// without asking anybody. After maxFreshRefusals in a row all are held, since neither another token nor time will mend that. Of many
-// deliveries that were refused the same token one counts.
-func (r *renewer) rejectFresh(e errand) error {
+// rejectFresh is what becomes of an attempt whose fresh access token the agent refuses: it waits, and so do the agent's
+// other deliveries, without asking anybody. After maxFreshRefusals in a row all are held, since neither another token
+// nor time will mend that. Of many deliveries that were refused the same token one counts.
+func (r *renewer) rejectFresh(e tokenRequest) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.spend(e) {
-		if err := r.failedBefore(e); err != nil {
+	if !r.invalidate(e) {
+		if err := r.recentFailure(e); err != nil {
 			return err
 		}
 		return r.awaitFresh(e, r.RefusedPause)
@@ -78,9 +79,9 @@ func (r *renewer) rejectFresh(e errand) error {
 	if count >= maxFreshRefusals {
 		text := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
-			count, excerpt(e.token.Issuer, 300), refusalWords(e), howToStore(e.token))
+			count, excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
 		err := &renewalError{text: text, cause: retry.Fail(retry.AuthRequired, text)}
-		r.remember(e, r.Patience, err)
+		r.rememberFailure(e, r.Patience, err)
 		return err
 	}
 	pause := r.RefusedPause
@@ -88,20 +89,21 @@ func (r *renewer) rejectFresh(e errand) error {
 		pause *= refusedPauseGrowth
 	}
 	err := r.awaitFresh(e, pause)
-	r.remember(e, pause, err)
+	r.rememberFailure(e, pause, err)
 	return err
 }
 
-// awaitFresh has a delivery wait until another access token is worth asking for. That says nothing of how the agent's endpoint does.
-func (r *renewer) awaitFresh(e errand, pause time.Duration) error {
+// awaitFresh has a delivery wait until another access token is worth asking for. That says nothing of how the agent's
+// endpoint does.
+func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
 	text := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
-		excerpt(e.token.Issuer, 300), refusalWords(e), pause)
+		excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
 	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause, Err: errors.New("HTTP 401")}
 	return &renewalError{text: text, cause: cause}
 }
 
-// refusalWords is the code that the agent gave with its refusal.
-func refusalWords(e errand) string {
+// describeChallenge is the code that the agent gave with its refusal.
+func describeChallenge(e tokenRequest) string {
 	if e.says.Error == "" {
 		return ""
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ObserveFailure remembers an agent that refused its credential, so that it is not asked with every delivery, and completes the verdict
-// on the failure: what an operator does about it, and that no stored credential could mend what a job brought itself. a is nil when the
-// attempt failed before it was authorized.
+// ObserveFailure remembers an agent that refused its credential, so that it is not asked with every delivery, and
+// completes the verdict on the failure: what an operator does about it, and that no stored credential could mend what a
+// job brought itself. a is nil when the attempt failed before it was authorized.
 func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Verdict) retry.Verdict {
 	if a == nil || v.Reason != retry.AuthRequired {
 		return v
@@ -42,8 +42,8 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 	return v
 }
 
-// rememberRefusal notes what the agent did not take. A call that is forbidden may be so for its content: its client must not hold up the
-// others.
+// rememberRefusal notes what the agent did not take. A call that is forbidden may be so for its content: its client
+// must not hold up the others.
 func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Verdict) {
 	if v.Reason != retry.AuthRequired {
 		return
@@ -58,7 +58,7 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Ve
 	switch {
 	case a.wantsScope,
 		errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
-		r.credential, r.wantsOAuth = credentialOf(a.Endpoint), a.wantsOAuth
+		r.credential, r.wantsOAuth = hashCredential(a.Endpoint), a.wantsOAuth
 		z.refused.Add(agent, r)
 	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
 		// The agent has refused nothing, since there was nothing to send it. Once there is, held deliveries are released.
@@ -66,9 +66,9 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Ve
 	}
 }
 
-// ObserveSuccess releases what is held of an agent for want of a credential, once it has taken a call without the job's own: at the
-// endpoint where everybody calls it, or where it refused one. After a refusal of the credential it does so each time, else once under each
-// epoch. It returns the tasks that the caller puts into Redis.
+// ObserveSuccess releases what is held of an agent for want of a credential, once it has taken a call without the job's
+// own: at the endpoint where everybody calls it, or where it refused one. After a refusal of the credential it does so
+// each time, else once under each epoch. It returns the tasks that the caller puts into Redis.
 func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []store.Task {
 	if z == nil || a.Subject.OwnHeaders {
 		return nil
@@ -134,8 +134,8 @@ func (a *Authorization) describeWithheld() string {
 		where, howToStore(t))
 }
 
-// credentialOf tells apart what an endpoint is sent, without keeping it.
-func credentialOf(e mcpcall.Endpoint) [sha256.Size]byte {
+// hashCredential tells apart what an endpoint is sent, without keeping it.
+func hashCredential(e mcpcall.Endpoint) [sha256.Size]byte {
 	h := sha256.New()
 	add := func(s string) {
 		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))

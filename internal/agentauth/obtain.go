@@ -16,12 +16,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// open reads the access token that the store has; nil: it has none. One that does not open is as good as none.
-func (r *renewer) open(found store.Renewal) *access {
+// readAccess reads the access token that the store has; nil: it has none. One that does not open is as good as none.
+func (r *renewer) readAccess(found store.Renewal) *accessToken {
 	if found.Access == nil {
 		return nil
 	}
-	a := &access{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
+	a := &accessToken{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
 	kept, err := openAccess(r.Opener, found.Token, *found.Access)
 	if err != nil {
 		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID, "origin", found.Token.Origin, "error", err)
@@ -35,13 +35,13 @@ func (r *renewer) open(found store.Renewal) *access {
 }
 
 // openAccess opens what SealAccess made.
-func openAccess(keys Opener, t store.Token, a store.Access) (kept keptAccess, err error) {
+func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, err error) {
 	plain, err := keys.Open(a.Ciphertext, t.AccessBinding())
 	switch {
 	case err != nil:
-		return keptAccess{}, err
+		return sealedAccess{}, err
 	case json.Unmarshal(plain, &kept) != nil || CheckToken(kept.Access) != nil:
-		return keptAccess{}, errors.New("what is stored is no access token")
+		return sealedAccess{}, errors.New("what is stored is no access token")
 	}
 	return kept, nil
 }
@@ -55,19 +55,19 @@ func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, err
 	return secret.New(kept.Access), nil
 }
 
-// obtain asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though the delivery is stopped:
-// the refresh token that it was asked with may be of no use any more.
-func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, error) {
+// obtainToken asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though
+// the delivery is stopped: the refresh token that it was asked with may be of no use any more.
+func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
 	cred, err := r.credential(mine.Token)
 	if err != nil {
 		return nil, err
 	}
-	last := r.open(mine.Renewal)
+	last := r.readAccess(mine.Renewal)
 	find, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	to, err := r.aim(find, e, mine.Token, cred, last)
+	to, err := r.discover(find, e, mine.Token, cred, last)
 	if err != nil {
-		return nil, explain(mine.Token, err)
+		return nil, explainFailure(mine.Token, err)
 	}
 	if r.Now().Sub(mine.began)+askTimeout+saveTimeout > renewLease {
 		return nil, errLeaseOver
@@ -76,15 +76,15 @@ func (r *renewer) obtain(ctx context.Context, e errand, mine leased) (*access, e
 	defer cancelAsk()
 	token, err := r.OAuth.Obtain(ask, to.server, to.credential, to.scope)
 	if err != nil {
-		return nil, explain(mine.Token, err)
+		return nil, explainFailure(mine.Token, err)
 	}
 	token.Scope = to.scope
 	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() || token.Refresh.Compare(cred.RefreshToken.Reveal()) {
-		return r.save(ctx, mine.Renewal, token, nil)
+		return r.saveToken(ctx, mine.Renewal, token, nil)
 	}
 	replaced := cred.RefreshToken
 	cred.RefreshToken = token.Refresh
-	return r.save(ctx, mine.Renewal, token, &rotation{cred, replaced})
+	return r.saveToken(ctx, mine.Renewal, token, &rotation{cred, replaced})
 }
 
 // credential opens what the operator stored, or what a renewal made of it.
@@ -104,17 +104,18 @@ func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	return cred, nil
 }
 
-// goal is what is asked for, and where.
-type goal struct {
+// discovery is what is asked for, and where.
+type discovery struct {
 	server     oauth.Server
 	credential oauth.Credential
 	scope      string
 }
 
-// aim finds the authorization server, which must be the one that the credential is for, and the scope to ask for: that of the credential, else,
-// of one that a version before stored, that of its last access token. The agent is asked when it refused a token, or when the credential does
-// not say what it is for. An agent without a document names nobody else.
-func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.Credential, last *access) (goal, error) {
+// discover finds the authorization server, which must be the one that the credential is for, and the scope to ask for:
+// that of the credential, else, of one that a version before stored, that of its last access token. The agent is asked
+// when it refused a token, or when the credential does not say what it is for. An agent without a document names nobody
+// else.
+func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, cred oauth.Credential, last *accessToken) (discovery, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope that the login had
 	scope := cred.Scope
 	if wants && scope == "" && last != nil {
@@ -125,8 +126,8 @@ func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.C
 	if needed || wants && scope == "" {
 		found, err := r.OAuth.Resource(ctx, e.url, e.says)
 		switch {
-		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && kept(err)):
-			return goal{}, err
+		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && isDenied(err)):
+			return discovery{}, err
 		case err != nil: // it names nobody else
 		case found.Legacy:
 			resource.URL = cmp.Or(resource.URL, found.URL)
@@ -137,24 +138,25 @@ func (r *renewer) aim(ctx context.Context, e errand, t store.Token, cred oauth.C
 	}
 	server, err := r.OAuth.ServerOf(ctx, resource, t.Issuer)
 	if err != nil {
-		return goal{}, err
+		return discovery{}, err
 	}
 	cred.Resource = resource.URL
 	if !wants {
-		return goal{server, cred, ""}, nil
+		return discovery{server, cred, ""}, nil
 	}
-	return goal{server, cred, scope}, checkScope(e, t, scope)
+	return discovery{server, cred, scope}, checkScope(e, t, scope)
 }
 
-// kept: the agent gives the document to nobody without a token.
-func kept(err error) bool {
+// isDenied: the agent gives the document to nobody without a token.
+func isDenied(err error) bool {
 	var document *oauth.MetadataError
 	return errors.As(err, &document) && document.Denied
 }
 
-// checkScope refuses to ask for more than what was stored: the operator's --scope, or what the agent wanted when he stored the credential. An
-// agent that wants more now may be somebody else's, and the operator says whether it may have that.
-func checkScope(e errand, t store.Token, stored string) error {
+// checkScope refuses to ask for more than what was stored: the operator's --scope, or what the agent wanted when he
+// stored the credential. An agent that wants more now may be somebody else's, and the operator says whether it may have
+// that.
+func checkScope(e tokenRequest, t store.Token, stored string) error {
 	more := oauth.UnionScopes(stored, e.says.Scope)
 	if !e.narrow || more == stored {
 		return nil
@@ -166,16 +168,17 @@ func checkScope(e errand, t store.Token, stored string) error {
 	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
 }
 
-// keptAccess is what is sealed.
-type keptAccess struct {
+// sealedAccess is what is sealed.
+type sealedAccess struct {
 	Access string    `json:"access"`
 	Scope  string    `json:"scope,omitempty"` // that was asked for
 	Since  time.Time `json:"since"`
 }
 
-// SealAccess makes of an access token what store.Token.Access keeps of it. t is the credential that it was had with, as it is stored.
+// SealAccess makes of an access token what store.Token.Access keeps of it. t is the credential that it was had with, as
+// it is stored.
 func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*store.Access, error) {
-	plain, err := json.Marshal(keptAccess{token.Access.Reveal(), token.Scope, now})
+	plain, err := json.Marshal(sealedAccess{token.Access.Reveal(), token.Scope, now})
 	if err != nil {
 		return nil, errors.New("seal an access token") // without its text
 	}
@@ -189,15 +192,16 @@ func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*
 	return a, nil
 }
 
-// save keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A store that does not take
-// it is asked again for a while, and with what is delivered later; meanwhile this process has it, and Redis has the refresh token.
-func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *rotation) (*access, error) {
+// saveToken keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A
+// store that does not take it is asked again for a while, and with what is delivered later; meanwhile this process has
+// it, and Redis has the refresh token.
+func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *rotation) (*accessToken, error) {
 	now := r.Now()
 	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
 	if err != nil {
 		return nil, err
 	}
-	got := &access{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext, value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
+	got := &accessToken{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext, value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
 		since: now, until: token.Expires}
 	u := &unsaved{renewal: lease, access: *sealed}
 	if rotated != nil {
@@ -206,7 +210,7 @@ func (r *renewer) save(ctx context.Context, lease store.Renewal, token oauth.Tok
 			u.credential, err = r.Sealer.Seal(plain, lease.Token.Binding())
 		}
 		if err == nil {
-			err = r.sealSpool(u, rotated.replaced)
+			err = r.sealForSpool(u, rotated.replaced)
 		}
 		if err != nil {
 			return nil, err
@@ -245,13 +249,13 @@ func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration
 	case err == nil && u.spooled.Load():
 		r.dropSpooled(ctx, spoolKey(*u.spool))
 	case err != nil && !errors.Is(err, store.ErrSuperseded):
-		r.spool(ctx, u)
+		r.spoolRenewal(ctx, u)
 	}
 	return err
 }
 
-// saveAgain gives the store what it could not be given before. nil without error: it has something newer.
-func (r *renewer) saveAgain(ctx context.Context, have *access) (*access, error) {
+// retrySave gives the store what it could not be given before. nil without error: it has something newer.
+func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToken, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
 	u := have.unsaved
@@ -266,14 +270,14 @@ func (r *renewer) saveAgain(ctx context.Context, have *access) (*access, error) 
 	return &saved, nil
 }
 
-// flush is saveAgain of all, before the process ends.
+// flush is retrySave of all, before the process ends.
 func (r *renewer) flush(ctx context.Context) {
 	for _, to := range r.known.Keys() {
 		have, ok := r.known.Peek(to)
 		if !ok || have.unsaved == nil {
 			continue
 		}
-		saved, err := r.saveAgain(ctx, have)
+		saved, err := r.retrySave(ctx, have)
 		switch {
 		case err != nil && have.unsaved.spooled.Load():
 			r.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis", "agent", to.agent.ID, "origin", to.origin, "error", err)

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// CredentialPath is the path that a token is stored for, as it is sent: "/" when the URL has none. Call it for what netguard.CredentialOriginOf takes.
+// CredentialPath is the path that a token is stored for, as it is sent: "/" when the URL has none. Call it for what
+// netguard.CredentialOriginOf takes.
 func CredentialPath(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.EscapedPath() == "" {
@@ -14,16 +15,16 @@ func CredentialPath(rawURL string) string {
 	return u.EscapedPath()
 }
 
-// CoversPath tells whether a token that is stored for a path may go to another one: to that path itself and to what is below it. A path of
-// which servers disagree where it leads is below nothing but the whole origin.
+// CoversPath tells whether a token that is stored for a path may go to another one: to that path itself and to what is
+// below it. A path of which servers disagree where it leads is below nothing but the whole origin.
 func CoversPath(stored, path string) bool {
-	return stored == "/" || path == stored || plainPath(path) && strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
+	return stored == "/" || path == stored || isPlainPath(path) && strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
 }
 
-// plainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an encoded separator, of
-// queries and fragments too, or what is not ASCII, which some servers fold into dots and slashes. What follows a semicolon is a parameter to
-// some servers, and dropped.
-func plainPath(path string) bool {
+// isPlainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an
+// encoded separator, of queries and fragments too, or what is not ASCII, which some servers fold into dots and slashes.
+// What follows a semicolon is a parameter to some servers, and dropped.
+func isPlainPath(path string) bool {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i, s := range segments {
 		if s == "" && i == len(segments)-1 {
@@ -39,8 +40,8 @@ func plainPath(path string) bool {
 	return true
 }
 
-// exactlyAt tells whether a URL is the very one that a token is stored for.
-func exactlyAt(rawURL, storedPath string) bool {
+// isExactly tells whether a URL is the very one that a token is stored for.
+func isExactly(rawURL, storedPath string) bool {
 	u, err := url.Parse(rawURL)
 	return err == nil && u.RawQuery == "" && !u.ForceQuery && CredentialPath(rawURL) == storedPath
 }

@@ -31,7 +31,8 @@ type RenewalLedger interface {
 	YieldRenewal(ctx context.Context, r store.Renewal) error
 }
 
-// A renewal is one worker's until its lease ends, so it must end before: finding the authorization server, asking it, saving.
+// A renewal is one worker's until its lease ends, so it must end before: finding the authorization server, asking it,
+// saving.
 const (
 	renewLease   = 30 * time.Second
 	findTimeout  = 12 * time.Second
@@ -47,11 +48,12 @@ const (
 	insistAfter  = 5 * time.Second        // who asks by hand is not faster than this
 )
 
-// renewer keeps the access tokens of OAuth credentials: in memory, and for all workers in the store, where one at a time renews each.
+// renewer keeps the access tokens of OAuth credentials: in memory, and for all workers in the store, where one at a
+// time renews each.
 type renewer struct {
 	Config
-	known  *lru.Cache[audience, *access]
-	failed *lru.Cache[matter, failedRenewal]
+	known  *lru.Cache[audience, *accessToken]
+	failed *lru.Cache[failureKey, failedRenewal]
 	// refusals counts the fresh access tokens in a row that an agent refused; a call that it takes ends the row.
 	refusals *lru.Cache[audience, freshRefusals]
 
@@ -65,8 +67,8 @@ type audience struct {
 	origin netguard.CredentialOrigin
 }
 
-// errand is what an access token is wanted for.
-type errand struct {
+// tokenRequest is what an access token is wanted for.
+type tokenRequest struct {
 	token   store.Token     // the credential, as it was read
 	url     string          // of the agent's endpoint
 	refused secret.Secret   // the header that the agent refused; zero: none was sent
@@ -75,31 +77,32 @@ type errand struct {
 	insist  bool            // what failed a moment ago is tried again
 }
 
-func (e errand) audience() audience { return audience{e.token.Agent, e.token.Origin} }
+func (e tokenRequest) audience() audience { return audience{e.token.Agent, e.token.Origin} }
 
-// matter is what failures are remembered for: that there is no access token with more scope says nothing of the one with less.
-type matter struct {
+// failureKey is what failures are remembered for: that there is no access token with more scope says nothing of the one
+// with less.
+type failureKey struct {
 	audience
 	more string
 }
 
-func (e errand) matter() matter {
-	m := matter{audience: e.audience()}
+func (e tokenRequest) failureKey() failureKey {
+	m := failureKey{audience: e.audience()}
 	if e.narrow {
 		m.more = "more: " + e.says.Scope
 	}
 	return m
 }
 
-// access is an access token and what is known of it. It is never changed; nil is none.
-type access struct {
+// accessToken is an access token and what is known of it. It is never changed; nil is none.
+type accessToken struct {
 	stored  time.Time     // when the credential was stored that it was had for (store.Token.UpdatedAt)
 	sealed  []byte        // as it is in the store, be it good or not; nil: it is not there
 	value   secret.Secret // of the header; zero: it does not open
 	scope   string        // that was asked for
 	since   time.Time
 	until   time.Time // zero: the authorization server did not say
-	spent   bool      // the agent does not take it any more
+	invalid bool      // the agent does not take it any more
 	unsaved *unsaved  // what the store could not be given; nil: it has all
 }
 
@@ -114,15 +117,16 @@ type unsaved struct {
 	spooled   atomic.Bool     // Redis has it
 }
 
-// good tells whether it can be sent.
-func (a *access) good(e errand, now time.Time) bool {
-	return a != nil && !a.spent && !a.value.IsZero() && (a.until.IsZero() || now.Before(a.until)) &&
+// usable tells whether it can be sent.
+func (a *accessToken) usable(e tokenRequest, now time.Time) bool {
+	return a != nil && !a.invalid && !a.value.IsZero() && (a.until.IsZero() || now.Before(a.until)) &&
 		(e.refused.IsZero() || !a.value.Compare(e.refused.Reveal()))
 }
 
-// due tells whether it is time for another one, ahead of its end: after 80 % of its life or 60 s before its end, whatever is earlier, but
-// not before half of it is over, nor in its first seconds: some servers give the same one again until it ends. Or to have the store take it.
-func (a *access) due(now time.Time) bool {
+// needsRefresh tells whether it is time for another one, ahead of its end: after 80 % of its life or 60 s before its
+// end, whatever is earlier, but not before half of it is over, nor in its first seconds: some servers give the same one
+// again until it ends. Or to have the store take it.
+func (a *accessToken) needsRefresh(now time.Time) bool {
 	if a.unsaved != nil || a.until.IsZero() {
 		return a.unsaved != nil
 	}
@@ -141,7 +145,7 @@ type failedRenewal struct {
 // flight is one renewal of this process, which all who need it wait for.
 type flight struct {
 	stored time.Time // of the credential that it is for
-	matter matter
+	key    failureKey
 	done   chan struct{}
 	err    error // set before done is closed
 }
@@ -150,47 +154,49 @@ func newRenewer(cfg Config) *renewer {
 	return &renewer{
 		Config:   cfg,
 		flights:  map[audience]*flight{},
-		known:    newCache[audience, *access](cfg.Entries),
-		failed:   newCache[matter, failedRenewal](cfg.Entries),
+		known:    newCache[audience, *accessToken](cfg.Entries),
+		failed:   newCache[failureKey, failedRenewal](cfg.Entries),
 		refusals: newCache[audience, freshRefusals](cfg.Entries),
 	}
 }
 
-// bearer is the value of the Authorization header for an errand.
-func (r *renewer) bearer(ctx context.Context, e errand) (value secret.Secret, err error) {
+// bearerHeader is the value of the Authorization header for a tokenRequest.
+func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
 		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the credential stored for %s is an OAuth one, and nobody here can get access tokens", e.token.Origin))
 	}
-	a, err := r.access(ctx, e)
+	a, err := r.currentToken(ctx, e)
 	if err != nil {
 		return value, err
 	}
 	return a.value, nil
 }
 
-// spend notes that the agent refused an access token as such: nobody sends it again. It tells whether that is news.
-func (r *renewer) spend(e errand) bool {
+// invalidate notes that the agent refused an access token as such: nobody sends it again. It tells whether that is
+// news.
+func (r *renewer) invalidate(e tokenRequest) bool {
 	a, ok := r.known.Get(e.audience())
-	if !ok || a.spent || !a.value.Compare(e.refused.Reveal()) {
+	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {
 		return false
 	}
-	spent := *a
-	spent.spent = true
-	r.known.Add(e.audience(), &spent)
+	invalid := *a
+	invalid.invalid = true
+	r.known.Add(e.audience(), &invalid)
 	return true
 }
 
-// access is the access token at hand while it is good, else one that somebody gets now: one at a time in this process, and among all
-// workers. While there is a good one, nobody waits but who renews it, and a failure is only logged.
-func (r *renewer) access(ctx context.Context, e errand) (*access, error) {
+// currentToken is the access token at hand while it is good, else one that somebody gets now: one at a time in this
+// process, and among all workers. While there is a good one, nobody waits but who renews it, and a failure is only
+// logged.
+func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToken, error) {
 	const most = 4 // one that was just renewed may be refused or replaced at once
 	for range most {
-		have, f, mine := r.joinFlight(e)
-		switch usable := have.good(e, r.Now()); {
+		have, f, mine := r.joinRenewal(e)
+		switch usable := have.usable(e, r.Now()); {
 		case f == nil:
 			return have, nil
 		case mine:
-			return r.lead(ctx, e, have, f)
+			return r.leadRenewal(ctx, e, have, f)
 		case usable:
 			return have, nil
 		}
@@ -199,15 +205,15 @@ func (r *renewer) access(ctx context.Context, e errand) (*access, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if f.err != nil && f.stored.Equal(e.token.UpdatedAt) && f.matter == e.matter() { // else it is not about this one
+		if f.err != nil && f.stored.Equal(e.token.UpdatedAt) && f.key == e.failureKey() { // else it is not about this one
 			return nil, f.err
 		}
 	}
 	return nil, &oauth.UnavailableError{Host: e.token.Issuer, Err: errors.New("its access tokens are refused as soon as they are there")}
 }
 
-// recall is what is remembered, unless it is of an older credential.
-func (r *renewer) recall(e errand) *access {
+// cachedToken is what is remembered, unless it is of an older credential.
+func (r *renewer) cachedToken(e tokenRequest) *accessToken {
 	a, ok := r.known.Get(e.audience())
 	if !ok || a.stored.Before(e.token.UpdatedAt) {
 		return nil
@@ -215,25 +221,25 @@ func (r *renewer) recall(e errand) *access {
 	return a
 }
 
-// joinFlight returns the access token at hand and the renewal that is under way, or one that is the caller's to lead; no flight when there
-// is nothing to renew.
-func (r *renewer) joinFlight(e errand) (have *access, f *flight, mine bool) {
+// joinRenewal returns the access token at hand and the renewal that is under way, or one that is the caller's to lead;
+// no flight when there is nothing to renew.
+func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, mine bool) {
 	r.mu.Lock() // a flight ends after its token is known
 	defer r.mu.Unlock()
-	have = r.recall(e)
-	if have.good(e, r.Now()) && !have.due(r.Now()) {
+	have = r.cachedToken(e)
+	if have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
 		return have, nil, false
 	}
 	if f, ok := r.flights[e.audience()]; ok {
 		return have, f, false
 	}
-	f = &flight{stored: e.token.UpdatedAt, matter: e.matter(), done: make(chan struct{})}
+	f = &flight{stored: e.token.UpdatedAt, key: e.failureKey(), done: make(chan struct{})}
 	r.flights[e.audience()] = f
 	return have, f, true
 }
 
-// lead renews for all who wait on f. have may still be good.
-func (r *renewer) lead(ctx context.Context, e errand, have *access, f *flight) (got *access, err error) {
+// leadRenewal renews for all who wait on f. have may still be good.
+func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken, f *flight) (got *accessToken, err error) {
 	f.err = errors.New("renewing an access token broke off") // what others hear if it panics
 	defer func() {
 		r.mu.Lock()
@@ -246,10 +252,10 @@ func (r *renewer) lead(ctx context.Context, e errand, have *access, f *flight) (
 		r.known.Add(e.audience(), got)
 	}
 	f.err = err
-	if err == nil || !have.good(e, r.Now()) {
+	if err == nil || !have.usable(e, r.Now()) {
 		return got, err
 	}
-	if !remembered(err) {
+	if !isRemembered(err) {
 		r.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID, "origin", e.token.Origin,
 			"issuer", e.token.Issuer, "ends", have.until.UTC().Format(time.RFC3339), "error", err)
 	}
@@ -257,15 +263,15 @@ func (r *renewer) lead(ctx context.Context, e errand, have *access, f *flight) (
 }
 
 // renew gets an access token, or finds that another worker has.
-func (r *renewer) renew(ctx context.Context, e errand, have *access) (*access, error) {
+func (r *renewer) renew(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
 	if have != nil && have.unsaved != nil {
 		var err error
-		if have, err = r.saveAgain(ctx, have); err != nil || have.good(e, r.Now()) && !have.due(r.Now()) {
+		if have, err = r.retrySave(ctx, have); err != nil || have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
 			return have, err
 		}
 	}
-	if err := r.failedBefore(e); err != nil {
-		if got := r.look(ctx, e, have); got != nil {
+	if err := r.recentFailure(e); err != nil {
+		if got := r.findNewer(ctx, e, have); got != nil {
 			return got, nil
 		}
 		return nil, err
@@ -273,49 +279,49 @@ func (r *renewer) renew(ctx context.Context, e errand, have *access) (*access, e
 	wait, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	for {
-		mine, found, err := r.lease(wait, e, have)
+		mine, found, err := r.acquireLease(wait, e, have)
 		if wait.Err() != nil && ctx.Err() == nil {
-			r.remember(e, stuckPause, err)
+			r.rememberFailure(e, stuckPause, err)
 		}
 		if err != nil || found != nil {
 			return found, err
 		}
 		got, err := r.adoptSpooled(wait, mine)
 		if err == nil && got != nil {
-			if have = got; got.good(e, r.Now()) && !got.due(r.Now()) {
+			if have = got; got.usable(e, r.Now()) && !got.needsRefresh(r.Now()) {
 				return got, nil
 			}
 			continue // its refresh token is of use
 		}
 		if err == nil {
-			got, err = r.obtain(wait, e, mine)
+			got, err = r.obtainToken(wait, e, mine)
 		}
 		switch {
 		case err == nil:
-			r.failed.Remove(e.matter())
+			r.failed.Remove(e.failureKey())
 			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin, "issuer", mine.Token.Issuer, "until", got.until)
 			return got, nil
 		case errors.Is(err, store.ErrSuperseded): // what there is now is newer
 		case errors.Is(err, errLeaseOver):
-			r.yield(ctx, mine)
+			r.yieldLease(ctx, mine)
 		default:
-			r.giveUp(ctx, e, mine, have, err)
+			r.recordFailure(ctx, e, mine, have, err)
 			return nil, err
 		}
 	}
 }
 
-// look finds an access token that another worker was luckier with; nil: there is none.
-func (r *renewer) look(ctx context.Context, e errand, have *access) *access {
+// findNewer finds an access token that another worker was luckier with; nil: there is none.
+func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
 	found, err := r.Ledger.LeaseRenewal(ctx, e.token, nil, 0)
 	if err != nil {
 		return nil // there is a reason already not to send anything
 	}
-	a := r.open(found)
-	if !a.good(e, r.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
+	a := r.readAccess(found)
+	if !a.usable(e, r.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
 		return nil
 	}
-	r.failed.Remove(e.matter())
+	r.failed.Remove(e.failureKey())
 	return a
 }
 
@@ -328,8 +334,9 @@ type leased struct {
 // errLeaseOver: too little is left of the lease to ask and to save.
 var errLeaseOver = errors.New("the lease of a renewal is nearly over")
 
-// lease makes the renewal this worker's; else it finds an access token that another worker has got, or waits for it.
-func (r *renewer) lease(ctx context.Context, e errand, have *access) (mine leased, found *access, err error) {
+// acquireLease makes the renewal this worker's; else it finds an access token that another worker has got, or waits for
+// it.
+func (r *renewer) acquireLease(ctx context.Context, e tokenRequest, have *accessToken) (mine leased, found *accessToken, err error) {
 	var seen []byte
 	if have != nil {
 		seen = have.sealed
@@ -345,8 +352,8 @@ func (r *renewer) lease(ctx context.Context, e errand, have *access) (mine lease
 		mine.Renewal, err = r.Ledger.LeaseRenewal(ctx, e.token, seen, renewLease)
 		switch {
 		case ctx.Err() != nil:
-			r.yield(ctx, mine)
-			return mine, nil, r.outOfPatience(ctx, e)
+			r.yieldLease(ctx, mine)
+			return mine, nil, r.explainWait(ctx, e)
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
@@ -354,8 +361,8 @@ func (r *renewer) lease(ctx context.Context, e errand, have *access) (mine lease
 		case mine.No != 0:
 			return mine, nil, nil
 		}
-		if now := r.open(mine.Renewal); now != nil && !bytes.Equal(now.sealed, seen) {
-			if now.good(e, r.Now()) {
+		if now := r.readAccess(mine.Renewal); now != nil && !bytes.Equal(now.sealed, seen) {
+			if now.usable(e, r.Now()) {
 				return mine, now, nil
 			}
 			seen = now.sealed // that is the one to replace
@@ -364,27 +371,27 @@ func (r *renewer) lease(ctx context.Context, e errand, have *access) (mine lease
 		if mine.Access == nil {
 			seen = nil
 		}
-		if have.good(e, r.Now()) {
+		if have.usable(e, r.Now()) {
 			return mine, have, nil // somebody else sees to it
 		}
 		select {
 		case <-tick:
 		case <-ctx.Done():
-			return mine, nil, r.outOfPatience(ctx, e)
+			return mine, nil, r.explainWait(ctx, e)
 		}
 	}
 }
 
-// outOfPatience: another worker has not got the token in its time, or this one is stopped.
-func (r *renewer) outOfPatience(ctx context.Context, e errand) error {
+// explainWait: another worker has not got the token in its time, or this one is stopped.
+func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
 	return &oauth.UnavailableError{Host: e.token.Issuer, Err: errors.New("another worker asks it for an access token and has got none yet")}
 }
 
-// yield lets another worker try at once.
-func (r *renewer) yield(ctx context.Context, mine leased) {
+// yieldLease lets another worker try at once.
+func (r *renewer) yieldLease(ctx context.Context, mine leased) {
 	if mine.No == 0 {
 		return
 	}
@@ -395,31 +402,31 @@ func (r *renewer) yield(ctx context.Context, mine leased) {
 	}
 }
 
-// giveUp lets another worker try, and has this one leave the authorization server alone for a while: one that answers slowly must not keep
-// the worker's slots from the others.
-func (r *renewer) giveUp(ctx context.Context, e errand, mine leased, have *access, err error) {
-	r.yield(ctx, mine)
+// recordFailure lets another worker try, and has this one leave the authorization server alone for a while: one that
+// answers slowly must not keep the worker's slots from the others.
+func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased, have *accessToken, err error) {
+	r.yieldLease(ctx, mine)
 	e.token = mine.Token // it may be newer
 	var away *oauth.UnavailableError
 	switch {
 	case errors.As(err, &away):
 		pause := max(awayPause, awayShare*r.Now().Sub(mine.began), away.RetryAfter)
-		if f, ok := r.failed.Get(e.matter()); ok && have.good(e, r.Now()) {
+		if f, ok := r.failed.Get(e.failureKey()); ok && have.usable(e, r.Now()) {
 			pause = max(pause, min(2*f.pause, awayMost))
 		}
-		r.remember(e, pause, err)
+		r.rememberFailure(e, pause, err)
 	case retry.Classify(err).Ending == retry.Hold:
-		r.remember(e, r.Patience, err)
+		r.rememberFailure(e, r.Patience, err)
 	} // else a fault of ours, or a stop
 }
 
-func (r *renewer) remember(e errand, pause time.Duration, err error) {
-	r.failed.Add(e.matter(), failedRenewal{stored: e.token.UpdatedAt, at: r.Now(), pause: pause, err: err})
+func (r *renewer) rememberFailure(e tokenRequest, pause time.Duration, err error) {
+	r.failed.Add(e.failureKey(), failedRenewal{stored: e.token.UpdatedAt, at: r.Now(), pause: pause, err: err})
 }
 
-// failedBefore is why a renewal failed a moment ago, if it is too early to try again.
-func (r *renewer) failedBefore(e errand) error {
-	f, ok := r.failed.Get(e.matter())
+// recentFailure is why a renewal failed a moment ago, if it is too early to try again.
+func (r *renewer) recentFailure(e tokenRequest) error {
+	f, ok := r.failed.Get(e.failureKey())
 	ago := r.Now().Sub(f.at)
 	var away *oauth.UnavailableError
 	unanswered := errors.As(f.err, &away)
@@ -447,8 +454,8 @@ type renewalError struct {
 func (e *renewalError) Error() string { return e.text }
 func (e *renewalError) Unwrap() error { return e.cause }
 
-// remembered tells whether nothing was tried.
-func remembered(err error) bool {
+// isRemembered tells whether nothing was tried.
+func isRemembered(err error) bool {
 	var renewal *renewalError
 	return errors.As(err, &renewal) && renewal.again
 }

@@ -210,25 +210,25 @@ func (w *renewing) worker() *renewer {
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
-// errand is one for the credential as it is stored now.
-func (w *renewing) errand() errand {
+// tokenRequest is one for the credential as it is stored now.
+func (w *renewing) tokenRequest() tokenRequest {
 	w.renewals.mu.Lock()
 	defer w.renewals.mu.Unlock()
-	return errand{token: w.token, url: renewOrigin + "/mcp"}
+	return tokenRequest{token: w.token, url: renewOrigin + "/mcp"}
 }
 
 // sends checks what r sends, and how often the authorization server was asked until now.
-func (w *renewing) sends(t testing.TB, r *renewer, e errand, want string, asked int) {
+func (w *renewing) sends(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
 	t.Helper()
-	got, err := r.bearer(t.Context(), e)
+	got, err := r.bearerHeader(t.Context(), e)
 	if err != nil || got.Reveal() != "Bearer "+want || w.requests() != asked {
 		t.Fatalf("%q, %v, after %d requests; want %q after %d", got.Reveal(), err, w.requests(), want, asked)
 	}
 }
 
-func (w *renewing) fails(t testing.TB, r *renewer, e errand, reason retry.Reason, says string, asked int) retry.Verdict {
+func (w *renewing) fails(t testing.TB, r *renewer, e tokenRequest, reason retry.Reason, says string, asked int) retry.Verdict {
 	t.Helper()
-	got, err := r.bearer(t.Context(), e)
+	got, err := r.bearerHeader(t.Context(), e)
 	if err == nil {
 		t.Fatalf("it sends %q", got.Reveal())
 	}
@@ -247,12 +247,12 @@ func TestDue(t *testing.T) {
 		time.Hour: 48 * time.Minute, 5 * time.Minute: 4 * time.Minute, 4 * time.Minute: 3 * time.Minute, 2 * time.Minute: time.Minute,
 		time.Minute: 30 * time.Second, 2 * time.Second: 5 * time.Second, 0: 5 * time.Second,
 	} {
-		a := &access{since: since, until: since.Add(life)}
-		if a.due(since.Add(want-1)) || !a.due(since.Add(want)) {
+		a := &accessToken{since: since, until: since.Add(life)}
+		if a.needsRefresh(since.Add(want-1)) || !a.needsRefresh(since.Add(want)) {
 			t.Errorf("a life of %s is not renewed after %s", life, want)
 		}
 	}
-	if (&access{since: since}).due(since.Add(1000 * time.Hour)) {
+	if (&accessToken{since: since}).needsRefresh(since.Add(1000 * time.Hour)) {
 		t.Error("one without an end is renewed")
 	}
 }
@@ -262,39 +262,39 @@ func TestRenewalAhead(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	w.later(47 * time.Minute)
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	w.later(time.Minute)
 	w.authority.fails(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
-	w.sends(t, r, w.errand(), "access-1", 2)
+	w.sends(t, r, w.tokenRequest(), "access-1", 2)
 	if !strings.Contains(w.log.String(), "the old one is sent until it ends") || strings.Contains(w.log.String(), "access-1") {
 		t.Error(w.log.String())
 	}
-	w.sends(t, r, w.errand(), "access-1", 2) // not asked again so soon
+	w.sends(t, r, w.tokenRequest(), "access-1", 2) // not asked again so soon
 	w.later(2 * time.Minute)
-	w.sends(t, r, w.errand(), "access-1", 3)
+	w.sends(t, r, w.tokenRequest(), "access-1", 3)
 	w.later(11 * time.Minute) // it has ended
-	v := w.fails(t, r, w.errand(), retry.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
+	v := w.fails(t, r, w.tokenRequest(), retry.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	v = w.fails(t, r, w.errand(), retry.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
+	v = w.fails(t, r, w.tokenRequest(), retry.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
 	w.later(2 * time.Minute)
 	w.authority.fails(nil)
-	w.sends(t, r, w.errand(), "access-5", 5)
+	w.sends(t, r, w.tokenRequest(), "access-5", 5)
 
 	// Another worker starts with what is stored.
-	w.sends(t, w.worker(), w.errand(), "access-5", 5)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-5", 5)
 	// Without an end it is sent until it is refused.
 	w.life = 0
 	w.replace(clientOf("feedback"))
-	w.sends(t, r, w.errand(), "access-6", 6)
+	w.sends(t, r, w.tokenRequest(), "access-6", 6)
 	w.later(1000 * time.Hour)
-	w.sends(t, r, w.errand(), "access-6", 6)
+	w.sends(t, r, w.tokenRequest(), "access-6", 6)
 }
 
 // TestOneRenews: of many deliveries in several workers one asks.
@@ -313,11 +313,11 @@ func TestOneRenews(t *testing.T) {
 		}
 	})
 	workers := []*renewer{w.worker(), w.worker(), w.worker()}
-	round := func(e errand, want string) {
+	round := func(e tokenRequest, want string) {
 		t.Helper()
 		for i := range 48 {
 			wg.Go(func() {
-				got, err := workers[i%3].bearer(t.Context(), e)
+				got, err := workers[i%3].bearerHeader(t.Context(), e)
 				if err != nil || got.Reveal() != want {
 					t.Errorf("%q, %v; want %q", got.Reveal(), err, want)
 				}
@@ -325,15 +325,15 @@ func TestOneRenews(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	e := w.errand()
+	e := w.tokenRequest()
 	round(e, "Bearer access-1")
 	// All of them are refused.
 	e.refused = secret.New("Bearer access-1")
 	for _, r := range workers {
-		r.spend(e)
+		r.invalidate(e)
 	}
 	round(e, "Bearer access-2")
-	round(w.errand(), "Bearer access-2")
+	round(w.tokenRequest(), "Bearer access-2")
 	if n := w.requests(); n != 2 {
 		t.Errorf("asked %d times", n)
 	}
@@ -345,7 +345,7 @@ func TestOneRenews(t *testing.T) {
 func TestOneFlight(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r, e := w.worker(), w.errand()
+	r, e := w.worker(), w.tokenRequest()
 	const many = 48
 	var under atomic.Int32
 	w.before = func() {
@@ -357,7 +357,7 @@ func TestOneFlight(t *testing.T) {
 	for range many {
 		wg.Go(func() {
 			under.Add(1)
-			if got, err := r.bearer(t.Context(), e); err != nil || got.Reveal() != "Bearer access-1" {
+			if got, err := r.bearerHeader(t.Context(), e); err != nil || got.Reveal() != "Bearer access-1" {
 				t.Errorf("%q, %v", got.Reveal(), err)
 			}
 		})
@@ -376,14 +376,14 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // the other one
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	_, err := r.bearer(ctx, w.errand())
+	_, err := r.bearerHeader(ctx, w.tokenRequest())
 	if v := retry.Classify(err); v.Reason != retry.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
 		t.Fatalf("%+v", v)
 	}
 	got := make(chan string, 1)
 	wait := func() {
 		go func() {
-			value, err := r.bearer(context.WithoutCancel(t.Context()), w.errand())
+			value, err := r.bearerHeader(context.WithoutCancel(t.Context()), w.tokenRequest())
 			got <- fmt.Sprint(value.Reveal(), err)
 		}()
 		w.ticks <- time.Time{} // it waits
@@ -405,7 +405,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	// While there is a good one, nobody waits.
 	w.later(50 * time.Minute)
 	must(w.LeaseRenewal(t.Context(), w.token, w.access.Ciphertext, time.Minute))
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 }
 
 // tickUntil has who waits look again until there is a result.
@@ -429,28 +429,28 @@ func TestRefusedCredential(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
 	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
-	w.fails(t, r, w.errand(), retry.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
-	e := w.errand()
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
+	e := w.tokenRequest()
 	e.insist = true
 	w.fails(t, r, e, retry.AuthRequired, "(asked 0s ago", 1) // not with each of many
 	w.later(time.Minute)
-	w.fails(t, r, w.errand(), retry.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
 	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 2)
 	w.replace(clientOf("other"))
-	w.fails(t, r, w.errand(), retry.AuthRequired, "invalid_client", 3)
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "invalid_client", 3)
 	w.later(10 * time.Minute)
-	w.fails(t, r, w.errand(), retry.AuthRequired, "invalid_client", 4)
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "invalid_client", 4)
 	// Another worker is luckier, and this one finds out.
 	w.authority.fails(nil)
-	w.sends(t, w.worker(), w.errand(), "access-5", 5)
-	w.sends(t, r, w.errand(), "access-5", 5)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-5", 5)
+	w.sends(t, r, w.tokenRequest(), "access-5", 5)
 	// What the agent refuses is not sent again, though it is all there is.
-	e = w.errand()
+	e = w.tokenRequest()
 	e.refused = secret.New("Bearer access-5")
-	r.spend(e)
+	r.invalidate(e)
 	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
 	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 6)
-	w.fails(t, r, w.errand(), retry.AuthRequired, "not again for", 6)
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "not again for", 6)
 
 	for code, says := range map[string]string{
 		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "have whoever runs it allow that", "invalid_scope": "--scope",
@@ -458,7 +458,7 @@ func TestRefusedCredential(t *testing.T) {
 	} {
 		w.replace(loginOf("refresh-0"))
 		w.authority.fails(&oauth.RefusedError{Status: 400, Code: code})
-		w.fails(t, r, w.errand(), retry.AuthRequired, says, w.requests()+1)
+		w.fails(t, r, w.tokenRequest(), retry.AuthRequired, says, w.requests()+1)
 	}
 	for err, want := range map[error]retry.Reason{
 		&oauth.UnavailableError{Err: errors.New("refused")}:              retry.ConnectFailed,
@@ -469,7 +469,7 @@ func TestRefusedCredential(t *testing.T) {
 	} {
 		w.replace(loginOf("refresh-0"))
 		w.authority.fails(err)
-		w.fails(t, r, w.errand(), want, "", w.requests()+1)
+		w.fails(t, r, w.tokenRequest(), want, "", w.requests()+1)
 	}
 }
 
@@ -480,9 +480,9 @@ func TestFreshRefused(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
 	r.RefusedPause = 2 * time.Second
-	refused := func(n int, reason retry.Reason, says string, pause time.Duration) errand {
+	refused := func(n int, reason retry.Reason, says string, pause time.Duration) tokenRequest {
 		t.Helper()
-		e := w.errand()
+		e := w.tokenRequest()
 		e.refused, e.says = secret.New(fmt.Sprint("Bearer access-", n)), oauth.Challenge{Error: "invalid_token"}
 		v := retry.Classify(r.rejectFresh(e))
 		if v.Reason != reason || !strings.Contains(v.Text, says) || v.RetryAfter != pause || v.Moved || v.Unwell || v.AgentFault || v.Unknown {
@@ -490,7 +490,7 @@ func TestFreshRefused(t *testing.T) {
 		}
 		return e
 	}
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
 		e := refused(i+1, retry.ServerError, "another one is asked for in "+pause.String(), pause)
 		refused(i+1, retry.ServerError, "and not again for", pause) // another delivery that was sent the same token
@@ -498,21 +498,21 @@ func TestFreshRefused(t *testing.T) {
 			t.Error("it is forgotten")
 		}
 		w.later(pause - time.Second)
-		w.fails(t, r, w.errand(), retry.ServerError, "not again for 1s", i+1)
+		w.fails(t, r, w.tokenRequest(), retry.ServerError, "not again for 1s", i+1)
 		w.later(time.Second)
-		w.sends(t, r, w.errand(), fmt.Sprint("access-", i+2), i+2)
+		w.sends(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
 	}
 	refused(4, retry.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
-	w.fails(t, r, w.errand(), retry.AuthRequired, "not again for 10m0s", 4)
+	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "not again for 10m0s", 4)
 	w.later(10 * time.Minute)
-	w.sends(t, r, w.errand(), "access-5", 5)
+	w.sends(t, r, w.tokenRequest(), "access-5", 5)
 	refused(5, retry.AuthRequired, "the last 5 access tokens", 0)
 	w.later(10 * time.Minute)
-	w.sends(t, r, w.errand(), "access-6", 6)
-	r.acceptFresh(w.errand().audience())
+	w.sends(t, r, w.tokenRequest(), "access-6", 6)
+	r.acceptFresh(w.tokenRequest().audience())
 	refused(6, retry.ServerError, "in 2s", 2*time.Second)
 	w.replace(clientOf("other"))
-	e := w.errand()
+	e := w.tokenRequest()
 	if e.refused = secret.New("Bearer access-6"); r.refusesFresh(e) {
 		t.Error("another credential is blamed")
 	}
@@ -523,8 +523,8 @@ func TestWhatIsFresh(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
-	first := w.errand()
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	first := w.tokenRequest()
 	first.refused = secret.New("Bearer access-1")
 	if r.refusesFresh(first) {
 		t.Error("one that was not refused before")
@@ -534,7 +534,7 @@ func TestWhatIsFresh(t *testing.T) {
 		t.Error("one that another delivery was refused, too, before there is a fresh one")
 	}
 	w.sends(t, r, first, "access-2", 2)
-	second := w.errand()
+	second := w.tokenRequest()
 	second.refused = secret.New("Bearer access-2")
 	if r.refusesFresh(first) || !r.refusesFresh(second) {
 		t.Error("not the one that took its place:", r.refusesFresh(first), r.refusesFresh(second))
@@ -551,10 +551,10 @@ func TestRotatedRefreshToken(t *testing.T) {
 	w := newRenewing(t, loginOf("refresh-0"))
 	w.rotate = true
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
-	e := w.errand()
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
-	r.spend(e)
+	r.invalidate(e)
 	w.sends(t, w.worker(), e, "access-2", 2)
 	e.refused = secret.New("Bearer access-2")
 	w.err = errors.New("Postgres is away")
@@ -585,8 +585,8 @@ func TestSavedAgain(t *testing.T) {
 		w.rotate = true
 		w.err = errors.New("Postgres is away")
 		r := w.worker()
-		w.sends(t, r, w.errand(), "access-1", 1)
-		w.sends(t, r, w.errand(), "access-1", 1) // though it is away still
+		w.sends(t, r, w.tokenRequest(), "access-1", 1)
+		w.sends(t, r, w.tokenRequest(), "access-1", 1) // though it is away still
 		if r.flush(t.Context()); !strings.Contains(w.log.String(), "is lost with this process") {
 			t.Error(w.log.String())
 		}
@@ -594,11 +594,11 @@ func TestSavedAgain(t *testing.T) {
 		if flush {
 			r.flush(t.Context())
 		} else {
-			w.sends(t, r, w.errand(), "access-1", 1)
+			w.sends(t, r, w.tokenRequest(), "access-1", 1)
 		}
-		w.sends(t, w.worker(), w.errand(), "access-1", 1)
+		w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
 		w.later(time.Hour)
-		w.sends(t, w.worker(), w.errand(), "access-2", 2)
+		w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
 		if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-1" {
 			t.Errorf("it asks with %s", got)
 		}
@@ -607,11 +607,11 @@ func TestSavedAgain(t *testing.T) {
 	w := newRenewing(t, loginOf("refresh-0"))
 	w.rotate, w.err = true, errors.New("Postgres is away")
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	w.err = nil
 	w.replace(loginOf("refresh-9"))
 	r.flush(t.Context())
-	w.sends(t, r, w.errand(), "access-2", 2)
+	w.sends(t, r, w.tokenRequest(), "access-2", 2)
 	if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-9" {
 		t.Errorf("it asks with %s", got)
 	}
@@ -620,22 +620,22 @@ func TestSavedAgain(t *testing.T) {
 // TestJoinsItsOwn: who has a new credential does not take the failure of the old one, nor who wants a token that of who wants more.
 func TestJoinsItsOwn(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *renewing, e *errand){
-		"": func(*renewing, *errand) {},
-		"another credential": func(w *renewing, e *errand) {
+	for name, change := range map[string]func(w *renewing, e *tokenRequest){
+		"": func(*renewing, *tokenRequest) {},
+		"another credential": func(w *renewing, e *tokenRequest) {
 			w.replace(clientOf("new"))
-			*e = w.errand()
+			*e = w.tokenRequest()
 		},
-		"more scope": func(_ *renewing, e *errand) { e.narrow, e.says = true, oauth.Challenge{Scope: "all"} },
+		"more scope": func(_ *renewing, e *tokenRequest) { e.narrow, e.says = true, oauth.Challenge{Scope: "all"} },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newRenewing(t, clientOf("all"))
-			r, e := w.worker(), w.errand()
-			_, f, _ := r.joinFlight(e)
+			r, e := w.worker(), w.tokenRequest()
+			_, f, _ := r.joinRenewal(e)
 			change(w, &e)
 			got := make(chan string, 1)
 			go func() {
-				value, err := r.bearer(t.Context(), e)
+				value, err := r.bearerHeader(t.Context(), e)
 				got <- fmt.Sprint(value.Reveal(), err)
 			}()
 			synctest.Wait() // until it waits
@@ -663,15 +663,15 @@ func TestMoreScopeFails(t *testing.T) {
 		w := newRenewing(t, clientOf(stored))
 		w.life = 5 * time.Minute
 		r := w.worker()
-		w.sends(t, r, w.errand(), "access-1", 1)
-		more := w.errand()
+		w.sends(t, r, w.tokenRequest(), "access-1", 1)
+		more := w.tokenRequest()
 		more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
 		says := fmt.Sprintf("wants more than the operator allowed: if it may have it, `worker token set 1:7 --origin https://agent.example --client-id …` --scope '%s'",
 			strings.TrimSpace(stored+" all"))
 		w.fails(t, r, more, retry.AuthRequired, says, 1)
 		w.fails(t, r, more, retry.AuthRequired, "not again for 10m0s", 1)
 		w.later(4 * time.Minute)
-		w.sends(t, r, w.errand(), "access-2", 2)
+		w.sends(t, r, w.tokenRequest(), "access-2", 2)
 		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
 		w.fails(t, r, more, retry.AuthRequired, "--client-id …` --scope …", 2)
 	}
@@ -682,8 +682,8 @@ func TestDocumentKept(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
-	e := w.errand()
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
 	w.fails(t, r, e, retry.AuthRequired, "it is wrong", 1)
@@ -705,7 +705,7 @@ func TestLeaseOver(t *testing.T) {
 		w.later(slow[0])
 		slow = slow[1:]
 	}
-	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
 	if w.looked != 2 || w.no != 2 {
 		t.Errorf("looked %d times, %d leases", w.looked, w.no)
 	}
@@ -719,11 +719,11 @@ func TestStuck(t *testing.T) {
 		r := w.worker()
 		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
 		began := time.Now()
-		w.fails(t, r, w.errand(), retry.ConnectFailed, "another worker asks it", 0)
+		w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "another worker asks it", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("it took %s", took)
 		}
-		w.fails(t, r, w.errand(), retry.ConnectFailed, "not again for 10s", 0)
+		w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "not again for 10s", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("the second took %s", took)
 		}
@@ -737,11 +737,11 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("the worker is stopped")
 	w.leasing = func() { cancel(stopped) }
-	if _, err := w.worker().bearer(ctx, w.errand()); !errors.Is(err, stopped) {
+	if _, err := w.worker().bearerHeader(ctx, w.tokenRequest()); !errors.Is(err, stopped) {
 		t.Error(err)
 	}
 	w.leasing = nil
-	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
 }
 
 // TestPauses: while there is a good access token, a failing server is asked less and less, and one line is logged each time.
@@ -749,11 +749,11 @@ func TestPauses(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	w.later(48 * time.Minute)
 	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused")})
 	for range 600 { // with a delivery each second
-		_ = must(r.bearer(t.Context(), w.errand()))
+		_ = must(r.bearerHeader(t.Context(), w.tokenRequest()))
 		if w.requests() > 1+6+600/30 {
 			break
 		}
@@ -763,8 +763,8 @@ func TestPauses(t *testing.T) {
 		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
 	}
 	w.later(2 * time.Minute) // it has ended: now each of them matters
-	w.fails(t, r, w.errand(), retry.ConnectFailed, "", w.requests()+1)
-	e := w.errand()
+	w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "", w.requests()+1)
+	e := w.tokenRequest()
 	e.insist = true
 	w.later(time.Minute)
 	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
@@ -781,7 +781,7 @@ func TestReplacedWhileRenewed(t *testing.T) {
 		w.before = nil
 		w.replace(clientOf("new"))
 	}
-	w.sends(t, w.worker(), w.errand(), "access-2", 2)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
 	if w.scopes[1] != "new" {
 		t.Error(w.scopes)
 	}
@@ -811,12 +811,12 @@ func TestScopes(t *testing.T) {
 			w.access = must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("access-0"), Scope: tt.last, Expires: w.Now().Add(-time.Minute)}, w.Now().Add(-time.Hour)))
 		}
 		r := w.worker()
-		w.sends(t, r, w.errand(), "access-1", 1)
-		e := w.errand()
+		w.sends(t, r, w.tokenRequest(), "access-1", 1)
+		e := w.tokenRequest()
 		e.refused, e.says = secret.New("Bearer access-1"), tt.says
 		w.sends(t, r, e, "access-2", 2)
 		w.later(time.Hour)
-		w.sends(t, w.worker(), w.errand(), "access-3", 3)
+		w.sends(t, w.worker(), w.tokenRequest(), "access-3", 3)
 		for _, scope := range w.scopes {
 			if scope != tt.want {
 				t.Errorf("%s: asked for %q, want %q", name, w.scopes, tt.want)
@@ -830,8 +830,8 @@ func TestWhatTheAgentNames(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	r := w.worker()
-	w.sends(t, r, w.errand(), "access-1", 1)
-	e := w.errand()
+	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
 	w.fails(t, r, e, retry.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
@@ -841,7 +841,7 @@ func TestWhatTheAgentNames(t *testing.T) {
 	cred := clientOf("a")
 	cred.Resource = ""
 	w.replace(cred)
-	w.sends(t, r, w.errand(), "access-3", 3)
+	w.sends(t, r, w.tokenRequest(), "access-3", 3)
 	if c := w.asked[2]; c.Resource != "https://agent.example/mcp" {
 		t.Errorf("for %q", c.Resource)
 	}
@@ -852,14 +852,14 @@ func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	w.access = &store.Access{Ciphertext: []byte("damaged")}
-	w.sends(t, w.worker(), w.errand(), "access-1", 1)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
 	moved := w.token
 	moved.Origin = "https://elsewhere.example"
 	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.now))
-	w.sends(t, w.worker(), w.errand(), "access-2", 2)
+	w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
 	w.token.Issuer = "https://evil.example"
-	w.fails(t, w.worker(), w.errand(), retry.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
+	w.fails(t, w.worker(), w.tokenRequest(), retry.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
 	w.replace(clientOf("a"))
 	w.token.Ciphertext = must(w.keys.Seal([]byte(`{"grant":"magic"}`), w.token.Binding()))
-	w.fails(t, w.worker(), w.errand(), retry.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
+	w.fails(t, w.worker(), w.tokenRequest(), retry.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// RenewalSpool is Redis, where a renewal waits that Postgres cannot take: the authorization server has replaced the refresh token that
-// Postgres has, and may end the whole grant if that one is used again. Whoever renews next looks here first.
+// RenewalSpool is Redis, where a renewal waits that Postgres cannot take: the authorization server has replaced the
+// refresh token that Postgres has, and may end the whole grant if that one is used again. Whoever renews next looks
+// here first.
 type RenewalSpool interface {
 	SpoolRenewal(ctx context.Context, key string, sealed []byte) error
 	SpooledRenewal(ctx context.Context, key string) ([]byte, error) // nil: nothing
@@ -39,8 +40,9 @@ type rotation struct {
 // spoolTimeout bounds one request of Redis.
 const spoolTimeout = 2 * time.Second
 
-// spoolBinding is what a spooled renewal belongs to: one credential as it was stored, and the refresh token that was replaced. A credential
-// that was stored or renewed since has another, so that nothing older than the row is ever taken for newer.
+// spoolBinding is what a spooled renewal belongs to: one credential as it was stored, and the refresh token that was
+// replaced. A credential that was stored or renewed since has another, so that nothing older than the row is ever taken
+// for newer.
 func spoolBinding(t store.Token, replaced secret.Secret) secret.Binding {
 	b := t.Binding()
 	b.Purpose = "agent_mcp_tokens.renewal.v1"
@@ -55,8 +57,8 @@ func spoolKey(b secret.Binding) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// spool puts into Redis what Postgres did not take, unless it is there.
-func (r *renewer) spool(ctx context.Context, u *unsaved) {
+// spoolRenewal puts into Redis what Postgres did not take, unless it is there.
+func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 	if u.spool == nil || r.Spool == nil || u.spooled.Load() {
 		return
 	}
@@ -71,8 +73,8 @@ func (r *renewer) spool(ctx context.Context, u *unsaved) {
 	r.Logger.Info("Postgres does not take a renewed refresh token; Redis keeps it, sealed, for whoever renews next", "agent", t.ID, "origin", t.Origin)
 }
 
-// sealSpool prepares what spool puts into Redis; without another refresh token that is nothing.
-func (r *renewer) sealSpool(u *unsaved, replaced secret.Secret) error {
+// sealForSpool prepares what spool puts into Redis; without another refresh token that is nothing.
+func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 	if u.credential == nil || r.Spool == nil {
 		return nil
 	}
@@ -95,9 +97,10 @@ func (r *renewer) dropSpooled(ctx context.Context, key string) {
 	}
 }
 
-// adoptSpooled gives Postgres the renewal that it could not take before, if Redis has one that follows on the leased credential: then that
-// is where to go on from, and the lease is over. nil without error: there is none. Without an answer of Redis nobody is asked for a token.
-func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*access, error) {
+// adoptSpooled gives Postgres the renewal that it could not take before, if Redis has one that follows on the leased
+// credential: then that is where to go on from, and the lease is over. nil without error: there is none. Without an
+// answer of Redis nobody is asked for a token.
+func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, error) {
 	if r.Spool == nil || mine.Token.Scheme != store.SchemeAuthorizationCode {
 		return nil, nil
 	}
@@ -117,7 +120,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*access, error
 	}
 	r.dropSpooled(ctx, key)
 	r.Logger.Info("a renewed refresh token that Postgres could not take before was found in Redis and stored", "agent", mine.Token.ID, "origin", mine.Token.Origin)
-	return r.open(renewal), nil
+	return r.readAccess(renewal), nil
 }
 
 // readSpooled looks for what follows on a credential; nil without error: nothing.
@@ -144,8 +147,8 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 	return found, key, nil
 }
 
-// LatestCredential is the OAuth credential of a row with the refresh token that came last: Redis may have one that Postgres could not take.
-// spool may be nil.
+// LatestCredential is the OAuth credential of a row with the refresh token that came last: Redis may have one that
+// Postgres could not take. spool may be nil.
 func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token) (oauth.Credential, error) {
 	cred, err := openCredential(keys, t)
 	if err != nil || spool == nil || t.Scheme != store.SchemeAuthorizationCode {

@@ -71,7 +71,7 @@ func TestSpooledRenewal(t *testing.T) {
 	redis := &spooled{texts: map[string][]byte{}}
 	w.err = errors.New("Postgres is away")
 	dead := w.spooling(redis)
-	w.sends(t, dead, w.errand(), "access-1", 1)
+	w.sends(t, dead, w.tokenRequest(), "access-1", 1)
 	if len(redis.texts) != 1 || !strings.Contains(w.log.String(), "Redis keeps it, sealed") {
 		t.Fatalf("Redis has %d: %s", len(redis.texts), w.log.String())
 	}
@@ -86,30 +86,30 @@ func TestSpooledRenewal(t *testing.T) {
 	}
 	w.err = nil
 	w.later(renewLease) // which the dead one did not give back
-	w.sends(t, w.spooling(redis), w.errand(), "access-1", 1)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-1", 1)
 	if len(redis.texts) != 0 {
 		t.Error("it stays in Redis")
 	}
 	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.errand(), "access-2", 2)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-1")
 
 	// Its access token has ended meanwhile: the refresh token is of use.
 	w.err = errors.New("Postgres is away")
 	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.errand(), "access-3", 3)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-3", 3)
 	w.err = nil
 	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.errand(), "access-4", 4)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-4", 4)
 	w.asksWith(t, "refresh-3")
 
 	// The one who has it is alive, and gives it to the store himself.
 	w.later(time.Hour)
 	w.err = errors.New("Postgres is away")
 	alive := w.spooling(redis)
-	w.sends(t, alive, w.errand(), "access-5", 5)
+	w.sends(t, alive, w.tokenRequest(), "access-5", 5)
 	w.err = nil
-	w.sends(t, alive, w.errand(), "access-5", 5)
+	w.sends(t, alive, w.tokenRequest(), "access-5", 5)
 	if len(redis.texts) != 0 {
 		t.Error("it stays in Redis")
 	}
@@ -118,29 +118,29 @@ func TestSpooledRenewal(t *testing.T) {
 	w.later(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), errors.New("Redis is away")
 	alive = w.worker()
-	w.sends(t, alive, w.errand(), "access-6", 6)
+	w.sends(t, alive, w.tokenRequest(), "access-6", 6)
 	alive = w.spooling(redis)
 	w.replace(loginOf("refresh-9"))
 	redis.err = nil
 	w.err = nil
-	w.sends(t, alive, w.errand(), "access-7", 7)
+	w.sends(t, alive, w.tokenRequest(), "access-7", 7)
 	w.later(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), nil
 	gone := errors.New("Redis is away")
 	w.before = func() { redis.err = gone }
-	w.sends(t, alive, w.errand(), "access-8", 8)
+	w.sends(t, alive, w.tokenRequest(), "access-8", 8)
 	w.before = nil
 	if len(redis.texts) != 0 || !strings.Contains(w.log.String(), "neither Postgres nor Redis takes a renewed refresh token; this process keeps it") {
 		t.Errorf("%d, %s", len(redis.texts), w.log.String())
 	}
 	redis.err = nil
-	w.sends(t, alive, w.errand(), "access-8", 8)
+	w.sends(t, alive, w.tokenRequest(), "access-8", 8)
 	if len(redis.texts) != 1 {
 		t.Error("Redis is back and is not given it")
 	}
 	w.err = nil
 	w.later(2 * time.Hour)
-	w.sends(t, w.spooling(redis), w.errand(), "access-9", 9)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-9", 9)
 	w.asksWith(t, "refresh-8")
 	for _, text := range []string{"refresh-", "access-"} {
 		if strings.Contains(w.log.String(), text) {
@@ -157,7 +157,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	w.rotate = true
 	redis := &spooled{texts: map[string][]byte{}}
 	w.err = errors.New("Postgres is away")
-	w.sends(t, w.spooling(redis), w.errand(), "access-1", 1)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-1", 1)
 	w.err = nil
 	old := w.token
 	key := spoolKey(spoolBinding(old, secret.New("refresh-0")))
@@ -192,21 +192,21 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	// Another login: the spooled one is nobody's any more.
 	w.replace(loginOf("refresh-7"))
 	w.later(renewLease)
-	w.sends(t, w.spooling(redis), w.errand(), "access-2", 2)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-7")
 
 	// Redis does not answer: the refresh token that is stored may have been replaced.
 	w.later(time.Hour)
 	redis.err = errors.New("Redis is away")
-	w.fails(t, w.spooling(redis), w.errand(), retry.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
+	w.fails(t, w.spooling(redis), w.tokenRequest(), retry.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
 	redis.err = nil
-	w.sends(t, w.spooling(redis), w.errand(), "access-3", 3)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-3", 3)
 
 	// A client has none that is replaced, and needs no Redis.
 	asked := redis.asked
 	w.replace(clientOf("a"))
 	redis.err = errors.New("Redis is away")
-	w.sends(t, w.spooling(redis), w.errand(), "access-4", 4)
+	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-4", 4)
 	if redis.asked != asked {
 		t.Error("Redis was asked for a client's refresh token")
 	}

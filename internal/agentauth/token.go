@@ -62,19 +62,19 @@ func CheckToken(text string) error {
 func ReadTokenFile(path string) (string, error) {
 	st, err := os.Stat(path) // before it is opened: to open a FIFO waits for a writer
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
 	}
 	if !st.Mode().IsRegular() {
 		return "", errors.New("is no regular file")
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
 	}
 	defer func() { _ = f.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(f, MaxToken+3))
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", withoutPath(err))
+		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
 	if err := CheckToken(text); err != nil {
@@ -83,7 +83,7 @@ func ReadTokenFile(path string) (string, error) {
 	return text, nil
 }
 
-func withoutPath(err error) error {
+func stripPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		return p.Err
