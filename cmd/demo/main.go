@@ -143,7 +143,8 @@ func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
 func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
 	tl.followWorker(worker)
 	tl.printFact("web UI", "http://"+worker.Addr+"/monitor/")
-	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile), quotePath(besideProgram("worker"))))
+	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile),
+		quotePath(besideProgram("worker"))))
 	if err := w.followChain(ctx, worker, tl); err != nil {
 		return err
 	}

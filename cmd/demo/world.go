@@ -81,7 +81,8 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 		return nil, err
 	}
 	w.flaky.url = flakyURL + "/mcp"
-	tl.printFact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL, w.child.Process.Pid,
+	tl.printFact("agents", fmt.Sprintf("%s (process %d), the same behind %s, and over stdio", w.httpURL,
+		w.child.Process.Pid,
 		w.flaky.url))
 	return w, nil
 }

@@ -116,7 +116,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 
 // connectIntake makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the
 // database is waited for.
-func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (submitter, func(), error) {
+func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
+	stderr io.Writer) (submitter, func(), error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
 	c := &connection{}

@@ -86,8 +86,8 @@ func (p position) String() string {
 	return fmt.Sprintf("line %d", p.number)
 }
 
-// submitJobs reads to the end of the sources, one after the other. What was printed is committed; after an error the rest
-// is not submitted.
+// submitJobs reads to the end of the sources, one after the other. What was printed is committed; after an error the
+// rest is not submitted.
 //
 // The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since
 // standard input cannot be interrupted.
@@ -178,8 +178,8 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 	}
 }
 
-// collectBatch gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or fault,
-// or why ctx ended; in the latter case what was gathered is dropped, unsubmitted.
+// collectBatch gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or
+// fault, or why ctx ended; in the latter case what was gathered is dropped, unsubmitted.
 func collectBatch(ctx context.Context, lines <-chan line) (group []line, end error) {
 	var flush <-chan time.Time
 	size := 0

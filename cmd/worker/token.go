@@ -48,7 +48,8 @@ type tokenSetCmd struct {
 func (c *tokenSetCmd) Run(a *app) error {
 	change, err := a.operator().SetToken(a.ctx,
 		operator.TokenRequest{AgentRef: c.ref(), OAuthClient: operator.OAuthClient(c.clientFlags),
-			Actor: c.actor(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires, Unchecked: c.Unchecked,
+			Actor: c.actor(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires,
+			Unchecked:  c.Unchecked,
 			ReadSecret: a.readStdin})
 	return c.printChange(a, change, err)
 }

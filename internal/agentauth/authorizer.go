@@ -59,8 +59,8 @@ type Config struct {
 	RefusedPause time.Duration
 	// SaveTimeout bounds saving a renewal before it is kept in this process and tried again later. Default 5 s.
 	SaveTimeout time.Duration
-	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms while one
-	// waits.
+	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms
+	// while one waits.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 	Now    func() time.Time // default time.Now
@@ -74,9 +74,9 @@ type Authorizer struct {
 	known   *lru.Cache[store.Agent, *knownTokens]
 	refused *lru.Cache[store.Agent, refusal]
 	renewer *renewer // nil without OAuth
-	// released is the epoch under which a success has released held deliveries. One success proves nothing about another
-	// call: an agent that forbids some calls for their content, and takes the others, would be asked about each of them
-	// again after every success.
+	// released is the epoch under which a success has released held deliveries. One success proves nothing about
+	// another call: an agent that forbids some calls for their content, and takes the others, would be asked about
+	// each of them again after every success.
 	released *lru.Cache[store.Agent, int64]
 }
 
@@ -259,8 +259,9 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 		return nil
 	}
 	if t.ExpiresAt != nil && !z.Now().Before(*t.ExpiresAt) {
-		return retry.Fail(retry.AuthRequired, fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
-			t.URL(), t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(*t)))
+		return retry.Fail(retry.AuthRequired,
+			fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
+				t.URL(), t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(*t)))
 	}
 	var value secret.Secret
 	if t.OAuth() {
@@ -305,7 +306,8 @@ func (z *Authorizer) covers(ctx context.Context, t *store.Token, s Subject, e mc
 	}
 	var err error
 	if t.Path, err = z.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
-		return false, retry.Pause(retry.Throttled, time.Second, "the token stored for "+string(t.Origin)+" is just being removed")
+		return false, retry.Pause(retry.Throttled, time.Second,
+			"the token stored for "+string(t.Origin)+" is just being removed")
 	}
 	z.known.Remove(t.Agent) // it is read anew, with its path
 	return err == nil && CoversPath(t.Path, path), err

@@ -17,7 +17,8 @@ import (
 // WithTokenRefresh makes a request of the agent and, when the agent refuses the access token that went with it, once
 // more at once with another one. That happens once in the life of an Authorization. A fresh token that is refused too
 // was perhaps revoked on its way: the request fails, and is made again later (renewer.rejectFresh).
-func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization, call func(context.Context, mcpcall.Endpoint) error) error {
+func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
+	call func(context.Context, mcpcall.Endpoint) error) error {
 	err := call(ctx, a.Endpoint)
 	if a.token == nil {
 		return err
@@ -55,7 +56,8 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 	if !t.OAuth() || !errors.As(err, &call) {
 		return e, false
 	}
-	e = tokenRequest{token: t, url: sent.URL, refused: sent.Headers[t.Header], says: oauth.ParseChallenge(call.Challenge)}
+	e = tokenRequest{token: t, url: sent.URL, refused: sent.Headers[t.Header],
+		says: oauth.ParseChallenge(call.Challenge)}
 	e.narrow = call.Status == http.StatusForbidden && e.says.Error == "insufficient_scope"
 	return e, !e.refused.IsZero() && (call.Status == http.StatusUnauthorized || e.narrow)
 }
@@ -64,8 +66,9 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
-		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
-			excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
+		return value, retry.Fail(retry.AuthRequired,
+			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
+				excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:
 		z.renewer.replaceRefused(e)
 	}

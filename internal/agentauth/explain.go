@@ -64,7 +64,8 @@ func explainFailure(t store.Token, err error) error {
 	case errors.As(err, &document):
 		return hold("%v. It is read again in a while; if the agent has another authorization server now, store a credential for that, %s", document, howToStore(t))
 	case errors.As(err, &away):
-		return &renewalError{text: fmt.Sprintf("no access token for %s from %s: %v", t.Origin, issuer, away), cause: away}
+		return &renewalError{text: fmt.Sprintf("no access token for %s from %s: %v", t.Origin, issuer, away),
+			cause: away}
 	}
 	return err
 }
@@ -109,7 +110,8 @@ func adviseOn(t store.Token, code string) string {
 	case "unsupported_token_type":
 		return "Its tokens are of a type that Herald cannot send, which is Bearer: ask the agent's author for another way, then " + again
 	}
-	return "It will not say otherwise if it is asked the same again: see with whoever runs it what is wrong, then " + again
+	return "It will not say otherwise if it is asked the same again: see with whoever runs it what is wrong, then " +
+		again
 }
 
 // excerpt is the beginning of a stranger's words on one line.

@@ -98,7 +98,8 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
 	text := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
 		excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
-	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause, Err: errors.New("HTTP 401")}
+	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause,
+		Err: errors.New("HTTP 401")}
 	return &renewalError{text: text, cause: cause}
 }
 

@@ -27,8 +27,10 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 	var call *mcpcall.CallError
 	if errors.As(failure, &call) {
 		says := oauth.ParseChallenge(call.Challenge)
-		// It says where its OAuth metadata is (RFC 9728 §5.1), and no OAuth credential is stored that could be at fault.
-		a.wantsOAuth = says.Bearer && says.Metadata != "" && !a.Subject.OwnHeaders && (a.token == nil || !a.token.OAuth())
+		// It says where its OAuth metadata is (RFC 9728 §5.1), and no OAuth credential is stored that could be at
+		// fault.
+		a.wantsOAuth = says.Bearer && says.Metadata != "" && !a.Subject.OwnHeaders &&
+			(a.token == nil || !a.token.OAuth())
 	}
 	if z != nil && !a.Subject.OwnHeaders {
 		z.rememberRefusal(a, failure, v)
@@ -61,7 +63,8 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Ve
 		r.credential, r.wantsOAuth = hashCredential(a.Endpoint), a.wantsOAuth
 		z.refused.Add(agent, r)
 	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
-		// The agent has refused nothing, since there was nothing to send it. Once there is, held deliveries are released.
+		// The agent has refused nothing, since there was nothing to send it. Once there is, held deliveries are
+		// released.
 		z.refused.Add(agent, r)
 	}
 }

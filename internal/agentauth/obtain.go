@@ -24,7 +24,8 @@ func (r *renewer) readAccess(found store.Renewal) *accessToken {
 	a := &accessToken{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
 	kept, err := openAccess(r.Opener, found.Token, *found.Access)
 	if err != nil {
-		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID, "origin", found.Token.Origin, "error", err)
+		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID,
+			"origin", found.Token.Origin, "error", err)
 		return a
 	}
 	a.value, a.scope, a.since = secret.New("Bearer "+kept.Access), kept.Scope, kept.Since
@@ -79,7 +80,8 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 		return nil, explainFailure(mine.Token, err)
 	}
 	token.Scope = to.scope
-	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() || token.Refresh.Compare(cred.RefreshToken.Reveal()) {
+	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() ||
+		token.Refresh.Compare(cred.RefreshToken.Reveal()) {
 		return r.saveToken(ctx, mine.Renewal, token, nil)
 	}
 	replaced := cred.RefreshToken
@@ -99,7 +101,9 @@ func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	}
 	cred, err := oauth.ParseCredential(plain)
 	if err != nil {
-		return cred, retry.Fail(retry.AuthRequired, fmt.Sprintf("the credential stored for %s cannot be used (%v): store it again, %s", t.Origin, err, howToStore(t)))
+		return cred, retry.Fail(retry.AuthRequired,
+			fmt.Sprintf("the credential stored for %s cannot be used (%v): store it again, %s", t.Origin, err,
+				howToStore(t)))
 	}
 	return cred, nil
 }
@@ -115,7 +119,8 @@ type discovery struct {
 // that of the credential, else, of one that a version before stored, that of its last access token. The agent is asked
 // when it refused a token, or when the credential does not say what it is for. An agent without a document names nobody
 // else.
-func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, cred oauth.Credential, last *accessToken) (discovery, error) {
+func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, cred oauth.Credential,
+	last *accessToken) (discovery, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope that the login had
 	scope := cred.Scope
 	if wants && scope == "" && last != nil {
@@ -195,13 +200,15 @@ func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*
 // saveToken keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A
 // store that does not take it is asked again for a while, and with what is delivered later; meanwhile this process has
 // it, and Redis has the refresh token.
-func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oauth.Token, rotated *rotation) (*accessToken, error) {
+func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oauth.Token,
+	rotated *rotation) (*accessToken, error) {
 	now := r.Now()
 	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
 	if err != nil {
 		return nil, err
 	}
-	got := &accessToken{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext, value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
+	got := &accessToken{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext,
+		value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
 		since: now, until: token.Expires}
 	u := &unsaved{renewal: lease, access: *sealed}
 	if rotated != nil {
@@ -263,7 +270,8 @@ func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToke
 	case errors.Is(err, store.ErrSuperseded):
 		return nil, nil
 	case err != nil:
-		return nil, &renewalError{text: fmt.Sprintf("the last access token could not be stored: %v", err), cause: err, again: true}
+		return nil, &renewalError{text: fmt.Sprintf("the last access token could not be stored: %v", err), cause: err,
+			again: true}
 	}
 	saved := *have
 	saved.sealed, saved.unsaved = u.access.Ciphertext, nil
@@ -280,7 +288,8 @@ func (r *renewer) flush(ctx context.Context) {
 		saved, err := r.retrySave(ctx, have)
 		switch {
 		case err != nil && have.unsaved.spooled.Load():
-			r.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis", "agent", to.agent.ID, "origin", to.origin, "error", err)
+			r.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis",
+				"agent", to.agent.ID, "origin", to.origin, "error", err)
 		case err != nil:
 			r.Logger.Error("an access token is lost with this process", "agent", to.agent.ID, "origin", to.origin,
 				"with_refresh_token", have.unsaved.credential != nil, "error", err)

@@ -18,7 +18,8 @@ func CredentialPath(rawURL string) string {
 // CoversPath tells whether a token that is stored for a path may go to another one: to that path itself and to what is
 // below it. A path of which servers disagree where it leads is below nothing but the whole origin.
 func CoversPath(stored, path string) bool {
-	return stored == "/" || path == stored || isPlainPath(path) && strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
+	return stored == "/" || path == stored || isPlainPath(path) &&
+		strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
 }
 
 // isPlainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an

@@ -163,7 +163,9 @@ func newRenewer(cfg Config) *renewer {
 // bearerHeader is the value of the Authorization header for a tokenRequest.
 func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
-		return value, retry.Fail(retry.AuthRequired, fmt.Sprintf("the credential stored for %s is an OAuth one, and nobody here can get access tokens", e.token.Origin))
+		return value, retry.Fail(retry.AuthRequired,
+			fmt.Sprintf("the credential stored for %s is an OAuth one, and nobody here can get access tokens",
+				e.token.Origin))
 	}
 	a, err := r.currentToken(ctx, e)
 	if err != nil {
@@ -209,7 +211,8 @@ func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToke
 			return nil, f.err
 		}
 	}
-	return nil, &oauth.UnavailableError{Host: e.token.Issuer, Err: errors.New("its access tokens are refused as soon as they are there")}
+	return nil, &oauth.UnavailableError{Host: e.token.Issuer,
+		Err: errors.New("its access tokens are refused as soon as they are there")}
 }
 
 // cachedToken is what is remembered, unless it is of an older credential.
@@ -239,7 +242,8 @@ func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, min
 }
 
 // leadRenewal renews for all who wait on f. have may still be good.
-func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken, f *flight) (got *accessToken, err error) {
+func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken,
+	f *flight) (got *accessToken, err error) {
 	f.err = errors.New("renewing an access token broke off") // what others hear if it panics
 	defer func() {
 		r.mu.Lock()
@@ -256,7 +260,8 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 		return got, err
 	}
 	if !isRemembered(err) {
-		r.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID, "origin", e.token.Origin,
+		r.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID,
+			"origin", e.token.Origin,
 			"issuer", e.token.Issuer, "ends", have.until.UTC().Format(time.RFC3339), "error", err)
 	}
 	return have, nil
@@ -299,7 +304,8 @@ func (r *renewer) renew(ctx context.Context, e tokenRequest, have *accessToken) 
 		switch {
 		case err == nil:
 			r.failed.Remove(e.failureKey())
-			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin, "issuer", mine.Token.Issuer, "until", got.until)
+			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
+				"issuer", mine.Token.Issuer, "until", got.until)
 			return got, nil
 		case errors.Is(err, store.ErrSuperseded): // what there is now is newer
 		case errors.Is(err, errLeaseOver):
@@ -336,7 +342,8 @@ var errLeaseOver = errors.New("the lease of a renewal is nearly over")
 
 // acquireLease makes the renewal this worker's; else it finds an access token that another worker has got, or waits for
 // it.
-func (r *renewer) acquireLease(ctx context.Context, e tokenRequest, have *accessToken) (mine leased, found *accessToken, err error) {
+func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
+	have *accessToken) (mine leased, found *accessToken, err error) {
 	var seen []byte
 	if have != nil {
 		seen = have.sealed
@@ -357,7 +364,8 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest, have *access
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
-			return mine, nil, retry.Pause(retry.Throttled, time.Second, "the credential stored for "+string(e.token.Origin)+" is just being replaced")
+			return mine, nil, retry.Pause(retry.Throttled, time.Second,
+				"the credential stored for "+string(e.token.Origin)+" is just being replaced")
 		case mine.No != 0:
 			return mine, nil, nil
 		}
@@ -387,7 +395,8 @@ func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
-	return &oauth.UnavailableError{Host: e.token.Issuer, Err: errors.New("another worker asks it for an access token and has got none yet")}
+	return &oauth.UnavailableError{Host: e.token.Issuer,
+		Err: errors.New("another worker asks it for an access token and has got none yet")}
 }
 
 // yieldLease lets another worker try at once.
@@ -435,7 +444,8 @@ func (r *renewer) recentFailure(e tokenRequest) error {
 	}
 	left := f.pause - ago
 	again := &renewalError{cause: f.err, again: true,
-		text: fmt.Sprintf("%v (asked %s ago, and not again for %s)", f.err, ago.Round(time.Second), left.Round(time.Second))}
+		text: fmt.Sprintf("%v (asked %s ago, and not again for %s)", f.err, ago.Round(time.Second),
+			left.Round(time.Second))}
 	if unanswered {
 		later := *away
 		later.RetryAfter = left

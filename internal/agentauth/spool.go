@@ -66,11 +66,13 @@ func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 	defer cancel()
 	t := u.renewal.Token
 	if err := r.Spool.SpoolRenewal(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
-		r.Logger.Warn("neither Postgres nor Redis takes a renewed refresh token; this process keeps it", "agent", t.ID, "origin", t.Origin, "error", err)
+		r.Logger.Warn("neither Postgres nor Redis takes a renewed refresh token; this process keeps it", "agent", t.ID,
+			"origin", t.Origin, "error", err)
 		return
 	}
 	u.spooled.Store(true)
-	r.Logger.Info("Postgres does not take a renewed refresh token; Redis keeps it, sealed, for whoever renews next", "agent", t.ID, "origin", t.Origin)
+	r.Logger.Info("Postgres does not take a renewed refresh token; Redis keeps it, sealed, for whoever renews next",
+		"agent", t.ID, "origin", t.Origin)
 }
 
 // sealForSpool prepares what spool puts into Redis; without another refresh token that is nothing.
@@ -112,26 +114,31 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 	if err != nil || found == nil {
 		return nil, err
 	}
-	renewal := store.Renewal{Token: mine.Token, No: mine.No, Access: &store.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
+	renewal := store.Renewal{Token: mine.Token, No: mine.No,
+		Access: &store.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
 	if err := r.Ledger.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
 		return nil, err
 	}
 	r.dropSpooled(ctx, key)
-	r.Logger.Info("a renewed refresh token that Postgres could not take before was found in Redis and stored", "agent", mine.Token.ID, "origin", mine.Token.Origin)
+	r.Logger.Info("a renewed refresh token that Postgres could not take before was found in Redis and stored",
+		"agent", mine.Token.ID, "origin", mine.Token.Origin)
 	return r.readAccess(renewal), nil
 }
 
 // readSpooled looks for what follows on a credential; nil without error: nothing.
-func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token, cred oauth.Credential) (found *spooledRenewal, key string, err error) {
+func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token,
+	cred oauth.Credential) (found *spooledRenewal, key string, err error) {
 	b := spoolBinding(t, cred.RefreshToken)
 	key = spoolKey(b)
 	ctx, cancel := context.WithTimeout(ctx, spoolTimeout)
 	defer cancel()
 	sealed, err := spool.SpooledRenewal(ctx, key)
 	if err != nil {
-		return nil, key, retry.Fail(retry.InternalError, fmt.Sprintf("no access token for %s: whether a newer refresh token waits in Redis is not known: %v", t.Origin, err))
+		return nil, key, retry.Fail(retry.InternalError,
+			fmt.Sprintf("no access token for %s: whether a newer refresh token waits in Redis is not known: %v",
+				t.Origin, err))
 	}
 	if sealed == nil {
 		return nil, key, nil

@@ -6,15 +6,15 @@ const (
 	MaxDepth  = 64
 )
 
-// Modest tells whether JSON text is within MaxTokens and MaxDepth. It stops at the first token beyond them. Text that is no JSON has some
-// answer too: the parser is the one to refuse it.
+// Modest tells whether JSON text is within MaxTokens and MaxDepth. It stops at the first token beyond them. Text that
+// is no JSON has some answer too: the parser is the one to refuse it.
 func Modest(text []byte) bool {
 	var c Counter
 	return c.Add(text)
 }
 
-// Counter counts the tokens of JSON text that comes in pieces: names, values, and the brackets that open and close. The zero value is
-// ready.
+// Counter counts the tokens of JSON text that comes in pieces: names, values, and the brackets that open and close.
+// The zero value is ready.
 type Counter struct {
 	tokens, depth int
 	quoted        bool // inside a string

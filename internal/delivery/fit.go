@@ -81,7 +81,8 @@ type Fitted struct {
 	Cleaned   bool            // characters were taken out of what strangers wrote
 }
 
-// FitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is to blame.
+// FitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is
+// to blame.
 func FitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {

@@ -92,7 +92,8 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		room = -1 // none; 0 would be the default
 	}
 	bound := func(n int) (*ratelimit.Limiter, error) {
-		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: room, MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: logger, Now: now})
+		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: room, MaxWait: maxSlotWait,
+			PermitTTL: slotTTL, Logger: logger, Now: now})
 	}
 	all, err := bound(share)
 	if err != nil {

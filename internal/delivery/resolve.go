@@ -152,8 +152,9 @@ func displayEndpoint(e mcpcall.Endpoint) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// sealedOrigin is scheme://host[:port] of a URL with host and port as they are written, "://" for a command. It is a part of the
-// ciphertext of stored headers and only that: neither netguard.Origin, which has one spelling, nor where a stored token goes.
+// sealedOrigin is scheme://host[:port] of a URL with host and port as they are written, "://" for a command. It is a
+// part of the ciphertext of stored headers and only that: neither netguard.Origin, which has one spelling, nor where
+// a stored token goes.
 func sealedOrigin(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

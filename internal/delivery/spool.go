@@ -36,7 +36,8 @@ func (e *spoolError) Unwrap() error { return e.error }
 
 // spoolOutcome puts the outcome into Redis and tells whether Redis has it now.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
-	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(), Outcome: o})
+	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
+		Outcome: o})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()
@@ -58,7 +59,8 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	sealed, err := e.readSpool(ctx, c.ID)
 	if err != nil {
 		return nil, &spoolError{retry.Fail(retry.InternalError,
-			fmt.Sprintf("an earlier attempt never ended, and Redis does not tell whether its outcome is known: %v", err))}
+			fmt.Sprintf("an earlier attempt never ended, and Redis does not tell whether its outcome is known: %v",
+				err))}
 	}
 	if sealed == nil {
 		return nil, nil

@@ -49,8 +49,8 @@ func (a account) giveTo(path string) error {
 const firstPrivateGroup, lastPrivateGroup = 65004, 65099
 
 // inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres
-// and who used sudo run other programs too: those pass through no folder of ours (restrictFolder), and the kernel does not let
-// them trace the servers.
+// and who used sudo run other programs too: those pass through no folder of ours (restrictFolder), and the kernel
+// does not let them trace the servers.
 func (a account) inPrivateGroup() account {
 	if !a.isOtherUser() {
 		return a
@@ -148,7 +148,8 @@ func (a account) noPasswdEntry() error {
 
 // explainStart turns what starting a process as the account said into a sentence, where it was the account's fault.
 func (a account) explainStart(err error) error {
-	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) || errors.Is(err, syscall.EINVAL)
+	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) ||
+		errors.Is(err, syscall.EINVAL)
 	switch {
 	case refused && a.mapped:
 		return a.noPasswdEntry()

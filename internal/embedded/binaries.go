@@ -174,7 +174,8 @@ var postgresVersion = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)\S*.
 
 // findPostgres returns the first usable binaries whose major version is the wanted one (0: any that is new enough), and
 // what was passed over. An *AccountError is final: no other place would help.
-func findPostgres(ctx context.Context, cache string, major int, acct account, log *slog.Logger) (postgresBinaries, []string, error) {
+func findPostgres(ctx context.Context, cache string, major int, acct account,
+	log *slog.Logger) (postgresBinaries, []string, error) {
 	var passed []string
 	for _, p := range postgresPaths(cache) {
 		b, err := p.probePostgres(ctx, acct, log)
@@ -227,7 +228,8 @@ func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.L
 func askVersion(ctx context.Context, path string, libs []string, acct account, log *slog.Logger) (string, error) {
 	ctx, cancel := withTimeout(ctx, 10*time.Second)
 	defer cancel()
-	p := program{name: filepath.Base(path), path: path, args: []string{"--version"}, libs: libs, acct: acct, onDeath: syscall.SIGKILL, logger: log}
+	p := program{name: filepath.Base(path), path: path, args: []string{"--version"}, libs: libs, acct: acct,
+		onDeath: syscall.SIGKILL, logger: log}
 	out, err := p.run(ctx)
 	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	if err != nil {
@@ -303,7 +305,8 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 			passed = append(passed, fmt.Sprintf("%s has version %s.%s, older than 6.2", p.dir, m[1], m[2]))
 			continue
 		}
-		return redisBinary{path: p.dir, version: m[1] + "." + m[2] + m[3], name: filepath.Base(p.dir), libs: p.libs}, passed, nil
+		return redisBinary{path: p.dir, version: m[1] + "." + m[2] + m[3], name: filepath.Base(p.dir), libs: p.libs},
+			passed, nil
 	}
 	return redisBinary{}, passed, ErrNoRedis
 }

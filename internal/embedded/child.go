@@ -104,7 +104,8 @@ func (p program) start() (*child, error) {
 		}
 		c.err = c.cmd.Wait()
 		if c.isServing() {
-			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState), "said", c.tail.lastLines())
+			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState),
+				"said", c.tail.lastLines())
 		}
 		close(c.done)
 	}()

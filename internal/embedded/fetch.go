@@ -260,8 +260,9 @@ func runTool(ctx context.Context, dir, name string, args ...string) (string, err
 
 // toolEnvironment keeps paths, proxies, certificates and apt's own settings.
 func toolEnvironment(environ []string) []string {
-	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true, "XDG_CONFIG_HOME": true,
-		"SSL_CERT_FILE": true, "SSL_CERT_DIR": true, "APT_CONFIG": true,
+	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true,
+		"XDG_CONFIG_HOME": true,
+		"SSL_CERT_FILE":   true, "SSL_CERT_DIR": true, "APT_CONFIG": true,
 		"http_proxy": true, "https_proxy": true, "ftp_proxy": true, "all_proxy": true, "no_proxy": true,
 		"HTTP_PROXY": true, "HTTPS_PROXY": true, "ALL_PROXY": true, "NO_PROXY": true}
 	keep := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}

@@ -65,7 +65,8 @@ func choosePackages(plan []debPackage) (chosen []debPackage, server debPackage, 
 		switch m := serverPackage.FindStringSubmatch(p.name); {
 		case m != nil:
 			if major, err := strconv.Atoi(m[2]); err == nil && major < oldestPostgres {
-				return nil, p, fmt.Errorf("the packages of this system have Postgres %d, older than %d", major, oldestPostgres)
+				return nil, p, fmt.Errorf("the packages of this system have Postgres %d, older than %d", major,
+					oldestPostgres)
 			}
 			server = p
 			chosen = append(chosen, p)
@@ -144,7 +145,8 @@ func aptOptions(stage, want string) ([]string, error) {
 	if err := os.WriteFile(conf, []byte("#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"), 0o644); err != nil {
 		return nil, err
 	}
-	return []string{"-c", conf, "-o", "Dir::State::status=" + status, "-o", "Debug::NoLocking=1", "-o", "Acquire::Retries=3"}, nil
+	return []string{"-c", conf, "-o", "Dir::State::status=" + status, "-o", "Debug::NoLocking=1", "-o",
+		"Acquire::Retries=3"}, nil
 }
 
 // withoutFamily drops the records of packages named FAMILY or FAMILY-….
@@ -171,13 +173,15 @@ func ownLists(stage string) ([]string, error) {
 	}
 	// A configuration may have set the lists by their full name, which stands above Dir::State, as the status file's
 	// does.
-	return []string{"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + filepath.Join(state, "lists"), "-o", "Dir::Cache=" + cache}, nil
+	return []string{"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + filepath.Join(state, "lists"), "-o",
+		"Dir::Cache=" + cache}, nil
 }
 
 // unpackPackages plans, downloads, unpacks, tries and publishes one bundle.
 func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stage, what, want string) error {
 	began := time.Now()
-	out, err := runTool(ctx, stage, a.get, append([]string{"install", "-s", "-q", "--no-install-recommends", want}, opts...)...)
+	out, err := runTool(ctx, stage, a.get, append([]string{"install", "-s", "-q", "--no-install-recommends", want},
+		opts...)...)
 	if err != nil {
 		return err
 	}
@@ -226,7 +230,8 @@ func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stag
 	if err := f.publishBundle(root, name); err != nil {
 		return err
 	}
-	f.log.Info("fetch: unpacked "+what, "dir", filepath.Join(f.cache, bundlesName, name), "took", time.Since(began).Round(100*time.Millisecond))
+	f.log.Info("fetch: unpacked "+what, "dir", filepath.Join(f.cache, bundlesName, name),
+		"took", time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 

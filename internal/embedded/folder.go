@@ -114,7 +114,8 @@ func socketFolder(base string, acct account) (dir string, temporary bool, err er
 		return dir, false, freshDir(dir, acct)
 	}
 	for _, parent := range []string{os.TempDir(), "/tmp"} {
-		if len(parent)+len("/"+socketPrefix)+10 > maxSocketDir || strings.ContainsRune(parent, ',') || acct.checkPassage(parent) != nil {
+		if len(parent)+len("/"+socketPrefix)+10 > maxSocketDir || strings.ContainsRune(parent, ',') ||
+			acct.checkPassage(parent) != nil {
 			continue
 		}
 		if dir, err = os.MkdirTemp(parent, socketPrefix); err == nil {

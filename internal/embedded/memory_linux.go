@@ -14,7 +14,8 @@ const (
 // their time there.
 func memoryDir() string {
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(sharedMemory, &fs); err != nil || fs.Type != tmpfsMagic || fs.Bavail*uint64(fs.Bsize) < memoryRoom {
+	if err := syscall.Statfs(sharedMemory, &fs); err != nil || fs.Type != tmpfsMagic ||
+		fs.Bavail*uint64(fs.Bsize) < memoryRoom {
 		return ""
 	}
 	return sharedMemory

@@ -25,7 +25,8 @@ type mini struct {
 }
 
 func startMini(log *slog.Logger) (engine, error) {
-	m := &mini{server: miniredis.NewMiniRedis(), password: rand.Text(), quit: make(chan struct{}), gone: make(chan struct{})}
+	m := &mini{server: miniredis.NewMiniRedis(), password: rand.Text(), quit: make(chan struct{}),
+		gone: make(chan struct{})}
 	m.server.RequireAuth(m.password)
 	if err := m.server.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start miniredis: %w", err)

@@ -179,14 +179,16 @@ func clusterOf(data string) (major, owner int, err error) {
 }
 
 // choosePostgres finds binaries, and fetches some if that is allowed and needed.
-func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account, log *slog.Logger) (postgresBinaries, error) {
+func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account,
+	log *slog.Logger) (postgresBinaries, error) {
 	found, passed, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
 	var none *NoBinariesError
 	if err == nil || !errors.As(err, &none) {
 		return found, err
 	}
 	if cfg.Fetch {
-		if none.Fetch = fetchPrograms(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct, log); none.Fetch == nil {
+		if none.Fetch = fetchPrograms(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct,
+			log); none.Fetch == nil {
 			found, passed, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
 			if err == nil || !errors.As(err, &none) {
 				return found, err
@@ -218,7 +220,8 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	} else {
 		args = append(args, "--data-checksums")
 	}
-	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs, acct: p.acct,
+	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
+		acct:    p.acct,
 		onDeath: syscall.SIGKILL, logger: p.logger}
 	if out, err := tool.run(ctx); err != nil {
 		t := &tail{kept: []byte(out)}
@@ -239,9 +242,9 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	return nil
 }
 
-// serverArgs are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way lets
-// others pass (restrictFolder) and there is no TCP. Failed statements are the client's business: with level "log" they, and
-// the values in them, are not logged.
+// serverArgs are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way
+// lets others pass (restrictFolder) and there is no TCP. Failed statements are the client's business: with level
+// "log" they, and the values in them, are not logged.
 func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",
@@ -278,7 +281,8 @@ func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg), libs: p.binaries.libs,
+	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg),
+		libs: p.binaries.libs,
 		acct: p.acct, onDeath: syscall.SIGINT, logger: p.logger}
 	var err error
 	if p.child, err = server.start(); err != nil {

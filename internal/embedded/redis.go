@@ -95,7 +95,8 @@ func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 	case errors.Is(err, ErrNoRedis):
 		cfg.Logger.Info("redis: using miniredis in this process", "why", err.Error())
 	default:
-		cfg.Logger.Warn("redis: using miniredis in this process, because the server that was found does not start", "err", err)
+		cfg.Logger.Warn("redis: using miniredis in this process, because the server that was found does not start",
+			"err", err)
 	}
 	return startMini(cfg.Logger)
 }

@@ -73,7 +73,8 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	if err := errors.Join(s.acct.restrictFolder(base, 0o710), s.acct.checkPassage(base)); err != nil {
 		return nil, err
 	}
-	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path, "user", s.acct.String())
+	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path,
+		"user", s.acct.String())
 	where := filepath.Join(base, "socket")
 	if err := stopLeftoverRedis(ctx, where, log); err != nil {
 		return nil, err
@@ -84,7 +85,11 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	if s.sockets, s.tempSock, err = socketFolder(base, s.acct); err != nil {
 		return nil, err
 	}
-	if err := writeAtomic(where, 0o600, func(w io.Writer) error { _, err := io.WriteString(w, s.socketPath()); return err }); err != nil {
+	if err := writeAtomic(where, 0o600, func(w io.Writer) error {
+		_,
+			err := io.WriteString(w, s.socketPath())
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	began := time.Now()

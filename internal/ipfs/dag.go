@@ -29,7 +29,8 @@ const (
 // immutableFile reads the file that ref names below its CID, every byte of it
 // verified. It returns the gateway that brought the root, empty when none was
 // needed. Errors: every kind of errors.go.
-func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64) (content []byte, from string, err error) {
+func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
+	limit int64) (content []byte, from string, err error) {
 	// An identity CID holds its content; boxo takes only short ones.
 	if b, ok := inCID(ref.cid); ok && len(ref.segments) == 0 && isPlain(ref.cid) {
 		if int64(len(b)) > limit {
@@ -50,7 +51,8 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64
 		// One request that usually brings every block on the way. What it does
 		// not bring is asked for block by block, so its failure means nothing.
 		_ = s.askGateways(s.ctx, func(ctx context.Context, g *gateway) error {
-			return g.fetchCAR(ctx, ref.cid, ref.path(), limit, s.allowance[g], func(b blocks.Block) { s.storeBlock(g, b) })
+			return g.fetchCAR(ctx, ref.cid, ref.path(), limit, s.allowance[g],
+				func(b blocks.Block) { s.storeBlock(g, b) })
 		})
 	}
 	content, err = s.walkPath(ref)
@@ -62,7 +64,8 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference, limit int64
 
 // walkPath goes from the root through the segments and reads the file there.
 func (s *session) walkPath(ref *reference) ([]byte, error) {
-	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true), blockservice.WithAllowlist(bindingHashes()))
+	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true),
+		blockservice.WithAllowlist(bindingHashes()))
 	dag := merkledag.NewDAGService(service)
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
 		s.plain = ref.cid
@@ -75,7 +78,8 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 		}
 		return b.RawData(), nil
 	} else if codec != cid.Raw && codec != cid.DagProtobuf {
-		return nil, &NoDocumentError{URI: s.shown, Why: fmt.Sprintf("its CID is of codec 0x%x, which is no file", codec)}
+		return nil, &NoDocumentError{URI: s.shown,
+			Why: fmt.Sprintf("its CID is of codec 0x%x, which is no file", codec)}
 	}
 	node, err := dag.Get(s.ctx, ref.cid)
 	if err != nil {

@@ -77,7 +77,8 @@ func splitData(s string) (head, body string, ok bool) {
 	const mark = ";base64 "
 	comma := strings.IndexByte(s, ',')
 	near := s[:min(len(s), 256)]
-	if i := strings.Index(strings.ToLower(near), mark); i >= 0 && (comma < 0 || i < comma) && len(strings.ToLower(near)) == len(near) {
+	if i := strings.Index(strings.ToLower(near), mark); i >= 0 && (comma < 0 || i < comma) &&
+		len(strings.ToLower(near)) == len(near) {
 		if rest := strings.TrimLeft(s[i+len(mark):], " "); !strings.HasPrefix(rest, ",") {
 			return s[:i+len(mark)-1], rest, true
 		}

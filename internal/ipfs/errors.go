@@ -72,7 +72,8 @@ type NoGatewayError struct {
 }
 
 func (e *NoGatewayError) Error() string {
-	return fmt.Sprintf("%s cannot be fetched without an Arweave gateway: set ARWEAVE_GATEWAY and restart the worker", e.URI)
+	return fmt.Sprintf("%s cannot be fetched without an Arweave gateway: set ARWEAVE_GATEWAY and restart the worker",
+		e.URI)
 }
 
 // TooLargeError says that the document, or what has to be read to reach it, is

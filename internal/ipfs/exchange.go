@@ -70,7 +70,8 @@ var (
 	_ blockstore.Blockstore = (*sessionStore)(nil)
 )
 
-func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try, hedge time.Duration) *session {
+func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try,
+	hedge time.Duration) *session {
 	whole := time.Duration(0)
 	if deadline, ok := parent.Deadline(); ok {
 		whole = time.Until(deadline)
@@ -135,11 +136,13 @@ func (s *session) visitBlock(b blocks.Block) error {
 	var err error
 	switch {
 	case s.visits > maxVisits:
-		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("more than %d blocks have to be read", maxVisits)}
+		err = &TooLargeError{URI: s.shown, Limit: s.limit,
+			Why: fmt.Sprintf("more than %d blocks have to be read", maxVisits)}
 	case s.links > maxLinks:
 		err = s.tooManyLinks()
 	case s.read > s.byteBudget():
-		err = &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d bytes", s.byteBudget())}
+		err = &TooLargeError{URI: s.shown, Limit: s.limit,
+			Why: fmt.Sprintf("its blocks have more than %d bytes", s.byteBudget())}
 	default:
 		return nil
 	}
@@ -148,7 +151,8 @@ func (s *session) visitBlock(b blocks.Block) error {
 }
 
 func (s *session) tooManyLinks() error {
-	return &TooLargeError{URI: s.shown, Limit: s.limit, Why: fmt.Sprintf("its blocks have more than %d links", maxLinks)}
+	return &TooLargeError{URI: s.shown, Limit: s.limit,
+		Why: fmt.Sprintf("its blocks have more than %d links", maxLinks)}
 }
 
 func (s *session) storeBlock(from *gateway, b blocks.Block) {

@@ -88,5 +88,6 @@ func isFinal(err error) bool {
 		invalid  *InvalidError
 		large    *TooLargeError
 	)
-	return errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &notFound) && notFound.Proven
+	return errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &notFound) &&
+		notFound.Proven
 }

@@ -170,7 +170,8 @@ func New(cfg Config) (*Fetcher, error) {
 	}
 	if cfg.Arweave != "" {
 		u, err := url.Parse(cfg.Arweave)
-		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||
+			u.RawQuery != "" {
 			return nil, errors.New("ipfs: the Arweave gateway is no plain https URL; write it as https://host")
 		}
 		f.arweave = u
@@ -212,7 +213,8 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		return Document{}, err
 	}
 	if ref.source == SourceData {
-		return Document{Bytes: ref.bytes, MediaType: ref.mediaType, Source: SourceData, URI: ref.uri(), Took: f.now().Sub(start)}, nil
+		return Document{Bytes: ref.bytes, MediaType: ref.mediaType, Source: SourceData, URI: ref.uri(),
+			Took: f.now().Sub(start)}, nil
 	}
 	key := ref.key()
 	if ref.source == SourceCID {
@@ -261,7 +263,8 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		doc.Took = f.now().Sub(start)
 		return doc, nil
 	case <-ctx.Done():
-		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown, netguard.Explain("its server", 0, context.Cause(ctx)))
+		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown,
+			netguard.Explain("its server", 0, context.Cause(ctx)))
 	}
 }
 

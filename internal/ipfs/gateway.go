@@ -192,8 +192,10 @@ func (g *gateway) recordOutrun() {
 
 // sendRequest asks for /<namespace>/<path> in a format. The caller closes the body and
 // never drains it.
-func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, query, accept string) (*http.Response, error) {
-	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/" + namespace + "/" + path + "?format=" + format + query
+func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, query,
+	accept string) (*http.Response, error) {
+	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/" + namespace + "/" + path + "?format=" +
+		format + query
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err
@@ -271,7 +273,8 @@ func findLie(h http.Header, data []byte) error {
 // there, and hands every block that verifies to keep. How the stream ends does
 // not matter, the walk tells what is missing; only when root itself did not
 // come is that an error.
-func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance, keep func(blocks.Block)) (err error) {
+func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance,
+	keep func(blocks.Block)) (err error) {
 	resp, err := g.sendRequest(ctx, "ipfs", root.String()+path, "car",
 		"&dag-scope=entity&entity-bytes=0:"+strconv.FormatInt(size, 10),
 		"application/vnd.ipld.car; version=1; order=dfs; dups=n")

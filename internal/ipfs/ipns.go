@@ -55,7 +55,8 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 		dnsLink = dnsLink || !isKey(name)
 		next, err := parseImmutable("", found.value, ref.shown)
 		if err != nil {
-			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content", Err: err}
+			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content",
+				Err: err}
 		}
 		f.names.put(name, found, f.now())
 		next.segments = append(next.segments, target.segments...)
@@ -65,7 +66,8 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 		target = next
 	}
 	if target.source != SourceCID {
-		return nil, dnsLink, &InvalidError{URI: ref.shown, Why: fmt.Sprintf("more than %d names lead to one another", maxHops)}
+		return nil, dnsLink, &InvalidError{URI: ref.shown,
+			Why: fmt.Sprintf("more than %d names lead to one another", maxHops)}
 	}
 	target.web = ref.web
 	return target, dnsLink, nil
@@ -155,7 +157,8 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameReco
 	case best == nil:
 		return nameRecord{}, verdicts.err()
 	case !f.names.isNewest(name, best.sequence):
-		return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the gateways know only a record older than one that was seen before")}
+		return nameRecord{}, &UnavailableError{URI: shown,
+			Err: errors.New("the gateways know only a record older than one that was seen before")}
 	}
 	return *best, nil
 }
@@ -240,11 +243,13 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	}
 	if err != nil {
-		return nameRecord{}, &UnavailableError{URI: shown, Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
+		return nameRecord{}, &UnavailableError{URI: shown,
+			Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
 	}
 	var links []string
 	for _, text := range texts {
-		if link, ok := strings.CutPrefix(text, "dnslink="); ok && looksLikePath(link) && len(link) <= maxURI && !slices.Contains(links, link) {
+		if link, ok := strings.CutPrefix(text, "dnslink="); ok && looksLikePath(link) && len(link) <= maxURI &&
+			!slices.Contains(links, link) {
 			links = append(links, link)
 		}
 	}
@@ -263,7 +268,8 @@ func isDomain(s string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		if label == "" || len(label) > 63 || strings.Trim(strings.ToLower(label),
+			"abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 			return false
 		}
 	}

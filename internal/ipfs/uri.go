@@ -107,7 +107,8 @@ func parseReference(uri string, limit int64) (*reference, error) {
 		if int64(len(s)) > limit {
 			return nil, &TooLargeError{URI: "the inline document", Limit: limit}
 		}
-		return &reference{source: SourceData, shown: "inline JSON", bytes: []byte(s), mediaType: "application/json"}, nil
+		return &reference{source: SourceData, shown: "inline JSON", bytes: []byte(s), mediaType: "application/json"},
+			nil
 	}
 	scheme, rest := splitScheme(s)
 	if scheme == "data" {

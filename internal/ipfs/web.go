@@ -68,13 +68,15 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 	case http.StatusOK, http.StatusNonAuthoritativeInfo:
 	case http.StatusNotModified:
 		if v == (Validators{}) {
-			return Document{}, &UnavailableError{URI: shown, Err: errors.New("the server answered 304 to a question without a condition")}
+			return Document{}, &UnavailableError{URI: shown,
+				Err: errors.New("the server answered 304 to a question without a condition")}
 		}
 		return Document{}, fmt.Errorf("%s: %w", shown, ErrUnchanged)
 	case http.StatusNotFound, http.StatusGone:
 		return Document{}, &NotFoundError{URI: shown, Asked: []string{u.Host}}
 	default:
-		return Document{}, &UnavailableError{URI: shown, RetryAfter: netguard.RetryAfter(resp.Header, f.now(), longestRetryAfter), Status: resp.StatusCode,
+		return Document{}, &UnavailableError{URI: shown,
+			RetryAfter: netguard.RetryAfter(resp.Header, f.now(), longestRetryAfter), Status: resp.StatusCode,
 			Err: fmt.Errorf("the server answered %d", resp.StatusCode)}
 	}
 	if resp.ContentLength > limit {

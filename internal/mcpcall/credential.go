@@ -12,7 +12,8 @@ import (
 // noCredential are headers beside refusedHeaders that carry no token: a stranger's registration may ask for it in any
 // of them.
 var noCredential = []string{
-	"Alt-Used", "Baggage", "Cache-Control", "Cookie", "Cookie2", "Date", "Forwarded", "From", "Max-Forwards", "Origin", "Pragma",
+	"Alt-Used", "Baggage", "Cache-Control", "Cookie", "Cookie2", "Date", "Forwarded", "From", "Max-Forwards",
+	"Origin", "Pragma",
 	"Range", "Referer", "Set-Cookie", "Traceparent", "Tracestate", "Trailers", "User-Agent", "Via", "Warning",
 }
 

@@ -53,9 +53,12 @@ type Endpoint struct {
 // refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency
 // key).
 var refusedHeaders = map[string]bool{
-	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true, "Expect": true,
-	"Host": true, "Idempotency-Key": true, "Keep-Alive": true, "Last-Event-Id": true, "Mcp-Method": true, "Mcp-Name": true,
-	"Mcp-Protocol-Version": true, "Mcp-Session-Id": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
+	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true,
+	"Expect": true,
+	"Host":   true, "Idempotency-Key": true, "Keep-Alive": true, "Last-Event-Id": true, "Mcp-Method": true,
+	"Mcp-Name":             true,
+	"Mcp-Protocol-Version": true, "Mcp-Session-Id": true, "Proxy-Authorization": true, "Proxy-Connection": true,
+	"Te":      true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "X-Idempotency-Key": true,
 }
 

@@ -104,7 +104,8 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 			Name        string          `json:"name"`
 			InputSchema json.RawMessage `json:"inputSchema"`
 		}
-		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName || text.Sanitize(t.Name) != t.Name {
+		if json.Unmarshal(entry, &t) != nil || t.Name == "" || len(t.Name) > maxToolName ||
+			text.Sanitize(t.Name) != t.Name {
 			continue
 		}
 		if mirrored && transport.MarkedBadly(entry) {

@@ -28,7 +28,8 @@ type Limits struct {
 	HeaderBytes int64
 	// IdlePerHost is how many idle connections are kept per host. Default 4.
 	IdlePerHost int
-	// IdleConns is how many are kept in all. Default 256; each costs two goroutines and its buffers, some 35 KB without TLS.
+	// IdleConns is how many are kept in all. Default 256; each costs two goroutines and its buffers, some 35 KB
+	// without TLS.
 	IdleConns int
 	// ConnsPerHost bounds connections per host, busy ones included; requests
 	// beyond it wait. Default 0: no bound.
@@ -114,7 +115,8 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 	return t
 }
 
-// explainHandshake words a TLS handshake that failed. Silence is that of this handshake, which has less time than the whole exchange.
+// explainHandshake words a TLS handshake that failed. Silence is that of this handshake, which has less time than the
+// whole exchange.
 func explainHandshake(ctx context.Context, address string, timeout time.Duration, err error) error {
 	what := "no TLS connection to " + address + ": "
 	if ctx.Err() == nil && isTimeout(err) {

@@ -32,9 +32,9 @@ func (e *FailureError) Unwrap() error { return e.Cause }
 // Timeout is what *url.Error asks the error in it for.
 func (e *FailureError) Timeout() bool { return isTimeout(e.Cause) }
 
-// Explain puts what went wrong between this process and peer ("the agent", "the node", "it") into a sentence: "the agent did
-// not answer within 30 s". within is the time that the peer had; 0: not known. An error that says nothing of a connection
-// keeps its own words.
+// Explain puts what went wrong between this process and peer ("the agent", "the node", "it") into a sentence: "the
+// agent did not answer within 30 s". within is the time that the peer had; 0: not known. An error that says nothing
+// of a connection keeps its own words.
 func Explain(peer string, within time.Duration, err error) error {
 	if _, done := err.(*FailureError); done || err == nil {
 		return err
@@ -142,7 +142,8 @@ func describeTLS(peer string, _ time.Duration, err error) string {
 		return certificate + " is not signed by an authority that this machine trusts"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
 		from, until := invalid.Cert.NotBefore.UTC(), invalid.Cert.NotAfter.UTC()
-		return fmt.Sprintf("%s is valid from %s to %s only", certificate, from.Format(time.DateOnly), until.Format(time.DateOnly))
+		return fmt.Sprintf("%s is valid from %s to %s only", certificate, from.Format(time.DateOnly),
+			until.Format(time.DateOnly))
 	case errors.As(err, &invalid), errors.As(err, &verify):
 		return certificate + " is not valid"
 	case errors.As(err, &roots):

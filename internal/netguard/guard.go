@@ -51,7 +51,8 @@ var metadataPrefixes = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32")}
 // privatePrefixes are the networks that Configured adds: loopback, RFC 1918, RFC 6598, RFC 4193.
 var privatePrefixes = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
-	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"),
 	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
 }
 
@@ -96,8 +97,9 @@ func New(cfg Config) (*Guard, error) {
 	return g, nil
 }
 
-// Configured returns a guard for addresses that the operator wrote himself, in a file that no stranger reaches: private networks and
-// loopback, plain http and every port are allowed too. Everything else holds: metadata services and DenyNetworks stay out of reach.
+// Configured returns a guard for addresses that the operator wrote himself, in a file that no stranger reaches:
+// private networks and loopback, plain http and every port are allowed too. Everything else holds: metadata services
+// and DenyNetworks stay out of reach.
 func (g *Guard) Configured() *Guard {
 	c := *g
 	c.allowHTTP, c.ports = true, nil
@@ -124,10 +126,12 @@ func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(in))
 	for _, p := range in {
 		if !p.IsValid() {
-			return nil, fmt.Errorf("netguard: an %s network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8", what)
+			return nil, fmt.Errorf("netguard: an %s network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8",
+				what)
 		}
 		if p.Addr().Is4In6() {
-			return nil, fmt.Errorf("netguard: %s network %s is an IPv4 network in IPv6 spelling; write it as IPv4", what, p)
+			return nil, fmt.Errorf("netguard: %s network %s is an IPv4 network in IPv6 spelling; write it as IPv4",
+				what, p)
 		}
 		out = append(out, p.Masked())
 	}

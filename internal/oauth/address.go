@@ -9,8 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// parseEndpoint reads a URL that secrets may be sent to, or that answers for who somebody is: https, or http on this machine, with a host
-// in ASCII. Errors continue "it …".
+// parseEndpoint reads a URL that secrets may be sent to, or that answers for who somebody is: https, or http on this
+// machine, with a host in ASCII. Errors continue "it …".
 func parseEndpoint(raw string) (*url.URL, error) {
 	u, err := parseURL(raw)
 	if err != nil {
@@ -31,7 +31,8 @@ func parseIssuer(raw string) (*url.URL, error) {
 	return u, err
 }
 
-// parseURL reads an absolute http or https URL of printable ASCII: what letters beyond it would be dialled as is not for us to guess.
+// parseURL reads an absolute http or https URL of printable ASCII: what letters beyond it would be dialled as is not
+// for us to guess.
 func parseURL(raw string) (*url.URL, error) {
 	switch {
 	case raw == "":
@@ -57,7 +58,8 @@ func parseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// loopback tells whether a host is this machine by its spelling alone. That it is dialled as such is the guard's affair.
+// loopback tells whether a host is this machine by its spelling alone. That it is dialled as such is the guard's
+// affair.
 func loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -69,8 +71,8 @@ func loopback(host string) bool {
 // originOf is the origin of a URL that parseURL took.
 func originOf(u *url.URL) string { return string(netguard.OriginOf(u)) }
 
-// wellKnown puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC 9728 §3.1). Queries are
-// left out.
+// wellKnown puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC
+// 9728 §3.1). Queries are left out.
 func wellKnown(origin, name, path string) string {
 	if path == "/" {
 		path = ""

@@ -24,7 +24,8 @@ import (
 
 const (
 	assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-	// assertionLife is how long a signed assertion is good: long enough for clocks that differ, too short to be of use to a thief.
+	// assertionLife is how long a signed assertion is good: long enough for clocks that differ, too short to be of
+	// use to a thief.
 	assertionLife = 2 * time.Minute
 	minRSA        = 2048 // bits (RFC 7518 §3.3)
 )
@@ -35,8 +36,8 @@ type signer struct {
 	algorithm string
 }
 
-// newSigner reads a key. An empty algorithm is chosen: the first of those that the key can and the server takes (none: not said). Errors
-// are sentences without anything of the key.
+// newSigner reads a key. An empty algorithm is chosen: the first of those that the key can and the server takes
+// (none: not said). Errors are sentences without anything of the key.
 func newSigner(text secret.Secret, algorithm string, taken []string) (*signer, error) {
 	key, err := parseKey(text)
 	if err != nil {
@@ -120,8 +121,8 @@ func algorithmsOf(key crypto.Signer) ([]string, error) {
 	return nil, errors.New("the key is of a kind that does not sign assertions: use ECDSA, RSA or Ed25519")
 }
 
-// assertion is what a client with a key says who it is with (RFC 7523 §3). Its audience is the issuer alone, so that no other server can
-// use it, whatever token endpoint that one names.
+// assertion is what a client with a key says who it is with (RFC 7523 §3). Its audience is the issuer alone, so that
+// no other server can use it, whatever token endpoint that one names.
 func (s *signer) assertion(clientID, issuer, keyID string, now time.Time) (string, error) {
 	header, err := json.Marshal(struct {
 		Algorithm string `json:"alg"`

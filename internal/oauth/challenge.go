@@ -19,9 +19,9 @@ type Challenge struct {
 	Error    string // invalid_token, insufficient_scope, … (RFC 6750 §3.1)
 }
 
-// ParseChallenge reads the values of WWW-Authenticate (RFC 9110 §11.6.1), each of which may hold several challenges. Scope and Error are
-// of the first Bearer challenge, Metadata of the first challenge that has it, since other schemes carry it too. What cannot be read is
-// passed over.
+// ParseChallenge reads the values of WWW-Authenticate (RFC 9110 §11.6.1), each of which may hold several challenges.
+// Scope and Error are of the first Bearer challenge, Metadata of the first challenge that has it, since other schemes
+// carry it too. What cannot be read is passed over.
 func ParseChallenge(values []string) Challenge {
 	var out Challenge
 	for _, v := range values[:min(len(values), maxHeaders)] {
@@ -63,7 +63,8 @@ type challenges struct {
 	params map[string]string // names in lower case; of one that stands twice the first
 }
 
-// next reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by commas or forget to.
+// next reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by commas or
+// forget to.
 func (s *challenges) next() bool {
 	for {
 		s.skip(" \t,")

@@ -26,7 +26,8 @@ const (
 
 // Config makes a Client.
 type Config struct {
-	// HTTP dials through the guard: guard.Client(limits, 0). Its redirect rule and cookie jar are not used: no redirect is followed.
+	// HTTP dials through the guard: guard.Client(limits, 0). Its redirect rule and cookie jar are not used: no
+	// redirect is followed.
 	HTTP    *http.Client
 	Now     func() time.Time // default time.Now
 	Timeout time.Duration    // of one request with its answer; default 10 s

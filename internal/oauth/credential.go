@@ -25,7 +25,8 @@ const (
 	MethodNone  = "none"
 )
 
-// Credential is what an operator stores for one resource at one authorization server. It prints no secret; Marshal is what reveals them.
+// Credential is what an operator stores for one resource at one authorization server. It prints no secret; Marshal is
+// what reveals them.
 type Credential struct {
 	Grant    string // GrantClientCredentials, GrantRefreshToken
 	ClientID string
@@ -34,7 +35,8 @@ type Credential struct {
 	Secret secret.Secret // of MethodBasic and MethodPost
 	Key    secret.Secret // of MethodKey: PEM, as PKCS #8, SEC 1 or PKCS #1
 
-	// RefreshToken of GrantRefreshToken. Empty when the server gave none: the access token is all there is, and Obtain answers
+	// RefreshToken of GrantRefreshToken. Empty when the server gave none: the access token is all there is, and
+	// Obtain answers
 	// *RefusedError invalid_grant without asking.
 	RefreshToken secret.Secret
 
@@ -130,8 +132,10 @@ func (c Credential) Marshal() ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(stored{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method, Secret: c.Secret.Reveal(), Key: c.Key.Reveal(),
-		RefreshToken: c.RefreshToken.Reveal(), KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: c.Resource, Scope: c.Scope})
+	return json.Marshal(stored{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method, Secret: c.Secret.Reveal(),
+		Key:          c.Key.Reveal(),
+		RefreshToken: c.RefreshToken.Reveal(), KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: c.Resource,
+		Scope: c.Scope})
 }
 
 // maxStored bounds what ParseCredential looks at: every part at its longest, escaped.
@@ -148,10 +152,12 @@ func ParseCredential(plain []byte) (Credential, error) {
 	}
 	var c Credential
 	fields := map[string]func(string){
-		"grant": func(v string) { c.Grant = v }, "client_id": func(v string) { c.ClientID = v }, "method": func(v string) { c.Method = v },
+		"grant": func(v string) { c.Grant = v }, "client_id": func(v string) { c.ClientID = v },
+		"method": func(v string) { c.Method = v },
 		"secret": func(v string) { c.Secret = secret.New(v) }, "key": func(v string) { c.Key = secret.New(v) },
 		"refresh_token": func(v string) { c.RefreshToken = secret.New(v) }, "key_id": func(v string) { c.KeyID = v },
-		"algorithm": func(v string) { c.Algorithm = v }, "resource": func(v string) { c.Resource = v }, "scope": func(v string) { c.Scope = v },
+		"algorithm": func(v string) { c.Algorithm = v }, "resource": func(v string) { c.Resource = v },
+		"scope": func(v string) { c.Scope = v },
 	}
 	for name, value := range o {
 		set, known := fields[name]

@@ -11,8 +11,9 @@ import (
 // RefusedError: the authorization server said no. Asking again in the same way cannot help.
 type RefusedError struct {
 	Status int // HTTP; 0 when it came through the person's browser, or when nothing was asked since the answer is known
-	// Code is what the server named (RFC 6749 §4.1.2.1 and §5.2, RFC 7591 §3.2.2, RFC 8707 §2): invalid_client, invalid_grant,
-	// unauthorized_client, invalid_scope, invalid_target, access_denied, …; at most 64 bytes; empty when it named none.
+	// Code is what the server named (RFC 6749 §4.1.2.1 and §5.2, RFC 7591 §3.2.2, RFC 8707 §2): invalid_client,
+	// invalid_grant, unauthorized_client, invalid_scope, invalid_target, access_denied, …; at most 64 bytes; empty
+	// when it named none.
 	Code        string
 	Description string // its own words, at most 300 bytes of one line; may be empty
 }
@@ -32,8 +33,9 @@ func (e *RefusedError) Error() string {
 	return b.String()
 }
 
-// UnavailableError: no usable answer now: network, time, 5xx, 429, an answer that does not end, is too large or makes no sense. Try again.
-// errors.As finds what the dial guard refused (netguard.BlockedError, netguard.RefusedURLError), which only the operator can mend.
+// UnavailableError: no usable answer now: network, time, 5xx, 429, an answer that does not end, is too large or makes
+// no sense. Try again. errors.As finds what the dial guard refused (netguard.BlockedError, netguard.RefusedURLError),
+// which only the operator can mend.
 type UnavailableError struct {
 	Host       string        // that was asked
 	RetryAfter time.Duration // what it asked for, at most an hour; 0: nothing
@@ -63,7 +65,8 @@ func (e *MetadataError) Error() string {
 	return fmt.Sprintf("the OAuth metadata at %s cannot be used: %s", excerpt(e.URL, maxText), e.Problem)
 }
 
-// IssuerError: somebody else speaks than the authorization server that a credential is pinned to. Nothing was sent to them.
+// IssuerError: somebody else speaks than the authorization server that a credential is pinned to. Nothing was sent to
+// them.
 type IssuerError struct {
 	Pinned string   // of the credential, or whom the request was for
 	Named  []string // by the resource's or the server's document, or by the callback; at most 4 of 300 bytes, none when it named nobody
@@ -71,9 +74,11 @@ type IssuerError struct {
 
 func (e *IssuerError) Error() string {
 	if len(e.Named) == 0 {
-		return fmt.Sprintf("the answer does not say that it is from %s, as that server promised that it would", excerpt(e.Pinned, maxText))
+		return fmt.Sprintf("the answer does not say that it is from %s, as that server promised that it would",
+			excerpt(e.Pinned, maxText))
 	}
-	return fmt.Sprintf("the authorization server is %s and not %s", strings.Join(e.Named, " or "), excerpt(e.Pinned, maxText))
+	return fmt.Sprintf("the authorization server is %s and not %s", strings.Join(e.Named, " or "),
+		excerpt(e.Pinned, maxText))
 }
 
 // named are issuers as an error names them.
@@ -86,5 +91,6 @@ func named(issuers ...string) []string {
 	return out
 }
 
-// excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, at most about limit bytes.
+// excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, at most about limit
+// bytes.
 func excerpt(s string, limit int) string { return text.Excerpt(s, limit) }

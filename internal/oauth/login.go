@@ -50,8 +50,9 @@ type Login struct {
 	done       atomic.Bool
 }
 
-// Begin prepares a login with the authorization code grant and PKCE (OAuth 2.1 §4.1). *MetadataError when the server does not say that it
-// checks S256 challenges, or has no page to log in; other errors for a configuration that cannot be used.
+// Begin prepares a login with the authorization code grant and PKCE (OAuth 2.1 §4.1). *MetadataError when the server
+// does not say that it checks S256 challenges, or has no page to log in; other errors for a configuration that cannot
+// be used.
 func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 	page, err := loginPage(s)
 	if err != nil {
@@ -64,7 +65,8 @@ func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 	if slices.Contains(s.Scopes, offlineAccess) {
 		scope = UnionScopes(scope, offlineAccess)
 	}
-	cred := Credential{Grant: GrantRefreshToken, ClientID: cfg.ClientID, Method: cfg.Method, Secret: cfg.Secret, Key: cfg.Key, KeyID: cfg.KeyID,
+	cred := Credential{Grant: GrantRefreshToken, ClientID: cfg.ClientID, Method: cfg.Method, Secret: cfg.Secret,
+		Key: cfg.Key, KeyID: cfg.KeyID,
 		Algorithm: cfg.Algorithm, Resource: cfg.Resource, Scope: scope}
 	if cred.Method == "" {
 		cred.Method = MethodNone
@@ -78,14 +80,17 @@ func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 	state, verifier := random(), random()
 	challenge := sha256.Sum256([]byte(verifier))
 	query := page.Query()
-	for name, value := range map[string]string{"response_type": "code", "client_id": cfg.ClientID, "redirect_uri": cfg.Redirect, "state": state,
-		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": challengeMethod, "scope": scope, "resource": cfg.Resource} {
+	for name, value := range map[string]string{"response_type": "code", "client_id": cfg.ClientID,
+		"redirect_uri": cfg.Redirect, "state": state,
+		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": challengeMethod,
+		"scope": scope, "resource": cfg.Resource} {
 		if value != "" {
 			query.Set(name, value)
 		}
 	}
 	page.RawQuery = query.Encode()
-	return &Login{client: c, server: s, credential: cred, redirect: cfg.Redirect, scope: scope, state: secret.New(state),
+	return &Login{client: c, server: s, credential: cred, redirect: cfg.Redirect, scope: scope,
+		state:    secret.New(state),
 		verifier: secret.New(verifier), address: page.String()}, nil
 }
 
@@ -94,11 +99,14 @@ func loginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
 	case s.AuthorizationEndpoint == "":
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it names no authorization endpoint, so nobody can log in there"}
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "it names no authorization endpoint, so nobody can log in there"}
 	case err != nil:
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its authorization endpoint " + err.Error()}
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "its authorization endpoint " + err.Error()}
 	case !slices.Contains(s.Challenges, challengeMethod):
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it does not say that it checks PKCE challenges of the kind S256, without which a code can be stolen"}
+		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "it does not say that it checks PKCE challenges of the kind S256, without which a code can be stolen"}
 	}
 	return page, nil
 }
@@ -113,9 +121,10 @@ func random() string {
 // URL is what the person opens in a browser.
 func (l *Login) URL() string { return l.address }
 
-// Finish takes the parameters of the callback and exchanges the code. They count only with this login's state (else ErrState) and from its
-// issuer: an iss is compared by the letter, and has to be there when the server promised it (RFC 9207 §2.4; *IssuerError). A code is sent
-// once: a second Finish is an error. Other errors: *RefusedError, also for a person who said no, and *UnavailableError.
+// Finish takes the parameters of the callback and exchanges the code. They count only with this login's state (else
+// ErrState) and from its issuer: an iss is compared by the letter, and has to be there when the server promised it
+// (RFC 9207 §2.4; *IssuerError). A code is sent once: a second Finish is an error. Other errors: *RefusedError, also
+// for a person who said no, and *UnavailableError.
 func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credential, error) {
 	state, err := single(callback, "state")
 	if err != nil || !l.state.Compare(state) {
@@ -128,7 +137,8 @@ func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credent
 	if err != nil {
 		return Token{}, Credential{}, err
 	}
-	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.redirect}, "code_verifier": {l.verifier.Reveal()}}
+	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.redirect},
+		"code_verifier": {l.verifier.Reveal()}}
 	if l.credential.Resource != "" {
 		form.Set("resource", l.credential.Resource)
 	}
@@ -161,7 +171,8 @@ func (l *Login) read(callback url.Values) (code string, err error) {
 	hidden := []string{values["code"], l.state.Reveal(), l.verifier.Reveal()}
 	switch {
 	case callback.Has("error"):
-		return "", refused(0, object{"error": values["error"], "error_description": values["error_description"]}, hidden)
+		return "", refused(0, object{"error": values["error"], "error_description": values["error_description"]},
+			hidden)
 	case values["code"] == "" || strings.ContainsFunc(values["code"], unprintable):
 		return "", &RefusedError{Description: "the callback brings no code"}
 	}
@@ -177,7 +188,8 @@ func single(callback url.Values, name string) (string, error) {
 	case len(list) > 1:
 		return "", &RefusedError{Description: "the callback brings " + name + " more than once"}
 	case len(list[0]) > maxParameter:
-		return "", &RefusedError{Description: fmt.Sprintf("the %s of the callback is longer than %d bytes", name, maxParameter)}
+		return "", &RefusedError{Description: fmt.Sprintf("the %s of the callback is longer than %d bytes", name,
+			maxParameter)}
 	}
 	return list[0], nil
 }

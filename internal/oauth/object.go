@@ -34,7 +34,8 @@ func parseObject(raw []byte) (object, error) {
 	return o, nil
 }
 
-// text is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …" and show no value.
+// text is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …"
+// and show no value.
 func (o object) text(name string, limit int) (string, error) {
 	switch v := o[name].(type) {
 	case nil:
@@ -85,8 +86,8 @@ func scopes(list []string) []string {
 	return strings.Fields(cleanScope(strings.Join(list, " ")))
 }
 
-// cleanScope is a scope parameter with single spaces: each of its tokens once, those with other characters than RFC 6749 §3.3 allows left
-// out. "" when it is longer than anybody needs.
+// cleanScope is a scope parameter with single spaces: each of its tokens once, those with other characters than RFC
+// 6749 §3.3 allows left out. "" when it is longer than anybody needs.
 func cleanScope(s string) string {
 	if len(s) > maxScope {
 		return ""
@@ -105,8 +106,8 @@ func cleanScope(s string) string {
 
 func notScope(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
 
-// UnionScopes are the scopes of both parameters, each once: what is asked for when a server wants more than before (MCP, SEP-2350). It is a
-// alone when both together are longer than anybody needs: to ask for none may mean all.
+// UnionScopes are the scopes of both parameters, each once: what is asked for when a server wants more than before
+// (MCP, SEP-2350). It is a alone when both together are longer than anybody needs: to ask for none may mean all.
 func UnionScopes(a, b string) string {
 	if len(a)+1+len(b) > maxScope {
 		return cleanScope(a)

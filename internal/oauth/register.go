@@ -19,16 +19,19 @@ type RegisterConfig struct {
 	Name     string // client_name, shown to the person; default "Herald"
 }
 
-// Register makes a client for logins known to the server (RFC 7591): a native one, with the authorization code grant, and refresh tokens
-// unless the server says that it has none. The credential has no refresh token yet; its ClientID, Method and Secret are for LoginConfig.
-// Errors: *MetadataError when nobody can register, *RefusedError, *UnavailableError.
+// Register makes a client for logins known to the server (RFC 7591): a native one, with the authorization code grant,
+// and refresh tokens unless the server says that it has none. The credential has no refresh token yet; its ClientID,
+// Method and Secret are for LoginConfig. Errors: *MetadataError when nobody can register, *RefusedError,
+// *UnavailableError.
 func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "it registers no clients by itself: have one registered, and name its client id"}
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "it registers no clients by itself: have one registered, and name its client id"}
 	}
 	endpoint, err := parseEndpoint(s.RegistrationEndpoint)
 	if err != nil {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its registration endpoint " + err.Error()}
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "its registration endpoint " + err.Error()}
 	}
 	if _, err := parseEndpoint(cfg.Redirect); err != nil {
 		return Credential{}, fmt.Errorf("the redirect URI %w", err)
@@ -39,7 +42,8 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 	}
 	req, err := http.NewRequest(http.MethodPost, endpoint.String(), bytes.NewReader(body))
 	if err != nil {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its registration endpoint is no URL"}
+		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
+			Problem: "its registration endpoint is no URL"}
 	}
 	req.Header.Set("Content-Type", "application/json")
 	a, err := c.ask(ctx, req, maxAnswer, nil)
@@ -57,7 +61,8 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 			return cred, nil
 		}
 	}
-	return Credential{}, &UnavailableError{Host: endpoint.Host, Err: fmt.Errorf("its answer is no registration: %w", err)}
+	return Credential{}, &UnavailableError{Host: endpoint.Host,
+		Err: fmt.Errorf("its answer is no registration: %w", err)}
 }
 
 // registration is the client's metadata (RFC 7591 §2).
@@ -92,7 +97,8 @@ func registration(s Server, cfg RegisterConfig) ([]byte, error) {
 	return raw, nil
 }
 
-// readClient reads the answer to a registration (RFC 7591 §3.2.1). The server may give other ways to say who one is than it was asked for.
+// readClient reads the answer to a registration (RFC 7591 §3.2.1). The server may give other ways to say who one is
+// than it was asked for.
 func readClient(s Server, o object) (Credential, error) {
 	c := Credential{Grant: GrantRefreshToken}
 	var err error

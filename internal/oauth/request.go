@@ -21,14 +21,15 @@ type answer struct {
 	body   []byte
 }
 
-// ask sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets that were sent along: they
-// are not in the error, whatever the server does. Errors are *UnavailableError.
+// ask sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets that
+// were sent along: they are not in the error, whatever the server does. Errors are *UnavailableError.
 func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	fail := func(status int, err error) error {
 		err = netguard.Explain("it", c.timeout, err) // without net/http's text, which is the whole address
-		return &UnavailableError{Host: req.URL.Host, Status: status, Err: &plain{scrub(excerpt(err.Error(), 300), hidden), err}}
+		return &UnavailableError{Host: req.URL.Host, Status: status,
+			Err: &plain{scrub(excerpt(err.Error(), 300), hidden), err}}
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.http.Do(req.WithContext(ctx))
@@ -45,7 +46,8 @@ func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden
 	}
 	a := &answer{host: req.URL.Host, status: resp.StatusCode, header: resp.Header, body: body}
 	if passing(a.status) {
-		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status, RetryAfter: netguard.RetryAfter(resp.Header, c.now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
+		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status,
+			RetryAfter: netguard.RetryAfter(resp.Header, c.now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
 	}
 	return a, nil
 }
@@ -105,9 +107,10 @@ type document struct {
 	from   *url.URL
 }
 
-// fetch looks for a document at the first of the addresses that has one. name is how an error calls the place, since addresses of
-// resources may hold secrets in their paths. An address that does not have it leads to the next one; network failures and passing
-// statuses do not: who can cause those must not choose which document is read. Errors: *MetadataError, *UnavailableError.
+// fetch looks for a document at the first of the addresses that has one. name is how an error calls the place, since
+// addresses of resources may hold secrets in their paths. An address that does not have it leads to the next one;
+// network failures and passing statuses do not: who can cause those must not choose which document is read. Errors:
+// *MetadataError, *UnavailableError.
 func (c *Client) fetch(ctx context.Context, name string, addresses []string) (*document, error) {
 	worst, problem := absent, ""
 	for _, address := range addresses {

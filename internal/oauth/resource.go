@@ -15,9 +15,10 @@ type Resource struct {
 	Legacy  bool     // it has no document: the fallback of MCP 2025-03-26, the one issuer is its origin
 }
 
-// Resource finds out what protects an agent: from the document that its challenge names, which has to be of the agent's own origin, else
-// from the well-known places, with the agent's path and without. What is found must be about this agent (RFC 9728 §3.3): the same origin,
-// and its path or one above. An agent without any document is a Legacy one. Errors: *MetadataError, *UnavailableError.
+// Resource finds out what protects an agent: from the document that its challenge names, which has to be of the
+// agent's own origin, else from the well-known places, with the agent's path and without. What is found must be about
+// this agent (RFC 9728 §3.3): the same origin, and its path or one above. An agent without any document is a Legacy
+// one. Errors: *MetadataError, *UnavailableError.
 func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Resource, error) {
 	mcpURL, _, _ = strings.Cut(mcpURL, "#")
 	if u, err := url.Parse(mcpURL); err == nil {
@@ -43,7 +44,8 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	d, err := c.fetch(ctx, name, addresses)
 	var m *MetadataError
 	if errors.As(err, &m) && m.Missing && ch.Metadata == "" {
-		return Resource{URL: originOf(agent) + agent.EscapedPath(), Issuers: []string{originOf(agent)}, Legacy: true}, nil
+		return Resource{URL: originOf(agent) + agent.EscapedPath(), Issuers: []string{originOf(agent)}, Legacy: true},
+			nil
 	}
 	if err != nil {
 		return Resource{}, err
@@ -62,7 +64,8 @@ func ofOrigin(address string, agent *url.URL) error {
 		return &MetadataError{URL: originOf(agent), Problem: "the address in its challenge " + err.Error()}
 	}
 	if originOf(u) != originOf(agent) {
-		return &MetadataError{URL: originOf(u), Problem: "the challenge of " + originOf(agent) + " leads to another origin"}
+		return &MetadataError{URL: originOf(u),
+			Problem: "the challenge of " + originOf(agent) + " leads to another origin"}
 	}
 	return nil
 }
@@ -78,7 +81,8 @@ func readResource(o object, agent *url.URL) (Resource, error) {
 	case err != nil:
 		return Resource{}, errors.New("its resource " + err.Error())
 	case originOf(about) != originOf(agent):
-		return Resource{}, errors.New("it is about " + excerpt(originOf(about), maxText) + " and not about " + originOf(agent))
+		return Resource{}, errors.New("it is about " + excerpt(originOf(about), maxText) + " and not about " +
+			originOf(agent))
 	case !within(about, agent):
 		return Resource{}, errors.New("it is about another path of " + originOf(agent))
 	}
@@ -111,7 +115,8 @@ func within(about, agent *url.URL) bool {
 	return path == above || strings.HasPrefix(path, above+"/") || above == ""
 }
 
-// ScopeFor is the scope to ask for: the challenge's, else all that the resource knows, else none (MCP, scope selection strategy).
+// ScopeFor is the scope to ask for: the challenge's, else all that the resource knows, else none (MCP, scope
+// selection strategy).
 func (r Resource) ScopeFor(ch Challenge) string {
 	if ch.Scope != "" {
 		return ch.Scope

@@ -15,12 +15,14 @@ const (
 	HintRefreshToken = "refresh_token"
 )
 
-// ErrNoRevocation: the server's metadata names no revocation endpoint, so that nobody but the server's people can end a token.
+// ErrNoRevocation: the server's metadata names no revocation endpoint, so that nobody but the server's people can end
+// a token.
 var ErrNoRevocation = errors.New("it offers no revocation of tokens (RFC 7009)")
 
-// Revoke has the server end a token, as the client that it was given to. hint is what the token is; a server that does not know the hint
-// looks for it all the same. A token that the server does not know is ended, too. Whoever calls has made sure that the credential is for
-// this server's issuer. Errors: ErrNoRevocation, *RefusedError (unsupported_token_type: it ends no tokens of this kind), *MetadataError,
+// Revoke has the server end a token, as the client that it was given to. hint is what the token is; a server that
+// does not know the hint looks for it all the same. A token that the server does not know is ended, too. Whoever
+// calls has made sure that the credential is for this server's issuer. Errors: ErrNoRevocation, *RefusedError
+// (unsupported_token_type: it ends no tokens of this kind), *MetadataError,
 // *UnavailableError, and others for credentials that cannot be used.
 func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token secret.Secret, hint string) error {
 	if s.RevocationEndpoint == "" {

@@ -24,8 +24,9 @@ type Server struct {
 	Legacy                bool     // it has no metadata: the endpoints are where MCP 2025-03-26 puts them
 }
 
-// Server reads the metadata of an authorization server: RFC 8414, then OpenID Connect Discovery with the issuer's path after the well-known
-// name and before it. The document's issuer has to be the given one by the letter, else *IssuerError. Other errors: *MetadataError,
+// Server reads the metadata of an authorization server: RFC 8414, then OpenID Connect Discovery with the issuer's
+// path after the well-known name and before it. The document's issuer has to be the given one by the letter, else
+// *IssuerError. Other errors: *MetadataError,
 // *UnavailableError.
 func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	u, err := parseIssuer(issuer)
@@ -60,8 +61,9 @@ func readServer(o object) (s Server, err error) {
 	if s.Issuer == "" {
 		return Server{}, errors.New("it names no issuer")
 	}
-	for name, to := range map[string]*string{"token_endpoint": &s.TokenEndpoint, "authorization_endpoint": &s.AuthorizationEndpoint,
-		"registration_endpoint": &s.RegistrationEndpoint} {
+	for name, to := range map[string]*string{"token_endpoint": &s.TokenEndpoint,
+		"authorization_endpoint": &s.AuthorizationEndpoint,
+		"registration_endpoint":  &s.RegistrationEndpoint} {
 		if *to, err = o.text(name, maxURL); err != nil {
 			return Server{}, err
 		}
@@ -75,8 +77,10 @@ func readServer(o object) (s Server, err error) {
 	if s.TokenEndpoint == "" {
 		return Server{}, errors.New("it names no token endpoint")
 	}
-	for name, to := range map[string]*[]string{"token_endpoint_auth_methods_supported": &s.AuthMethods, "code_challenge_methods_supported": &s.Challenges,
-		"token_endpoint_auth_signing_alg_values_supported": &s.Algorithms, "scopes_supported": &s.Scopes, "grant_types_supported": &s.Grants} {
+	for name, to := range map[string]*[]string{"token_endpoint_auth_methods_supported": &s.AuthMethods,
+		"code_challenge_methods_supported":                 &s.Challenges,
+		"token_endpoint_auth_signing_alg_values_supported": &s.Algorithms, "scopes_supported": &s.Scopes,
+		"grant_types_supported": &s.Grants} {
 		if *to, err = o.texts(name, maxNames, maxName); err != nil {
 			return Server{}, err
 		}
@@ -88,9 +92,9 @@ func readServer(o object) (s Server, err error) {
 	return s, nil
 }
 
-// ServerOf reads the metadata of a resource's authorization server: the pinned one, or the first that the resource names when issuer is
-// empty. *IssuerError when the resource does not name the pinned one: nothing is asked then. For a Legacy resource without server metadata
-// it is LegacyServer. Other errors as of Server.
+// ServerOf reads the metadata of a resource's authorization server: the pinned one, or the first that the resource
+// names when issuer is empty. *IssuerError when the resource does not name the pinned one: nothing is asked then. For
+// a Legacy resource without server metadata it is LegacyServer. Other errors as of Server.
 func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Server, error) {
 	switch {
 	case len(r.Issuers) == 0:
@@ -108,8 +112,9 @@ func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Serve
 	return s, err
 }
 
-// LegacyServer is the authorization server of an agent that has metadata of neither kind: MCP 2025-03-26 puts it at the agent's own origin,
-// and demands PKCE of it. It asks nobody. *MetadataError when origin is none, or is not https.
+// LegacyServer is the authorization server of an agent that has metadata of neither kind: MCP 2025-03-26 puts it at
+// the agent's own origin, and demands PKCE of it. It asks nobody. *MetadataError when origin is none, or is not
+// https.
 func LegacyServer(origin string) (Server, error) {
 	u, err := parseIssuer(origin)
 	if err == nil && u.EscapedPath() != "" {
@@ -118,12 +123,13 @@ func LegacyServer(origin string) (Server, error) {
 	if err != nil {
 		return Server{}, &MetadataError{URL: excerpt(origin, maxText), Problem: "the agent's origin " + err.Error()}
 	}
-	return Server{Issuer: origin, TokenEndpoint: origin + "/token", AuthorizationEndpoint: origin + "/authorize", RegistrationEndpoint: origin + "/register",
-		Challenges: []string{challengeMethod}, Legacy: true}, nil
+	return Server{Issuer: origin, TokenEndpoint: origin + "/token", AuthorizationEndpoint: origin + "/authorize",
+		RegistrationEndpoint: origin + "/register",
+		Challenges:           []string{challengeMethod}, Legacy: true}, nil
 }
 
-// Method chooses how a client that has a key, or a secret, or neither, says who it is, when nobody named a method. *MetadataError when the
-// server takes none of those.
+// Method chooses how a client that has a key, or a secret, or neither, says who it is, when nobody named a method.
+// *MetadataError when the server takes none of those.
 func (s Server) Method(secret, key bool) (string, error) {
 	fits := func(method string) bool { return slices.Contains(s.AuthMethods, method) }
 	switch {
@@ -136,5 +142,6 @@ func (s Server) Method(secret, key bool) (string, error) {
 	case secret && fits(MethodPost):
 		return MethodPost, nil
 	}
-	return "", &MetadataError{URL: s.Issuer, Problem: "its token endpoint takes only " + excerpt(strings.Join(s.AuthMethods, ", "), maxText)}
+	return "", &MetadataError{URL: s.Issuer, Problem: "its token endpoint takes only " +
+		excerpt(strings.Join(s.AuthMethods, ", "), maxText)}
 }

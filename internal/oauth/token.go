@@ -22,9 +22,10 @@ type Token struct {
 	Scope   string        // granted; what was asked for when the server did not say
 }
 
-// Obtain asks for an access token, by client credentials or with a refresh token, whatever the credential is for. An empty scope is the
-// credential's own, or what the refresh token was given for (RFC 6749 §6). Whoever calls has made sure that the credential is for this
-// server's issuer. Errors: *RefusedError, *UnavailableError, and others for credentials that cannot be used.
+// Obtain asks for an access token, by client credentials or with a refresh token, whatever the credential is for. An
+// empty scope is the credential's own, or what the refresh token was given for (RFC 6749 §6). Whoever calls has made
+// sure that the credential is for this server's issuer. Errors: *RefusedError, *UnavailableError, and others for
+// credentials that cannot be used.
 func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope string) (Token, error) {
 	if err := cred.Check(); err != nil {
 		return Token{}, fmt.Errorf("the OAuth credential cannot be used: %w", err)
@@ -71,9 +72,10 @@ func (c *Client) redeem(ctx context.Context, s Server, cred Credential, form url
 	return t, err
 }
 
-// postAs sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are the secrets that went
-// along.
-func (c *Client) postAs(ctx context.Context, s Server, what, address string, cred Credential, form url.Values) (a *answer, hidden []string, err error) {
+// postAs sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are
+// the secrets that went along.
+func (c *Client) postAs(ctx context.Context, s Server, what, address string, cred Credential,
+	form url.Values) (a *answer, hidden []string, err error) {
 	endpoint, err := parseEndpoint(address)
 	if err != nil {
 		return nil, nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its " + what + " " + err.Error()}
@@ -90,7 +92,8 @@ func (c *Client) postAs(ctx context.Context, s Server, what, address string, cre
 		req.Header.Set(name, header.Get(name))
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"), form.Get("client_assertion"),
+	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"),
+		form.Get("client_assertion"),
 		form.Get("token"), strings.TrimPrefix(header.Get("Authorization"), "Basic ")}
 	a, err = c.ask(ctx, req, maxAnswer, hidden)
 	return a, hidden, err
@@ -125,7 +128,8 @@ func (c *Client) authenticate(s Server, cred Credential, form url.Values, header
 // errNoAnswer: what came with a success is no token answer (RFC 6749 §5.1).
 var errNoAnswer = errors.New("its answer is no token")
 
-// readToken reads the answer of a token endpoint. asked is the scope that was asked for. Errors: *RefusedError, and errNoAnswer wrapped.
+// readToken reads the answer of a token endpoint. asked is the scope that was asked for. Errors: *RefusedError, and
+// errNoAnswer wrapped.
 func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, error) {
 	o, err := parseObject(a.body)
 	if a.status < 200 || a.status > 299 {
@@ -151,7 +155,9 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 		if kind = excerpt(scrub(kind, append(hidden, access)), maxText); kind == "" {
 			kind = "nothing"
 		}
-		return Token{}, &RefusedError{Status: a.status, Code: "unsupported_token_type", Description: "its tokens are of type " + kind + ", and Herald sends Bearer only"}
+		return Token{}, &RefusedError{Status: a.status,
+			Code: "unsupported_token_type", Description: "its tokens are of type " + kind +
+				", and Herald sends Bearer only"}
 	}
 	refresh, err := o.text("refresh_token", maxSecret)
 	if err == nil && strings.ContainsFunc(refresh, unprintable) {
@@ -174,7 +180,8 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	return t, nil
 }
 
-// expiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is nothing usable.
+// expiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is
+// nothing usable.
 func expiry(v any, now time.Time) time.Time {
 	n, ok := v.(json.Number)
 	if text, is := v.(string); is {
@@ -187,7 +194,8 @@ func expiry(v any, now time.Time) time.Time {
 	return now.Add(time.Duration(min(seconds, maxLife.Seconds()) * float64(time.Second)))
 }
 
-// refused reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not quoted.
+// refused reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not
+// quoted.
 func refused(status int, o object, hidden []string) *RefusedError {
 	e := &RefusedError{Status: status}
 	if status >= 300 && status < 400 {

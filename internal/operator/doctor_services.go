@@ -144,8 +144,8 @@ func (d *doctor) checkRedis(ctx context.Context, url secret.Secret, embeddedOne 
 	}
 }
 
-// checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker dispatches
-// them again.
+// checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker
+// dispatches them again.
 func (d *doctor) checkAppendOnly(ctx context.Context, q *queue.Queue) {
 	var state string
 	err := d.runBounded(ctx, func(ctx context.Context) (err error) {

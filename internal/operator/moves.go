@@ -204,7 +204,8 @@ type ledger interface {
 }
 
 // runMove moves the named deliveries, or those that the filter chooses.
-func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID, f store.Filter) (*MoveReport, error) {
+func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID,
+	f store.Filter) (*MoveReport, error) {
 	if len(ids) == 0 && !r.Yes {
 		return countMoves(ctx, st, v, f)
 	}
@@ -230,8 +231,8 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 	return out, out.conclude(err)
 }
 
-// chooseDeliveries says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as fast as it
-// goes.
+// chooseDeliveries says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as
+// fast as it goes.
 func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
 	var was map[string]int // how many of each status and reason

@@ -68,8 +68,8 @@ func (p *prober) sentStored(e mcpcall.Endpoint) bool {
 	return granted || !stored && len(e.Headers) > 0
 }
 
-// flushThenClose has the store take what it did not when a token was renewed, before it is closed: a refresh token that was
-// replaced is good for nothing any more.
+// flushThenClose has the store take what it did not when a token was renewed, before it is closed: a refresh token
+// that was replaced is good for nothing any more.
 func flushThenClose(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) func() {
 	return func() {
 		defer closeStore()

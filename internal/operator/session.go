@@ -28,7 +28,8 @@ type Store interface {
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
 
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
-	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task, _ error)
+	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,
+		_ error)
 	agentauth.TokenLedger // of tokens that are sent and renewed
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)

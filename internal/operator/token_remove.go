@@ -66,7 +66,8 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 
 // findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for
 // an origin.
-func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard.CredentialOrigin, path string) (store.Token, error) {
+func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard.CredentialOrigin,
+	path string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {
 		return store.Token{}, err

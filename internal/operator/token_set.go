@@ -98,7 +98,8 @@ func (c TokenChange) auditRow(actor, action string) store.Audit {
 }
 
 // storeToken writes the token and its audit row, dispatches what that releases, and says so.
-func (c *TokenChange) storeToken(ctx context.Context, st *Session, t store.Token, actor, action, what string) (err error) {
+func (c *TokenChange) storeToken(ctx context.Context, st *Session, t store.Token, actor, action,
+	what string) (err error) {
 	c.Audit, err = runAudited(ctx, st, c.auditRow(actor, action), func() (int64, error) {
 		released, tasks, err := st.SetToken(ctx, t)
 		st.dispatch(ctx, tasks)

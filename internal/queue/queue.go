@@ -114,7 +114,8 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	if err != nil {
 		return fmt.Errorf("encode task %s: %w", t.ID(), err)
 	}
-	opts := []asynq.Option{asynq.TaskID(t.ID()), asynq.Queue(string(t.Lane)), asynq.MaxRetry(maxRetry), asynq.Retention(retention)}
+	opts := []asynq.Option{asynq.TaskID(t.ID()), asynq.Queue(string(t.Lane)), asynq.MaxRetry(maxRetry),
+		asynq.Retention(retention)}
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
 	}
@@ -156,7 +157,8 @@ const soon = 15 * time.Second
 // Find tells where Redis has a task.
 func (q *Queue) Find(t Task) (Location, error) {
 	// The lane follows from the attempts, which a free wait takes back: it may lie in another.
-	for _, lane := range append([]Lane{t.Lane}, slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
+	for _, lane := range append([]Lane{t.Lane},
+		slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
 		if errors.Is(err, asynq.ErrQueueNotFound) {
 			if err = q.announceLanes(); err == nil {
@@ -184,8 +186,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announceLanes writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after Redis
-// lost its data tasks would run, but neither be found nor shown.
+// announceLanes writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after
+// Redis lost its data tasks would run, but neither be found nor shown.
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()

@@ -35,7 +35,8 @@ type Binding struct {
 	Scheme   string // bearer, header, oauth, …
 	Header   string
 	Issuer   string
-	// Generation is the state of a row that a ciphertext outside of it belongs to; empty: the ciphertext is the row's own.
+	// Generation is the state of a row that a ciphertext outside of it belongs to; empty: the ciphertext is the row's
+	// own.
 	Generation string
 }
 
@@ -91,7 +92,8 @@ func Parse(text Secret) (*Keyset, error) {
 func fromHandle(h *keyset.Handle) (*Keyset, error) {
 	for _, info := range h.KeysetInfo().GetKeyInfo() {
 		if info.GetOutputPrefixType() != tinkpb.OutputPrefixType_TINK {
-			return nil, &KeysetError{fmt.Sprintf("its key %d has no TINK prefix, by which a ciphertext finds its key", info.GetKeyId())}
+			return nil, &KeysetError{fmt.Sprintf("its key %d has no TINK prefix, by which a ciphertext finds its key",
+				info.GetKeyId())}
 		}
 	}
 	a, err := aead.New(h)
@@ -156,8 +158,8 @@ func KeyID(cipher []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(cipher[1:prefix]), true
 }
 
-// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so: wrapped when there is a master (nil: none). A file
-// that others can read is refused.
+// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so: wrapped when there is a master
+// (nil: none). A file that others can read is refused.
 func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
 	k, err = LoadFile(path, m)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -205,7 +207,8 @@ func syncFolder(path string) error {
 // maxKeysetFile is far more than a keyset of many keys.
 const maxKeysetFile = 64 << 10
 
-// LoadFile reads the keyset of a file as Unwrap does; one that others can read is refused. fs.ErrNotExist when there is none.
+// LoadFile reads the keyset of a file as Unwrap does; one that others can read is refused. fs.ErrNotExist when there
+// is none.
 func LoadFile(path string, m Master) (*Keyset, error) {
 	// Looked at before it is opened: to open a FIFO waits for a writer.
 	st, err := os.Stat(path)

@@ -12,20 +12,20 @@ import (
 // maxEscapes is how many escapes are looked through, one in the other: JSON in the text of a JSON answer is two.
 const maxEscapes = 2
 
-// How long a secret has to be to be masked: shortestAnywhere in the middle of other text too, a shorter one only where it stands as a
-// word of its own, since four letters are part of ordinary words. What is shorter than shortestWord stays: it would garble every text,
-// and is no secret that a mask could keep.
+// How long a secret has to be to be masked: shortestAnywhere in the middle of other text too, a shorter one only
+// where it stands as a word of its own, since four letters are part of ordinary words. What is shorter than
+// shortestWord stays: it would garble every text, and is no secret that a mask could keep.
 const (
 	shortestAnywhere = 8
 	shortestWord     = 4
 )
 
-// Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any character as an escape,
-// and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
+// Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any
+// character as an escape, and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
 type Masker struct{ anywhere, words []string }
 
-// NewMasker masks texts, and names as words only, however long they are: a user's name is part of tools' names by accident. It is nil
-// when none of them is long enough.
+// NewMasker masks texts, and names as words only, however long they are: a user's name is part of tools' names by
+// accident. It is nil when none of them is long enough.
 func NewMasker(texts []string, names ...string) *Masker {
 	var m Masker
 	for _, t := range texts {
@@ -50,7 +50,8 @@ func NewMasker(texts []string, names ...string) *Masker {
 	return &m
 }
 
-// WithoutWords masks only what is masked anywhere: for names that something is called by, where a word is more likely no secret.
+// WithoutWords masks only what is masked anywhere: for names that something is called by, where a word is more likely
+// no secret.
 func (m *Masker) WithoutWords() *Masker {
 	if m == nil || m.anywhere == nil {
 		return nil
@@ -137,8 +138,8 @@ func joined(s string, i int) bool {
 	return i > 0 && i < len(s) && inWord(s[i-1]) && inWord(s[i])
 }
 
-// escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it stands for, -1 for a byte
-// that is none by itself, and its length; 0: s begins with none.
+// escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it
+// stands for, -1 for a byte that is none by itself, and its length; 0: s begins with none.
 type escape struct {
 	begins byte
 	one    func(s string) (r rune, n int)

@@ -8,8 +8,8 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 )
 
-// A rotation takes three keysets, one after the other, each rolled out to every worker before the next one is made, so that no
-// worker ever meets a ciphertext whose key it lacks:
+// A rotation takes three keysets, one after the other, each rolled out to every worker before the next one is made,
+// so that no worker ever meets a ciphertext whose key it lacks:
 //
 //	Add      the new key opens, the old one still seals
 //	Promote  the new key seals, the old one still opens
@@ -47,7 +47,8 @@ func (k *Keyset) Has(id uint32) bool {
 // Add returns the keyset with one key more, which opens and does not seal yet. k is not changed.
 func (k *Keyset) Add() (_ *Keyset, id uint32, err error) {
 	if len(k.Keys()) >= MaxKeys {
-		return nil, 0, &KeysetError{fmt.Sprintf("it has %d keys already: remove those that nothing is sealed with", MaxKeys)}
+		return nil, 0, &KeysetError{fmt.Sprintf("it has %d keys already: remove those that nothing is sealed with",
+			MaxKeys)}
 	}
 	grown, err := k.change(func(m *keyset.Manager) error {
 		id, err = m.Add(aead.AES256GCMKeyTemplate())
@@ -64,8 +65,8 @@ func (k *Keyset) Promote(id uint32) (*Keyset, error) {
 	return k.change(func(m *keyset.Manager) error { return m.SetPrimary(id) })
 }
 
-// Remove returns the keyset without key id. What is sealed with it never opens again, so the caller looks first. *KeysetError when
-// there is no such key, or it is the one that seals.
+// Remove returns the keyset without key id. What is sealed with it never opens again, so the caller looks first.
+// *KeysetError when there is no such key, or it is the one that seals.
 func (k *Keyset) Remove(id uint32) (*Keyset, error) {
 	switch {
 	case !k.Has(id):

@@ -12,13 +12,13 @@ import (
 // mask is what a secret prints as, whatever its length.
 const mask = "******"
 
-// Secret is a text that prints as asterisks: through fmt, json, text and slog. Reveal is the only way to its bytes, so that
-// every place that uses one can be found. The zero value is the empty secret.
+// Secret is a text that prints as asterisks: through fmt, json, text and slog. Reveal is the only way to its bytes,
+// so that every place that uses one can be found. The zero value is the empty secret.
 type Secret struct {
 	_ [0]func() // not comparable: == would compare pointers, and not in constant time
 
-	// A pointer, since fmt prints fields that it cannot call methods on (unexported ones, or after %p) as they are: it does not
-	// follow a pointer there.
+	// A pointer, since fmt prints fields that it cannot call methods on (unexported ones, or after %p) as they are:
+	// it does not follow a pointer there.
 	value *string
 }
 

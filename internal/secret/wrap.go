@@ -12,8 +12,8 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 )
 
-// Master wraps a keyset, so that whoever reads it cannot use it. It is asked once, at start. Tink's AEAD has this form, and so have
-// its clients of AWS, Google Cloud and HashiCorp Vault.
+// Master wraps a keyset, so that whoever reads it cannot use it. It is asked once, at start. Tink's AEAD has this
+// form, and so have its clients of AWS, Google Cloud and HashiCorp Vault.
 type Master interface {
 	Encrypt(plain, associatedData []byte) ([]byte, error)
 	Decrypt(cipher, associatedData []byte) ([]byte, error)
@@ -55,7 +55,8 @@ func (k *Keyset) WriteWrapped(w io.Writer, m Master) error {
 // IsWrapped tells whether a keyset needs its master.
 func IsWrapped(text Secret) bool { return strings.HasPrefix(strings.TrimSpace(text.Reveal()), wrapped) }
 
-// Unwrap reads what WriteWrapped wrote, and with a nil or any Master what Write wrote: what is in clear was so by choice.
+// Unwrap reads what WriteWrapped wrote, and with a nil or any Master what Write wrote: what is in clear was so by
+// choice.
 // *KeysetError.
 func Unwrap(text Secret, m Master) (*Keyset, error) {
 	if !IsWrapped(text) {

@@ -18,7 +18,8 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.isAuthentic(r) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="herald", charset="UTF-8"`)
-			answerError(w, http.StatusUnauthorized, "unauthorized", "give HERALD_API_TOKEN as bearer token, or as password of any user")
+			answerError(w, http.StatusUnauthorized,
+				"unauthorized", "give HERALD_API_TOKEN as bearer token, or as password of any user")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -44,7 +45,8 @@ func (s *Server) isAuthentic(r *http.Request) bool {
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !config.IsLoopback(parseHostname(r.Host)) {
-			answerError(w, http.StatusForbidden, "wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
+			answerError(w, http.StatusForbidden,
+				"wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
 			return
 		}
 		if o := r.Header.Get("Origin"); o != "" {

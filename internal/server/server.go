@@ -137,8 +137,8 @@ func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-// serveReady names what is waited for, and what is done without, to everybody, and says why to those who may see the rest:
-// errors name inner hosts.
+// serveReady names what is waited for, and what is done without, to everybody, and says why to those who may see the
+// rest: errors name inner hosts.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
 	if !s.isAuthentic(r) || !s.public && !config.IsLoopback(parseHostname(r.Host)) {

@@ -47,7 +47,8 @@ type assembly struct {
 	retention  *maintenance.Retention
 }
 
-func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry, o Options) (_ *assembly, err error) {
+func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
+	o Options) (_ *assembly, err error) {
 	a := &assembly{store: st, queue: q, backend: b}
 	defer func() {
 		if err != nil {
@@ -63,7 +64,8 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 		return nil, err
 	}
 	guard := a.content.Guard
-	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands, CallTimeout: cfg.CallTimeout, Logger: o.Logger,
+	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands,
+		CallTimeout: cfg.CallTimeout, Logger: o.Logger,
 		Supervised: o.Supervised, Decoding: a.content.Decoding}); err != nil {
 		return nil, err
 	}
@@ -90,7 +92,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts := delivery.Config{
-		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys, Sealer: keys,
+		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
+		Sealer:     keys,
 		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
@@ -107,7 +110,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err != nil {
 		return err
 	}
-	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys, OAuth: authority, Spool: a.queue,
+	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
+		OAuth: authority, Spool: a.queue,
 		Logger: o.Logger})
 	if err != nil {
 		return err
@@ -151,13 +155,17 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
 		return err
 	}
-	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
-		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart, MaxWait: limitPatience, Logger: o.Logger})
+	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight,
+		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
+		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
+		MaxWait: limitPatience, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
-	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: 1, Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
-		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience, Logger: o.Logger.With("limits", "of unbound agents")})
+	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: 1,
+		Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
+		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience,
+		Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
 }
 
@@ -168,8 +176,10 @@ const (
 	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule, o Options) (err error) {
-	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
+func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule,
+	o Options) (err error) {
+	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: maintenanceConns,
+		StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
 	}
@@ -178,17 +188,20 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s
 		grace = -1 // it was away because this process was: nobody else knows anything
 	}
 	a.reconciler, err = maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep, Dispatcher: d,
-		Chains: slices.Sorted(maps.Keys(a.content.chains)), Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(), Grace: grace, Logger: o.Logger})
+		Chains: slices.Sorted(maps.Keys(a.content.chains)), Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(),
+		Grace: grace, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
-	a.retention, err = maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: cfg.Expiry, KeepFinal: cfg.Retention,
-		Logger: o.Logger})
+	a.retention, err = maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: cfg.Expiry,
+		KeepFinal: cfg.Retention,
+		Logger:    o.Logger})
 	if err != nil {
 		return err
 	}
-	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d, Disabled: a.serversFile.isDisabled,
-		Logger: o.Logger})
+	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d,
+		Disabled: a.serversFile.isDisabled,
+		Logger:   o.Logger})
 	if err != nil {
 		return err
 	}

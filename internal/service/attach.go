@@ -88,8 +88,9 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 	case err == nil && run.DatabaseURL == "":
 		return nil, fmt.Errorf("the worker that runs on %s has a database of its own: set DATABASE_URL to the same one (%s)", dir, run.Database)
 	case err == nil:
-		b := &Backend{DatabaseURL: secret.New(run.DatabaseURL), RedisURL: secret.New(run.RedisURL), DataDir: dir, EmbeddedDatabase: true,
-			EmbeddedRedis: run.RedisURL != ""}
+		b := &Backend{DatabaseURL: secret.New(run.DatabaseURL), RedisURL: secret.New(run.RedisURL), DataDir: dir,
+			EmbeddedDatabase: true,
+			EmbeddedRedis:    run.RedisURL != ""}
 		if !b.EmbeddedRedis {
 			b.RedisURL = cfg.RedisURL // zero: rows wait for the worker's reconciler
 		}
@@ -111,12 +112,14 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 }
 
 // startLeftCluster starts the Postgres that a worker made, for the time of one command.
-func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir string,
+	log *slog.Logger) (*Backend, error) {
 	lock, err := embedded.LockDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	log.Info("no worker runs on this data folder: starting its Postgres alone; what is accepted waits for a worker", "folder", dir)
+	log.Info("no worker runs on this data folder: starting its Postgres alone; what is accepted waits for a worker",
+		"folder", dir)
 	b := &Backend{RedisURL: cfg.RedisURL, DataDir: dir}
 	b.release = append(b.release, func(context.Context) error { return lock.Release() })
 	if err := b.startPostgres(patience, cfg, false, BackendOptions{Logger: log}); err != nil {
@@ -240,12 +243,14 @@ func isRefusal(err error) bool {
 		return false
 	}
 	const authorization, noDatabase, noRight = "28", "3D", "42501"
-	return strings.HasPrefix(answer.Code, authorization) || strings.HasPrefix(answer.Code, noDatabase) || answer.Code == noRight
+	return strings.HasPrefix(answer.Code, authorization) || strings.HasPrefix(answer.Code, noDatabase) ||
+		answer.Code == noRight
 }
 
 // OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own
 // is not. For commands beside the worker.
-func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration, log *slog.Logger) (*store.Store, error) {
+func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
+	log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return nil, err

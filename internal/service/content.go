@@ -29,7 +29,8 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 			c.Close()
 		}
 	}()
-	if c.Guard, err = netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks, AllowHTTP: cfg.AllowHTTP}); err != nil {
+	if c.Guard, err = netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks,
+		AllowHTTP: cfg.AllowHTTP}); err != nil {
 		return nil, err
 	}
 	for id, known := range cfg.Chains {
@@ -44,11 +45,13 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		}
 		c.chains[id] = client
 	}
-	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard, Logger: log}); err != nil {
+	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard,
+		Logger: log}); err != nil {
 		return nil, err
 	}
-	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher, StdioCommands: cfg.StdioCommands,
-		MayRun: cfg.MayRun, Binding: cfg.Binding, Decoding: c.Decoding})
+	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher,
+		StdioCommands: cfg.StdioCommands,
+		MayRun:        cfg.MayRun, Binding: cfg.Binding, Decoding: c.Decoding})
 	if err != nil {
 		return nil, err
 	}

@@ -27,14 +27,17 @@ type gauges struct {
 	deliveries, overdue, lanes, pool, breakers, shared *prometheus.Desc
 }
 
-func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *ratelimit.Limiter, log *slog.Logger) error {
+func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *ratelimit.Limiter,
+	log *slog.Logger) error {
 	return reg.Register(&gauges{store: st, queue: q, limits: l, log: log,
-		deliveries: prometheus.NewDesc("herald_deliveries_open", "Deliveries that are not final, by status.", []string{"status"}, nil),
-		overdue:    prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),
-		lanes:      prometheus.NewDesc("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", []string{"lane", "state"}, nil),
-		pool:       prometheus.NewDesc("herald_postgres_connections", "Connections of the pool: used, idle, and the most there can be.", []string{"state"}, nil),
-		breakers:   prometheus.NewDesc("herald_breakers", "Endpoints whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
-		shared:     prometheus.NewDesc("herald_limits_shared", "1: the limits per origin are shared through Redis; 0: this worker applies its own.", nil, nil),
+		deliveries: prometheus.NewDesc("herald_deliveries_open", "Deliveries that are not final, by status.",
+			[]string{"status"}, nil),
+		overdue: prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),
+		lanes: prometheus.NewDesc("herald_queue_tasks", "Tasks in Redis by lane and asynq state.",
+			[]string{"lane", "state"}, nil),
+		pool:     prometheus.NewDesc("herald_postgres_connections", "Connections of the pool: used, idle, and the most there can be.", []string{"state"}, nil),
+		breakers: prometheus.NewDesc("herald_breakers", "Endpoints whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
+		shared:   prometheus.NewDesc("herald_limits_shared", "1: the limits per origin are shared through Redis; 0: this worker applies its own.", nil, nil),
 	})
 }
 
@@ -89,7 +92,8 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 // chainReader reads tokenURI from whichever chain an agent is on.
 type chainReader struct{ clients map[uint64]*chain.Client }
 
-func (r chainReader) TokenURI(ctx context.Context, chainID uint64, registry common.Address, id *big.Int) (string, error) {
+func (r chainReader) TokenURI(ctx context.Context, chainID uint64, registry common.Address,
+	id *big.Int) (string, error) {
 	c, ok := r.clients[chainID]
 	if !ok {
 		return "", fmt.Errorf("chain %d has no RPC URL: set RPC_URL_%d", chainID, chainID)

@@ -23,7 +23,8 @@ func (r *readiness) setWaiting(name, why string) {
 	setOrDelete(r.waiting, name, why)
 }
 
-// setDegraded notes why the service works without name; an empty why means that it is there. It tells whether that is news.
+// setDegraded notes why the service works without name; an empty why means that it is there. It tells whether that is
+// news.
 func (r *readiness) setDegraded(name, why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,8 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (
 		return l, nil
 	}
 	var err error
-	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: log, Changed: l.applyDiff}); err != nil {
+	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: log,
+		Changed: l.applyDiff}); err != nil {
 		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
 	}
 	l.warnUnknownChains(l.set.File().Keys())
@@ -79,7 +80,8 @@ func (l *serversFile) callableAgents() []store.Agent {
 func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
 	for _, k := range keys {
 		if known, _ := l.cfg.Registries(k.ChainID); known.Identity != (common.Address{}) {
-			out = append(out, store.Agent{ChainID: k.ChainID, Registry: strings.ToLower(known.Identity.Hex()), ID: k.AgentID})
+			out = append(out, store.Agent{ChainID: k.ChainID, Registry: strings.ToLower(known.Identity.Hex()),
+				ID: k.AgentID})
 		}
 	}
 	return out

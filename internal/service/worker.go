@@ -43,7 +43,8 @@ type Worker struct {
 }
 
 // Kinds are the deliveries a worker takes.
-var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse, job.KindAgentUpdated}
+var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
+	job.KindValidationResponse, job.KindAgentUpdated}
 
 // Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
@@ -54,12 +55,14 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.readState, Settings: cfg.Public(), Logger: o.Logger,
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.readState,
+		Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err
 	}
-	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(), "web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
+	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(),
+		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -89,7 +92,8 @@ func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
-func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness, reg *prometheus.Registry) error {
+func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness,
+	reg *prometheus.Registry) error {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
@@ -124,7 +128,8 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 
 	<-ctx.Done()
 	ready.setWaiting("stop", "the worker is shutting down")
-	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", parts.runner.Running(), "at_most", drainTime(cfg))
+	o.Logger.Info("stopping: no more tasks are taken, running ones finish", "running", parts.runner.Running(),
+		"at_most", drainTime(cfg))
 	stopAll()
 	o.Logger.Info("stopped")
 	return nil
@@ -133,13 +138,16 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 // drainTime is how long running deliveries may take to end.
 func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
 
-// listServices are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end, the
-// rest.
+// listServices are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end,
+// the rest.
 func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
 	log *slog.Logger) []Service {
 	all := []Service{
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
-		newLoop("chain health", func(ctx context.Context) { watchDependencies(ctx, a.chainParts(), reportChain(ready, log)) }),
+		newLoop("chain health", func(ctx context.Context) {
+			watchDependencies(ctx, a.chainParts(),
+				reportChain(ready, log))
+		}),
 		a.newConnections(web, monitor, ready, log),
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
@@ -154,7 +162,8 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 }
 
 // newConnections waits for Postgres and Redis and publishes the worker's addresses.
-func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, ready *readiness, log *slog.Logger) Service {
+func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, ready *readiness,
+	log *slog.Logger) Service {
 	forget := func() {}
 	return &funcService{name: "connections",
 		start: func(ctx context.Context) (err error) {
@@ -183,7 +192,8 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	var srv *queue.Server
 	return &funcService{name: "task server",
 		start: func(context.Context) (err error) {
-			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency, Kinds: names,
+			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency,
+				Kinds:           names,
 				ShutdownTimeout: drainTime(cfg)})
 			if err != nil {
 				return err
@@ -203,7 +213,8 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 // awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres
 // answers and its schema is right, commands on this machine find the worker by run.json: what they accept waits in
 // Postgres for the rest.
-func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness, log *slog.Logger) (forget func(), err error) {
+func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness,
+	log *slog.Logger) (forget func(), err error) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	redis := make(chan error, 1)
@@ -245,7 +256,8 @@ func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 	case len(pending) == 0:
 		return nil
 	case !b.EmbeddedDatabase:
-		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending), strings.Join(pending, ", "))
+		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending),
+			strings.Join(pending, ", "))
 	}
 	done, err := store.Migrate(ctx, b.DatabaseURL)
 	if len(done) > 0 {

@@ -127,7 +127,8 @@ type arrival struct {
 const maxKeyBytes = 1 << 10
 
 func newArrival(it Intake) (arrival, error) {
-	a := arrival{Intake: it, key: boundText(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes), kind: boundText(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
+	a := arrival{Intake: it, key: boundText(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
+		kind: boundText(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
 	a.Refused = boundText(it.Refused, maxErrorBytes)
 	if a.isAgentUpdate() {
 		return a, nil
@@ -228,7 +229,8 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 }
 
 // insertNew takes what is new, and adds to lines what found a place. What is known stays undecided.
-func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
+func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
+	lines map[Agent][]Task) error {
 	var rows columns
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -278,14 +280,17 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.chains = append(c.chains, int64(a.agent.ChainID))
 	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
-	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders), append(c.refusals, nullIfEmpty(a.Refused))
+	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
+		append(c.refusals, nullIfEmpty(a.Refused))
 }
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
 	rows, err := tx.Query(ctx, s.sql.accept.text, s.sql.accept.args(pgx.NamedArgs{
-		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries, "agent_ids": c.agents,
-		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers, "errors": c.refusals,
+		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
+		"agent_ids":  c.agents,
+		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
+		"errors":         c.refusals,
 		"max_dispatched": MaxDispatchedPerAgent})...)
 	if err != nil {
 		return nil, err
@@ -312,7 +317,8 @@ type holder struct {
 
 // answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN
 // §3).
-func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance, lines map[Agent][]Task) error {
+func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
+	lines map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -363,7 +369,8 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 	return found, nil
 }
 
-func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (Acceptance, error) {
+func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	vanished := h.status == Cancelled && h.reason == "reorg"
 	notFound := h.status == Rejected && h.reason == "event_not_found"
@@ -407,7 +414,8 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 }
 
 // displaceHolder gives the key of a row that turned out not to be an event to the one that claims it now.
-func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder, lines map[Agent][]Task) (out Acceptance, err error) {
+func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
 	err = tx.QueryRow(ctx, s.sql.displace, h.id, a.key).Scan(&moved)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -448,7 +456,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	}
 	b := &pgx.Batch{}
 	for _, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil, nil).Query(func(rows pgx.Rows) error {
+		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil,
+			nil).Query(func(rows pgx.Rows) error {
 			tasks, err := pgx.CollectRows(rows, scanTask)
 			lines[a] = append(lines[a], tasks...)
 			return err
@@ -485,7 +494,8 @@ func arrivalAgents(in []arrival) []Agent {
 // distinctAgents lists each agent once, in one order.
 func distinctAgents(agents []Agent) []Agent {
 	slices.SortFunc(agents, func(a, b Agent) int {
-		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry), strings.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry),
+			strings.Compare(a.ID, b.ID))
 	})
 	return slices.Compact(agents)
 }

@@ -60,8 +60,10 @@ const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var policy []byte
-	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy, &r.Endpoint,
-		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastError, &r.LastErrorAt, &r.Totals, &r.CreatedAt, &r.UpdatedAt, &r.Open)
+	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy,
+		&r.Endpoint,
+		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastError, &r.LastErrorAt, &r.Totals,
+		&r.CreatedAt, &r.UpdatedAt, &r.Open)
 	r.Policy = parsePolicy(policy)
 	return r, err
 }

@@ -31,7 +31,8 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
-		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes), a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
+		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes),
+		a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("note %s in the audit: %w", a.Action, Plain(err))
 	}
@@ -64,7 +65,8 @@ func (s *Store) Audits(ctx context.Context, before int64, limit int) ([]Audit, e
 		return nil, fmt.Errorf("list the audit: %w", Plain(err))
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {
-		err = row.Scan(&a.ID, &a.At, &a.Actor, &a.Action, &a.Filter, &a.Matched, &a.Moved, &a.State, &a.FinishedAt, &a.Note)
+		err = row.Scan(&a.ID, &a.At, &a.Actor, &a.Action, &a.Filter, &a.Matched, &a.Moved, &a.State, &a.FinishedAt,
+			&a.Note)
 		return a, err
 	})
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // it: a job that says another content or position joins the line behind the delivery, while that can still be called
 // with another job, whatever is answered. Intakes have no chain to ask, so whatever stands before this job with another
 // action makes it a conflict, and never silently known.
-func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, out Acceptance) (Acceptance, error) {
+func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	out Acceptance) (Acceptance, error) {
 	field, differs := brought.Conflict(known)
 	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
 	if !h.status.Final() && !h.called && brought.EventSum() != known.EventSum() {
@@ -44,7 +45,8 @@ func (a arrival) sameHeaders(sealed []byte) bool {
 
 // joinCandidates puts a job into the line behind a delivery; contested tells whether one that stands there has another
 // action.
-func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder, j job.Job) (contested bool, err error) {
+func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	j job.Job) (contested bool, err error) {
 	var locked bool
 	err = tx.QueryRow(ctx, s.sql.lockKnown, h.id, a.key, h.raw).Scan(&locked)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -54,8 +56,9 @@ func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		event, action := j.EventSum(), actionSum(j, a.SealedHeaders)
 		err = tx.QueryRow(ctx, s.sql.candidate.text, s.sql.candidate.args(pgx.NamedArgs{
 			"delivery_id": h.id, "transaction_hash": transactionOf(j), "event": event[:], "action": action[:],
-			"registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": j.OrderKey(), "order_seq": fmt.Sprint(j.OrderSeq()),
-			"job": a.raw, "sealed_headers": a.SealedHeaders})...).Scan(&contested)
+			"registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": j.OrderKey(),
+			"order_seq": fmt.Sprint(j.OrderSeq()),
+			"job":       a.raw, "sealed_headers": a.SealedHeaders})...).Scan(&contested)
 	}
 	if err != nil {
 		return false, fmt.Errorf("keep another job of %s: %w", a.key, err)

@@ -102,7 +102,8 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	var raw, policy []byte
 	var base int
 	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
-		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind, &c.CreatedAt, &c.Called,
+		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind,
+			&c.CreatedAt, &c.Called,
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
 			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.Succeeded, &c.week, &c.rank)
 	})
@@ -135,7 +136,8 @@ func parseWeek(table string) string {
 
 // claimRow is one round trip and one commit. A first dispatch counts already, and has no attempt before it; one
 // that has waited must find room among its agent's eight, and is told the last of its attempts that has no outcome.
-func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration, scan func(pgx.Row) error) (unfinished int, err error) {
+func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration,
+	scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
 		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance, RecentSuccess))
 	}

@@ -40,7 +40,8 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) e
 	defer cancel()
 	_, err := s.pool.Exec(ctx, s.sql.observe.text, s.sql.observe.args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
-		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol), "error": nullIfEmpty(boundText(l.Error, maxErrorBytes)),
+		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
+		"error":       nullIfEmpty(boundText(l.Error, maxErrorBytes)),
 		"server_info": Storable(l.ServerInfo, maxSideBytes), "tools": Storable(l.Tools, maxSideBytes)})...)
 	if err != nil {
 		return fmt.Errorf("write down what was learned of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
@@ -94,7 +95,8 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 			n, more, err := s.releaseInBatches(ctx, row.agent, []string{agentDisabled}, markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
-				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID, row.agent.ID, Plain(err))
+				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID,
+					row.agent.ID, Plain(err))
 			}
 		}
 		if len(page) < maxMove {

@@ -116,7 +116,8 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 
 // moveRows locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it
 // was found; counts take what the statement counted.
-func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string, args ...any) (tasks []Task, err error) {
+func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
+	args ...any) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -274,7 +275,8 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	}
 	tag, err := s.pool.Exec(ctx, s.sql.release, ids, gateway, limit)
 	if err != nil {
-		return 0, fmt.Errorf("release deliveries whose chain has an RPC URL, or whose gateway is set, now: %w", Plain(err))
+		return 0, fmt.Errorf("release deliveries whose chain has an RPC URL, or whose gateway is set, now: %w",
+			Plain(err))
 	}
 	return int(tag.RowsAffected()), nil
 }

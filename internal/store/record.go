@@ -151,7 +151,8 @@ func (s *Store) adoptOnce(ctx context.Context, c *Claim, p SpooledOutcome) (rec 
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		err := tx.QueryRow(ctx, s.sql.adopt, c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free && !o.Called).Scan(&ours, &open)
+		err := tx.QueryRow(ctx, s.sql.adopt, c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free &&
+			!o.Called).Scan(&ours, &open)
 		if err != nil {
 			return err
 		}
@@ -188,15 +189,19 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	a := c.Agent()
 	b.Queue(s.sql.recordStatement(c, p), s.sql.record.args(pgx.NamedArgs{
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
-		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free, "called": o.Called,
-		"stage": boundText(o.Stage, maxNameBytes), "error": nullIfEmpty(boundText(o.Error, maxErrorBytes)),
+		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free,
+		"called": o.Called,
+		"stage":  boundText(o.Stage, maxNameBytes), "error": nullIfEmpty(boundText(o.Error, maxErrorBytes)),
 
-		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(boundText(o.Endpoint, maxURLBytes)), "protocol": nameOrNull(o.Protocol),
-		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource), "file_disagrees": boundNames(o.FileDisagrees),
-		"arguments": Storable(o.Arguments, maxSideBytes), "response": Storable(o.Response, maxSideBytes),
+		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(boundText(o.Endpoint, maxURLBytes)),
+		"protocol":          nameOrNull(o.Protocol),
+		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource),
+		"file_disagrees": boundNames(o.FileDisagrees),
+		"arguments":      Storable(o.Arguments, maxSideBytes), "response": Storable(o.Response, maxSideBytes),
 		"result": Storable(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
 
-		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(boundText(o.AgentError, maxErrorBytes)), "moved": o.Moved, "epoch": c.Epoch,
+		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(boundText(o.AgentError, maxErrorBytes)), "moved": o.Moved,
+		"epoch":       c.Epoch,
 		"server_info": Storable(o.ServerInfo, maxSideBytes), "tools": Storable(o.Tools, maxSideBytes)})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
@@ -257,7 +262,8 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if next != nil {
 		rec.NextAttemptAt = *next
 		if o.Task && !rec.Succeeded { // whoever took over is dispatched in its turn, or by the reconciler
-			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1), Bulk: bulk, At: *next}
+			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
+				Bulk: bulk, At: *next}
 		}
 	}
 	return rec, nil

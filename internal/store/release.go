@@ -23,14 +23,16 @@ const anyEpoch = int64(-1)
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
 	released, tasks, err = s.releaseInBatches(ctx, a, reasons, nil)
 	if err != nil {
-		err = fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "), Plain(err))
+		err = fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "),
+			Plain(err))
 	}
 	return released, tasks, err
 }
 
 // releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that
 // releases, and goes on with the other batches.
-func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string,
+	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
 		if err != nil {
@@ -44,7 +46,8 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string,
 	}
 }
 
-func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
+	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {

@@ -39,7 +39,8 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	defer cancel()
 	b := &pgx.Batch{}
 	if lease > 0 {
-		b.Queue(s.sql.leaseRenewal, t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).QueryRow(func(row pgx.Row) error {
+		b.Queue(s.sql.leaseRenewal, t.ChainID, t.Registry, t.ID, t.Origin, lease,
+			seen).QueryRow(func(row pgx.Row) error {
 			if err := row.Scan(&r.No); !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
@@ -58,7 +59,8 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 		err = ErrNotFound
 	}
 	if err != nil {
-		return Renewal{}, fmt.Errorf("renew the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin, Plain(err))
+		return Renewal{}, fmt.Errorf("renew the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin,
+			Plain(err))
 	}
 	if access.Ciphertext != nil {
 		r.Access = &access
@@ -90,7 +92,8 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	defer cancel()
 	var done bool
 	err := s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
-		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No, "stored_at": t.UpdatedAt,
+		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No,
+		"stored_at":  t.UpdatedAt,
 		"ciphertext": a.Ciphertext, "key_id": int64(key), "expires_at": a.ExpiresAt,
 		"credential": credential, "credential_key_id": int64(rotated)})...).Scan(&done)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -113,7 +116,8 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) error {
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6)`,
 		t.ChainID, t.Registry, t.ID, t.Origin, r.No, t.UpdatedAt)
 	if err != nil {
-		return fmt.Errorf("give up renewing the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin, Plain(err))
+		return fmt.Errorf("give up renewing the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin,
+			Plain(err))
 	}
 	return nil
 }
@@ -173,7 +177,8 @@ func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) 
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7`,
 		old.ChainID, old.Registry, old.ID, old.Origin, ciphertext, int64(key), old.Access.Ciphertext)
 	if err != nil {
-		return false, fmt.Errorf("seal the access token of agent %d:%s for %s anew: %w", old.ChainID, old.ID, old.Origin, Plain(err))
+		return false, fmt.Errorf("seal the access token of agent %d:%s for %s anew: %w", old.ChainID, old.ID,
+			old.Origin, Plain(err))
 	}
 	return tag.RowsAffected() > 0, nil
 }

@@ -14,7 +14,8 @@ const maxMove = 500
 // Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a
 // wait is over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved,
 // why the others were left (a sentence each), and the tasks that the caller puts into Redis.
-func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	moved, left, tasks, err = s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("replay %d deliveries: %w", len(ids), Plain(err))
@@ -24,7 +25,8 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved 
 
 // Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
 // workers' writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
-func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
+func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, err error) {
 	moved, left, _, err = s.moveByOperator(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cancel %d deliveries: %w", len(ids), Plain(err))
@@ -43,7 +45,8 @@ type previousState struct {
 }
 
 // moveByOperator moves deliveries that an operator names: the agents are locked first, like everywhere.
-func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
+	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
 	}

@@ -25,7 +25,8 @@ const sealedPage = 5000
 // SealedAfter looks at the deliveries after an id, in the order of ids, and returns what is sealed among the next
 // 5,000. next is where to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come
 // meanwhile may be missed: they are sealed by whoever accepts them.
-func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
+func (s *Store) SealedAfter(ctx context.Context,
+	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
@@ -45,17 +46,18 @@ func (s *Store) SealedAfter(ctx context.Context, after uuid.UUID) (page []Sealed
 	seen := 0
 	var r Sealed
 	var own bool
-	_, err = pgx.ForEachRow(rows, []any{&own, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext}, func() error {
-		if own {
-			seen++
-		}
-		next = r.ID
-		if r.Ciphertext != nil {
-			page = append(page, r)
-		}
-		r = Sealed{}
-		return nil
-	})
+	_, err = pgx.ForEachRow(rows, []any{&own, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext},
+		func() error {
+			if own {
+				seen++
+			}
+			next = r.ID
+			if r.Ciphertext != nil {
+				page = append(page, r)
+			}
+			r = Sealed{}
+			return nil
+		})
 	if err != nil {
 		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
 	}

@@ -45,7 +45,8 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 	// Escapes can make text six times longer; halving ends quickly.
 	for room := limit - truncationOverhead; ; room /= 2 {
 		room = max(room, 0)
-		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw), Text: boundText(string(raw[:min(len(raw), room)]), room)})
+		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw),
+			Text: boundText(string(raw[:min(len(raw), room)]), room)})
 		if err == nil && (len(out) <= limit || room == 0) {
 			return out
 		}

@@ -107,12 +107,14 @@ func readStatements() (q statements, err error) {
 	for name, text := range map[string]*string{
 		"known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
 		"lock_known": &q.lockKnown, "succeed": &q.succeed,
-		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished, "lock_agent": &q.lockAgent,
+		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished,
+		"lock_agent":  &q.lockAgent,
 		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
 		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
 		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
 		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
-		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld, "agents_of": &q.agentsOf,
+		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld,
+		"agents_of":     &q.agentsOf,
 		"held_disabled": &q.heldDisabled, "lease_renewal": &q.leaseRenewal,
 		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
 	} {
@@ -121,7 +123,8 @@ func readStatements() (q statements, err error) {
 		}
 	}
 	for name, statement := range map[string]*named{
-		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "observe": &q.observe, "set_token": &q.setToken,
+		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "observe": &q.observe,
+		"set_token":    &q.setToken,
 		"save_renewal": &q.saveRenewal,
 	} {
 		text, err := readStatement(name)
@@ -146,7 +149,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
 	}
 	if cfg.MaxConns < 0 || cfg.MaxConns == 1 {
-		return nil, fmt.Errorf("store: a pool of %d connections is too small (HERALD_DB_POOL): it needs at least 2", cfg.MaxConns)
+		return nil, fmt.Errorf("store: a pool of %d connections is too small (HERALD_DB_POOL): it needs at least 2",
+			cfg.MaxConns)
 	}
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
 	if err != nil {

@@ -75,7 +75,8 @@ const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origi
 	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
 func (t *Token) scanColumns() []any {
-	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.Path, &t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
+	return []any{&t.ChainID, &t.Registry, &t.ID, &t.Origin, &t.Scheme, &t.Header, &t.Issuer, &t.Ciphertext, &t.Path,
+		&t.CreatedAt, &t.UpdatedAt, &t.ExpiresAt}
 }
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
@@ -100,7 +101,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	}
 	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.setToken.text, s.sql.setToken.args(pgx.NamedArgs{
-			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme, "header": t.Header,
+			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme,
+			"header":     t.Header,
 			"ciphertext": t.Ciphertext, "key_id": int64(key), "expires_at": t.ExpiresAt,
 			"issuer": nullIfEmpty(t.Issuer), "path": nullIfEmpty(t.Path)})...); err != nil {
 			return err
@@ -115,7 +117,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 
 // RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there
 // is none.
-func (s *Store) RemoveToken(ctx context.Context, a Agent, origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
+func (s *Store) RemoveToken(ctx context.Context, a Agent,
+	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
 	released, tasks, err = s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
@@ -142,14 +145,16 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 		err = ErrNotFound
 	}
 	if err != nil {
-		return "", fmt.Errorf("bind the token of agent %d:%s for %s to its path: %w", t.ChainID, t.ID, t.Origin, Plain(err))
+		return "", fmt.Errorf("bind the token of agent %d:%s for %s to its path: %w", t.ChainID, t.ID, t.Origin,
+			Plain(err))
 	}
 	return pinned, nil
 }
 
 // changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that
 // releases.
-func (s *Store) changeTokens(ctx context.Context, a Agent, change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+func (s *Store) changeTokens(ctx context.Context, a Agent,
+	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
@@ -226,7 +231,8 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("seal the token of agent %d:%s for %s anew: %w", old.ChainID, old.ID, old.Origin, Plain(err))
+		return false, fmt.Errorf("seal the token of agent %d:%s for %s anew: %w", old.ChainID, old.ID, old.Origin,
+			Plain(err))
 	}
 	return changed, nil
 }

@@ -114,7 +114,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		if err := r.LeadAndReconcile(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.Warn("reconciling failed; the next round tries again", logging.About(failedService(err)), "error", err)
+			r.Logger.Warn("reconciling failed; the next round tries again", logging.About(failedService(err)),
+				"error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -187,7 +188,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 		lost, err = r.dispatchLost(ctx, now)
 	}
 	if expired+released+len(due)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", released, "due", len(due), "backlog", len(backlog),
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", released, "due", len(due),
+			"backlog", len(backlog),
 			"lost_by_redis", lost)
 	}
 	return err
@@ -210,7 +212,8 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	defer cancel()
 	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts)
 	if dead > 0 {
-		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts", "count", dead)
+		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts",
+			"count", dead)
 	}
 	return n, err
 }
@@ -271,7 +274,8 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 
 // redispatch gives a new task to each dispatched delivery that is late and whose old task is lost, by where Redis has
 // it.
-func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, isLost func(queue.Location) bool) (lost int, err error) {
+func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
+	isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil
 	for {
 		tasks, err := r.Ledger.Overdue(ctx, late, after, r.Batch)

@@ -24,7 +24,8 @@ type ReleaserLedger interface {
 }
 
 // callableReasons hold what waits for somebody to say where an agent is called, and with what.
-var callableReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured), string(retry.GatewayUnconfigured)}
+var callableReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured),
+	string(retry.GatewayUnconfigured)}
 
 // ReleaserConfig makes a Releaser.
 type ReleaserConfig struct {

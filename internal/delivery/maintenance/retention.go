@@ -83,7 +83,8 @@ func (r *Retention) Run(ctx context.Context) {
 			continue
 		}
 		if err := r.leadAndApply(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.Warn("retention failed; it is tried again in a minute", logging.About(logging.Postgres), "error", err)
+			r.Logger.Warn("retention failed; it is tried again in a minute", logging.About(logging.Postgres),
+				"error", err)
 		}
 	}
 }
@@ -121,7 +122,8 @@ func (r *Retention) Apply(ctx context.Context) error {
 	}
 	rows, err := r.Ledger.Retain(ctx, r.KeepFinal, r.Batch)
 	if weeks+rows > 0 {
-		r.Logger.Info("old deliveries keep id, key and status only", "deliveries", rows, "weeks_of_attempts", weeks, "after", r.KeepFinal)
+		r.Logger.Info("old deliveries keep id, key and status only", "deliveries", rows, "weeks_of_attempts", weeks,
+			"after", r.KeepFinal)
 	}
 	return err
 }

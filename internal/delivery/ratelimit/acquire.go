@@ -70,7 +70,8 @@ func (l *Limiter) worthWaiting(e *endpoint) bool {
 }
 
 // waitInLine is the waiting room. What it returns without a pass is a reservation.
-func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer, others bool) (acquireAnswer, *Permit) {
+func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer,
+	others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
 	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
@@ -248,7 +249,8 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 }
 
 // callRedis runs one operation in Redis within timeout.
-func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
+func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration,
+	op func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()

@@ -133,12 +133,17 @@ func New(cfg Config) (*Limiter, error) {
 		return nil, errors.New("ratelimit: Burst must be at most a day of Rate")
 	}
 	room := max(cfg.MaxWaiters, 0)
-	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room), patience: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{}, endpoints: map[string]*list.Element{},
-		recent: list.New()}
-	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst), hold: toMicros(cfg.PermitTTL),
-		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio, openFor: toMicros(cfg.OpenFor),
-		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack), recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
+	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
+		patience: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
+		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{},
+		endpoints: map[string]*list.Element{},
+		recent:    list.New()}
+	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
+		hold:   toMicros(cfg.PermitTTL),
+		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio,
+		openFor: toMicros(cfg.OpenFor),
+		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),
+		recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.outage.pause = firstProbe
 	if cfg.Redis != nil {

@@ -153,6 +153,7 @@ func (l *Limiter) endOutage() bool {
 	l.outage.local, l.outage.since, l.outage.pendingReleases = false, now, nil
 	l.outage.generation++
 	l.mu.Unlock()
-	l.log.Info("ratelimit: Redis answers again; the limits are shared again", logging.About(logging.Redis), "after", took.Round(time.Millisecond))
+	l.log.Info("ratelimit: Redis answers again; the limits are shared again", logging.About(logging.Redis),
+		"after", took.Round(time.Millisecond))
 	return true
 }

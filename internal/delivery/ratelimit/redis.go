@@ -34,11 +34,15 @@ type redisState struct {
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
 	// The state outlives everything that it says about the time to come, and a whole window.
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
-	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource), releaseScript: redis.NewScript(releaseSource),
-		ttl: time.Duration(keep)*time.Microsecond + time.Minute, permitsTTL: time.Duration(r.hold)*time.Microsecond + time.Second}
+	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource),
+		releaseScript: redis.NewScript(releaseSource),
+		ttl:           time.Duration(keep)*time.Microsecond + time.Minute,
+		permitsTTL:    time.Duration(r.hold)*time.Microsecond + time.Second}
 	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaiters, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter, r.bucket}
-	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor, s.ttl.Milliseconds()}
+		r.presence, r.slack, r.recent, maxWaiters, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter,
+		r.bucket}
+	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor,
+		s.ttl.Milliseconds()}
 	return s
 }
 
@@ -65,7 +69,8 @@ func (s *redisState) clock() int64 {
 
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
-	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
+	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
+		args...).Int64Slice()
 	if err != nil {
 		return acquireAnswer{}, fmt.Errorf("acquire a permit: %w", err)
 	}
@@ -75,9 +80,11 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
-func (s *redisState) release(ctx context.Context, key, id, token string, result Result, took int64) (releaseAnswer, error) {
+func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
+	took int64) (releaseAnswer, error) {
 	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)
-	got, err := s.releaseScript.Run(ctx, s.client, []string{permitsKey(key), endpointKey(key, id)}, args...).Int64Slice()
+	got, err := s.releaseScript.Run(ctx, s.client, []string{permitsKey(key), endpointKey(key, id)},
+		args...).Int64Slice()
 	if err != nil {
 		return releaseAnswer{}, fmt.Errorf("release a permit: %w", err)
 	}

@@ -57,7 +57,8 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 			continue
 		}
 		shared = true
-		if w.since < since && now >= w.since+r.keptAfter && w.isExpected(r, now, max(e.mean, r.gap)) && m.countHeld(r, now, w.id) < free {
+		if w.since < since && now >= w.since+r.keptAfter && w.isExpected(r, now, max(e.mean, r.gap)) &&
+			m.countHeld(r, now, w.id) < free {
 			elders++
 		}
 	}

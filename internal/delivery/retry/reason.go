@@ -73,13 +73,15 @@ const (
 
 // Reasons lists every reason, for what asks an operator to name one.
 func Reasons() []Reason {
-	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered, NeverDelivered,
+	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered,
+		NeverDelivered,
 		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
 		TransportRefused, AuthFailed, ToolError, BadResponse,
 		Operator, Reorg,
 		AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
 		NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
-		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown, InternalError,
+		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown,
+		InternalError,
 		Expired}
 }
 

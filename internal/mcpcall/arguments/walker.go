@@ -293,7 +293,10 @@ func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth 
 		}
 	}
 	for group := range alternativeGroups(s) {
-		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool { return !w.forbidsProperty(member, name, depth+1) }) {
+		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool {
+			return !w.forbidsProperty(member, name,
+				depth+1)
+		}) {
 			return true
 		}
 	}

@@ -50,7 +50,8 @@ type authorizer struct {
 }
 
 func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
-	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{}, scopes: map[string]string{}}
+	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{},
+		scopes: map[string]string{}}
 }
 
 // withToken tries something with the agent, and again with a new token for as long as it is refused for want of one.
@@ -77,7 +78,8 @@ func readChallenge(err error) (oauth.Challenge, bool) {
 		return oauth.Challenge{}, false
 	}
 	ch := oauth.ParseChallenge(call.Challenge)
-	return ch, call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden && ch.Error == "insufficient_scope"
+	return ch, call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden &&
+		ch.Error == "insufficient_scope"
 }
 
 // authorize gets a token for what the challenge asks for. Who issues tokens is asked anew each time.
@@ -123,17 +125,20 @@ func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Res
 }
 
 // obtainByItself gets a token for the operator's client, with nobody there.
-func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource,
+	scope string) (oauth.Token, error) {
 	known, err := a.operatorClient(server)
 	if err != nil {
 		return oauth.Token{}, err
 	}
-	return a.oauth.Obtain(ctx, server, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: known.ClientID, Method: known.Method, Secret: known.Secret,
+	return a.oauth.Obtain(ctx, server, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: known.ClientID,
+		Method: known.Method, Secret: known.Secret,
 		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
 }
 
 // obtainByPerson has a person agree: one who opens the address and clicks yes.
-func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource, scope string) (oauth.Token, error) {
+func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource,
+	scope string) (oauth.Token, error) {
 	client, err := a.loginClient(ctx, server, scope)
 	if err != nil {
 		return oauth.Token{}, err

@@ -39,7 +39,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "conformance: the one argument is the URL of a scenario's server")
 		os.Exit(2)
 	}
-	if err := runScenario(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"), os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
+	if err := runScenario(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"),
+		os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
@@ -52,7 +53,8 @@ func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	if err != nil {
 		return err
 	}
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}})
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("::1/128")}})
 	if err != nil {
 		return err
 	}
@@ -71,7 +73,8 @@ func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	if err != nil {
 		return err
 	}
-	agent := newAuthorizer(client, web, known, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision})
+	agent := newAuthorizer(client, web, known,
+		mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision})
 	var set mcpcall.ToolSet
 	err = agent.withToken(ctx, func(ep mcpcall.Endpoint) (err error) {
 		set, err = pool.Tools(ctx, ep, false)
@@ -92,7 +95,8 @@ func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	return errors.Join(errs...)
 }
 
-func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool, args map[string]any) error {
+func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool,
+	args map[string]any) error {
 	fitted, err := mcpcall.Fit(tool, args)
 	if err != nil {
 		fmt.Printf("%s is not called: %v\n", tool.Name, err)

@@ -65,7 +65,8 @@ func (t *Recording) noteMirrored(entry json.RawMessage) bool {
 		return false
 	}
 	before, known := t.mirrored[named.Name]
-	if !known && !bytes.Contains(entry, mirrorMark) || int(t.mirroredBytes.Load())-before+len(entry) > maxMirroredBytes {
+	if !known && !bytes.Contains(entry, mirrorMark) ||
+		int(t.mirroredBytes.Load())-before+len(entry) > maxMirroredBytes {
 		return false
 	}
 	var tool mcp.Tool

@@ -152,7 +152,8 @@ func answerRequests(inner mcptransport.Interface, now func() time.Time) {
 	var mu sync.Mutex
 	var second time.Time
 	var answered int
-	agent.SetRequestHandler(func(_ context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+	agent.SetRequestHandler(func(_ context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse,
+		error) {
 		mu.Lock()
 		if t := now().Truncate(time.Second); !t.Equal(second) {
 			second, answered = t, 0

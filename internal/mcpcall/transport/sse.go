@@ -225,7 +225,8 @@ func (s *Stream) handleMessage(data []byte) bool {
 	switch {
 	case m.Method == "" && m.ID.IsNil():
 	case m.Method == "":
-		response := mcptransport.JSONRPCResponse{JSONRPC: mcp.JSONRPC_VERSION, ID: m.ID, Result: m.Result, Error: m.Error}
+		response := mcptransport.JSONRPCResponse{JSONRPC: mcp.JSONRPC_VERSION, ID: m.ID, Result: m.Result,
+			Error: m.Error}
 		return s.deliverAnswer(m.ID.String(), &response)
 	case m.ID.IsNil():
 		if handler, ok := s.onNotification.Load().(func(mcp.JSONRPCNotification)); ok {

@@ -40,7 +40,8 @@ func (g *agent) observeProbe(l store.AgentObservation, now time.Time) {
 	applyObservation(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, now)
 }
 
-func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
+func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
+	now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
 	if fault != "" {
 		k.LastError, k.LastErrorAt = fault, &now

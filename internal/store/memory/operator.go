@@ -8,7 +8,8 @@ import (
 )
 
 // Replay queues deliveries anew with a fresh budget. What stays as it is comes with the reason.
-func (s *Store) Replay(_ context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left = map[uuid.UUID]string{}
@@ -42,7 +43,8 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID, force bool) (moved in
 }
 
 // Cancel ends deliveries; running ones only with force.
-func (s *Store) Cancel(_ context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error) {
+func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left = map[uuid.UUID]string{}
@@ -69,7 +71,8 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID, force bool) (moved in
 }
 
 // EnableAgent enables or disables an agent; enabling releases what was held because it was disabled.
-func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error) {
+func (s *Store) EnableAgent(_ context.Context, a store.Agent,
+	enabled bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.agent(a)
@@ -99,11 +102,13 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 
 // ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not
 // name.
-func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
+func (s *Store) ReleaseEnabled(_ context.Context,
+	except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.rows {
-		if r.Status != store.Held || r.Reason != "agent_disabled" || s.agent(r.agent).disabled || except != nil && except(r.agent) {
+		if r.Status != store.Held || r.Reason != "agent_disabled" || s.agent(r.agent).disabled || except != nil &&
+			except(r.agent) {
 			continue
 		}
 		n, more := s.releaseAgent(r.agent)

@@ -117,7 +117,8 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, 
 	defer s.mu.Unlock()
 	before := s.now().Add(-late)
 	return s.listTasks(limit, func(r *row) bool {
-		return bytes.Compare(r.ID[:], after[:]) > 0 && r.isDispatchedBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before))
+		return bytes.Compare(r.ID[:], after[:]) > 0 && r.isDispatchedBefore(before) &&
+			(r.Status == store.Queued || r.NextAttemptAt.Before(before))
 	}), nil
 }
 

@@ -135,5 +135,8 @@ func (r *row) isAttemptOpen(number int, started time.Time) bool {
 }
 
 func (r *row) takeBack(number int, started time.Time) {
-	r.history = slices.DeleteFunc(r.history, func(a *store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
+	r.history = slices.DeleteFunc(r.history, func(a *store.Attempt) bool {
+		return a.Number == number &&
+			a.StartedAt.Equal(started)
+	})
 }

@@ -60,7 +60,8 @@ const neverRaised = -1
 
 // New makes an empty store that goes by the given clock.
 func New(now func() time.Time) *Store {
-	return &Store{now: now, started: now(), byID: map[uuid.UUID]*row{}, byKey: map[string]*row{}, agents: map[store.Agent]*agent{}}
+	return &Store{now: now, started: now(), byID: map[uuid.UUID]*row{}, byKey: map[string]*row{},
+		agents: map[store.Agent]*agent{}}
 }
 
 // Accept takes jobs and dispatches what their agents have room for.
@@ -101,7 +102,8 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	}
 	now := s.now()
 	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now}
-	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind), ChainID: a.ChainID,
+	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind),
+		ChainID:          a.ChainID,
 		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now}
 	if it.Refused != "" {
 		r.finish(store.Rejected, "invalid_job", now)
@@ -136,7 +138,8 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		return nil, nil
 	}
 	unfinished := func(after int) bool {
-		return slices.ContainsFunc(r.history, func(a *store.Attempt) bool { return a.Outcome == "" && a.Number > after })
+		return slices.ContainsFunc(r.history,
+			func(a *store.Attempt) bool { return a.Outcome == "" && a.Number > after })
 	}
 	ever, inDoubt := unfinished(0), unfinished(r.base)
 	r.Status, r.Reason, r.NextAttemptAt, r.UpdatedAt = store.Running, "", nil, now
@@ -144,9 +147,11 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	r.Attempts++
 	r.history = append(r.history, &store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
 	g := s.agent(r.agent)
-	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease, Key: r.Key, Job: r.job,
+	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease,
+		Key: r.Key, Job: r.job,
 		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
-		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt, Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
+		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt,
+		Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
 		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess}, nil
 }
 
@@ -244,17 +249,20 @@ func (r *row) isDispatched() bool {
 
 // queue puts the row into its agent's line.
 func (r *row) queue(now time.Time) {
-	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = store.Queued, "", nil, nil, time.Time{}, time.Time{}, now
+	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = store.Queued, "", nil, nil,
+		time.Time{}, time.Time{}, now
 }
 
 func (r *row) finish(status store.Status, reason string, now time.Time) {
-	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = status, reason, nil, &now, time.Time{}, time.Time{}, now
+	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = status, reason, nil, &now,
+		time.Time{}, time.Time{}, now
 }
 
 func (s *Store) agent(a store.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
-		g = &agent{raised: neverRaised, known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
+		g = &agent{raised: neverRaised, known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(),
+			UpdatedAt: s.now()}}
 		s.agents[a] = g
 	}
 	return g
@@ -300,7 +308,8 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 }
 
 func (r *row) toTask() store.Task {
-	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.replays > 0 && r.Attempts <= r.base}
+	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.replays > 0 &&
+		r.Attempts <= r.base}
 	if r.Status == store.Waiting {
 		t.At = *r.NextAttemptAt
 	}
