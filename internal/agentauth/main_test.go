@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"sync"
-	"testing"
-	"time"
 )
 
 // syncBuffer is what was logged.
@@ -24,17 +22,6 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatal("not within 30 s: " + what)
-		panic("unreachable")
-	}
 }
 
 func must[T any](v T, err error) T {

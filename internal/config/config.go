@@ -44,6 +44,7 @@ type Config struct {
 	Expiry        time.Duration
 	Retention     time.Duration
 
+	// Of an origin, not of each endpoint; only the names of the settings say endpoint.
 	EndpointInflight int
 	EndpointRate     int
 

@@ -245,10 +245,10 @@ func TestPostgresLeftovers(t *testing.T) {
 			}
 		},
 	} {
+		if name == "the server was left running" && runtime.GOOS == "linux" {
+			continue // the kernel ends a server with its parent
+		}
 		t.Run(name, func(t *testing.T) {
-			if name == "the server was left running" && runtime.GOOS == "linux" {
-				t.Skip("the kernel ends a server with its parent")
-			}
 			t.Parallel()
 			dir := openTemp(t)
 			p := startPostgres(t, PostgresConfig{Dir: dir})

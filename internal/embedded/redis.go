@@ -71,7 +71,7 @@ func StartRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 	switch {
 	case cfg.Ephemeral && cfg.Dir != "":
-		return nil, errors.New("Dir and Ephemeral exclude each other")
+		return nil, errors.New("options Dir and Ephemeral exclude each other")
 	case !cfg.Ephemeral && cfg.Dir == "":
 		return nil, errors.New("a data folder is needed (HERALD_DATA)")
 	}

@@ -5,7 +5,7 @@
 //
 // Limiter.Acquire takes a permit before anything is said to the endpoint; Permit.Release returns it and tells how the
 // call went. What counts as a failure is the caller's to say. What does not live here: per-agent budgets, retry waits,
-// what an origin is.
+// also after an agent's 429 (package retry), and what an origin is (package netguard).
 //
 // # The rules
 //

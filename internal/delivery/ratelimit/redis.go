@@ -22,7 +22,6 @@ var releaseSource string
 // redisState is the state machine in Redis.
 type redisState struct {
 	client          redis.UniversalClient
-	direct          bool // the client honours contexts
 	acquireScript   *redis.Script
 	releaseScript   *redis.Script
 	now             func() int64 // µs; nil: Redis' own clock. Only tests have one.

@@ -64,7 +64,7 @@ const (
 	ContentUnavailable Reason = "content_unavailable"
 	ConnectFailed      Reason = "connect_failed"
 	Timeout            Reason = "timeout"
-	RateLimited        Reason = "rate_limited"
+	RateLimited        Reason = "rate_limited" // somebody else's limit; Herald's own is Throttled
 	ServerError        Reason = "server_error"
 	OutcomeUnknown     Reason = "outcome_unknown"
 	InternalError      Reason = "internal_error"
@@ -137,8 +137,8 @@ type Verdict struct {
 	thirdParty bool // somebody beside the agent failed: its endpoint may be well
 }
 
-// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit, or a chain
-// that is away.
+// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit of Herald's,
+// or a chain that is away. A 429 (RateLimited) is none: each delivery finds it out for itself.
 func (v Verdict) Limited() bool {
 	switch v.Reason {
 	case ChainUnavailable, AgentBusy, Throttled, BreakerOpen, OverBudget:

@@ -7,9 +7,11 @@ import (
 )
 
 const (
-	jitter          = 0.2              // every wait is spread by ±20 %, so that a crowd does not come back at once
-	maxRetryAfter   = time.Hour        // an agent may not push a delivery further away than this
-	minOverloadWait = 60 * time.Second // least wait after 429
+	jitter        = 0.2       // every wait is spread by ±20 %, so that a crowd does not come back at once
+	maxRetryAfter = time.Hour // an agent may not push a delivery further away than this
+	// minRateLimitedWait is the least wait after rate_limited: a 429 of the agent or of an authorization server, or an
+	// input_required that asks for patience only.
+	minRateLimitedWait = 60 * time.Second
 )
 
 // Schedule is the attempts' budget: one more attempt than waits.
@@ -34,7 +36,7 @@ func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 // Next is how long to wait after attempt number attempt (1-based) failed as v says; false: no attempts are left. rnd is
 // a random number in [0, 1). A free wait has its own length and always has a next.
 //
-// wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after 429.
+// wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after RateLimited.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
 	if v.Free {
 		return spreadWait(v.Pause, rnd), true
@@ -45,7 +47,7 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	d := spreadWait(s.waits[max(attempt, 1)-1], rnd)
 	d = max(d, min(v.RetryAfter, maxRetryAfter))
 	if v.Reason == RateLimited {
-		d = max(d, minOverloadWait)
+		d = max(d, minRateLimitedWait)
 	}
 	return d, true
 }

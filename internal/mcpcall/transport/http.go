@@ -25,7 +25,7 @@ const (
 	maxRefusalBytes   = 16 << 10        // of a body that comes with a status other than 2xx
 	refusalWait       = 2 * time.Second // for that body; the status alone says enough
 	maxEventLines     = 4096            // of one server-sent event: mcp-go joins them in quadratic time
-	maxRetryAfter     = 24 * time.Hour  // more is not believed
+	maxRetryAfter     = 24 * time.Hour  // more is not believed; a delivery waits an hour at most (package retry)
 	maxChallenges     = 4               // of one answer
 	maxChallengeBytes = 4 << 10         // of them all
 )
