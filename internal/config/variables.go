@@ -373,8 +373,8 @@ func setNetworks(c *Config, s string) string {
 	return ""
 }
 
-// tiedAgent is what a command's first word begins with, before an equals sign, when only that agent has it.
-var tiedAgent = regexp.MustCompile(`^[1-9][0-9]*:(0|[1-9][0-9]*)$`)
+// agentName is CHAIN:AGENT, both decimal: what a command begins with, before an equals sign, if only that agent has it.
+var agentName = regexp.MustCompile(`^[1-9][0-9]*:(0|[1-9][0-9]*)$`)
 
 func setCommands(c *Config, s string) string {
 	dec := json.NewDecoder(strings.NewReader(s))
@@ -387,7 +387,7 @@ func setCommands(c *Config, s string) string {
 	c.StdioAgents = make([]string, len(c.StdioCommands))
 	for i, cmd := range c.StdioCommands {
 		if len(cmd) > 0 {
-			if agent, program, tied := strings.Cut(cmd[0], "="); tied && tiedAgent.MatchString(agent) {
+			if agent, program, tied := strings.Cut(cmd[0], "="); tied && agentName.MatchString(agent) {
 				c.StdioAgents[i], cmd[0] = agent, program
 			}
 		}

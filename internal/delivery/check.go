@@ -28,7 +28,8 @@ func confirmationPause(missing uint64) time.Duration {
 	return time.Duration(min(max(missing, 1), uint64(maxConfirmationPause/blockTime))) * blockTime
 }
 
-// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does.
+// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does. A probe asks it
+// too (operator/probe.go), and `agent resolve --check` its first half (Resolution.End).
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
@@ -42,26 +43,23 @@ func Disabled(byFile, byRow bool) error {
 
 // eventCheck is what may be delivered of an event.
 type eventCheck struct {
-	job            job.Job // at the position that the chain confirms
-	disabledByFile bool    // by the servers file, so that the agent's row, enabled or not, releases nothing
-	unplaced       bool    // the chain does not show the event where the job says, or its node has no answer
-	detail         string
+	job      job.Job // at the position that the chain confirms
+	unplaced bool    // the chain does not show the event where the job says, or its node has no answer
+	detail   string
 }
 
-// checkEvent asks the chain about the event, and then holds what is for a disabled agent. Not before: a job whose event
-// is of another agent would be held in the place of the right one.
-func (e *Executor) checkEvent(ctx context.Context, c *store.Claim, server *servers.Server) (eventCheck, error) {
-	checked, err := e.findEvent(ctx, c)
-	if err == nil {
-		checked.disabledByFile = server != nil && !server.Enabled
-		err = Disabled(checked.disabledByFile, !c.Enabled)
-	}
-	return checked, err
+// checkAgent holds what is for a disabled agent. It comes after checkEvent: a job whose event is of another agent would
+// be held in the place of the right one.
+func checkAgent(c *store.Claim, server *servers.Server) error {
+	return Disabled(disabledByFile(server), !c.Enabled)
 }
 
-// findEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or
+// disabledByFile tells whether the servers file disables the agent, whose row then releases nothing.
+func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
+
+// checkEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or
 // with HERALD_VERIFY_EVENT=off, the job is believed.
-func (e *Executor) findEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
+func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
 	checked := eventCheck{job: c.Job, detail: "not asked"}
 	client, ok := e.Chain(c.Job.ChainID)
 	if !ok || e.Verify == chain.VerifyOff {

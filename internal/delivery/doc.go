@@ -5,7 +5,7 @@
 //
 //	claim.go     claimDelivery       the row, for as long as the lease lasts
 //	spool.go     loadSpooledOutcome  what an attempt led to that Postgres could not take
-//	check.go     checkEvent          is the event real, confirmed, not revoked
+//	check.go     checkEvent          is the event real, confirmed, not revoked; checkAgent: is the agent enabled
 //	resolve.go   resolveEndpoint     where the agent is called; package agentauth says with which credential
 //	fetch.go     fetchContent        the feedback file, verified
 //	permit.go    acquirePermit       one of the calls that the endpoint's origin may have (package ratelimit)

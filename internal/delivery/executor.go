@@ -83,7 +83,10 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer func() { err = e.endStages(a, err, recover()) }()
 
 	e.beginStage(a, "check")
-	if a.event, err = e.checkEvent(ctx, a.claim, a.server); err != nil {
+	if a.event, err = e.checkEvent(ctx, a.claim); err != nil {
+		return err
+	}
+	if err = checkAgent(a.claim, a.server); err != nil {
 		return err
 	}
 

@@ -72,7 +72,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, Endpoint: a.endpoint.display,
-		Elsewhere: a.event.disabledByFile, NotAtPosition: a.event.unplaced,
+		Elsewhere: disabledByFile(a.server), NotAtPosition: a.event.unplaced,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,

@@ -344,8 +344,8 @@ func (p *prober) storeObservation(ctx context.Context) {
 	p.found.Kept = true
 }
 
-// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held before anything
-// else is looked at.
+// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held after
+// the event is checked, before the agent is resolved.
 func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // what is looked at is that address

@@ -32,7 +32,8 @@ func (f *Failure) Error() string { return f.Text }
 // Fail ends or holds the attempt for a reason.
 func Fail(r Reason, text string) error { return &Failure{Reason: r, Text: text} }
 
-// Bar ends the attempt for what an operator decided, though the reason's word is one for agents' faults.
+// Bar is Fail for tool_not_found, tool_error, schema_mismatch and bad_response, which are agents' faults otherwise, when
+// an operator decided it.
 func Bar(r Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
 // Pause makes the delivery wait without costing an attempt.

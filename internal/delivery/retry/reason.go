@@ -2,7 +2,10 @@ package retry
 
 import "time"
 
-// Reason says why a delivery is not delivered (yet). The list is closed: operators filter by it (DESIGN §4).
+// Reason says why a delivery is not delivered (yet). The list is closed: operators filter by it (DESIGN §4), and
+// package store spells some in SQL (grep the word): a delivery rejected event_not_found or invalid_job may give its key
+// away. A new reason goes into Reasons, ending (without a case there it waits), isFree if its wait is free, and
+// NextStep.
 type Reason string
 
 // Reasons of skipped deliveries: nothing is wrong, there is nobody to tell.
