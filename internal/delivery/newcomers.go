@@ -67,9 +67,6 @@ const (
 	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take
 	// no longer than that: being put off costs a claim and a record. While theirs hang nobody waits.
 	maxSlotWait = 200 * time.Millisecond
-	// waiterShare is the part of a worker's slots in which attempts wait so, and again those of agents that failed: a
-	// quarter of the slots is always free of newcomers. A worker of few slots lets nobody wait.
-	waiterShare = 8
 	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before
 	// one has ended, and hundreds that come back in the same moment would be in everybody's way.
 	minReturnGap = 100 * time.Millisecond
@@ -87,12 +84,8 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		now = time.Now
 	}
 	share := max(1, slots/newcomerShare)
-	room := slots / waiterShare
-	if room == 0 {
-		room = -1 // none; 0 would be the default
-	}
 	bound := func(n int) (*ratelimit.Limiter, error) {
-		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: room, MaxWait: maxSlotWait,
+		return ratelimit.New(ratelimit.Config{Inflight: n, Rate: 1e6, MaxWaiters: slots, MaxWait: maxSlotWait,
 			PermitTTL: slotTTL, Logger: logger, Now: now})
 	}
 	all, err := bound(share)

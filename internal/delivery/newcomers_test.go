@@ -229,38 +229,6 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 	})
 }
 
-// TestNewcomersWaitersLeaveAQuarter: a quarter of the slots is always free of newcomers, of those that hold a slot of theirs and of those that
-// wait for one, also while theirs are given back fast and everybody may hope for the next.
-func TestNewcomersWaitersLeaveAQuarter(t *testing.T) {
-	t.Parallel()
-	for _, slots := range []int{1, 4, 8, 32, 100} {
-		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				n := must(NewNewcomers(slots, nil, nil))
-				defer n.Close()
-				w := &newcomerWorld{T: t, Newcomers: n}
-				for agent := range int64(slots) {
-					n.noteOutcome(w.attempt(agent).claim.Agent(), false)
-				}
-				putOff := make(chan error, 2*slots)
-				for agent := range int64(2 * slots) {
-					go func() {
-						if err := w.slot(w.attempt(agent)); err != nil {
-							putOff <- err
-						}
-					}()
-				}
-				synctest.Wait()
-				in := 2*slots - len(putOff)
-				if most := max(1, slots-slots/4); in > most || in < max(1, slots/2) {
-					t.Errorf("newcomers are in %d of %d slots, want at most %d", in, slots, most)
-				}
-			})
-		})
-	}
-}
-
 // TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
 // once and not again and again.
 func TestNewcomersComeBackInTurn(t *testing.T) {
