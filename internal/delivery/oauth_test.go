@@ -791,8 +791,8 @@ func TestTwoWorkersRenew(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(id)))
 		}
 		for _, d := range ids {
-			if n := w.until(d, store.Delivered).Attempts; n != 1 {
-				t.Errorf("%d attempts", n)
+			if d := w.until(d, store.Delivered); d.Attempts != 1 {
+				t.Errorf("%d attempts, the first: %s: %s", d.Attempts, d.History[0].Reason, d.History[0].Error)
 			}
 		}
 		if n := len(s.TokenRequests()); n != round {
