@@ -121,7 +121,7 @@ func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
 	c := &connection{}
-	intake, err := c.open(ctx, cfg, wait, log)
+	intake, err := c.openIntake(ctx, cfg, wait, log)
 	if err != nil {
 		c.close()
 		return nil, nil, err
@@ -139,7 +139,7 @@ func (c *connection) close() {
 	}
 }
 
-func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration,
+func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	log *slog.Logger) (*delivery.Intake, error) {
 	b, err := service.Attach(ctx, cfg, wait, log)
 	if err != nil {

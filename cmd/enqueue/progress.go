@@ -39,7 +39,7 @@ func newProgress(w io.Writer, size int64) *progress {
 // noteOffset notes how far the input has been read; safe beside show.
 func (p *progress) noteOffset(offset int64) { p.bytes.Store(offset) }
 
-func (p *progress) show(t tally) {
+func (p *progress) showTally(t tally) {
 	now := p.now()
 	if p.w == nil || now.Sub(p.began) < progressAfter || now.Sub(p.drawn) < progressEvery {
 		return

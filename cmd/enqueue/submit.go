@@ -111,7 +111,7 @@ func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar
 			if err := out.flush(); err != nil {
 				return t, fmt.Errorf("write the answers: %w", err)
 			}
-			bar.show(t)
+			bar.showTally(t)
 		}
 		if errors.Is(end, io.EOF) {
 			return t, nil

@@ -369,15 +369,15 @@ func TestProgress(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var out strings.Builder
 	p := &progress{w: &out, size: 1000, now: func() time.Time { return now }, began: now}
-	p.show(tally{accepted: 1})
+	p.showTally(tally{accepted: 1})
 	p.end()
 	if out.Len() > 0 {
 		t.Errorf("a bar within the first second: %q", out.String())
 	}
 	now = now.Add(2 * time.Second)
 	p.noteOffset(500)
-	p.show(tally{accepted: 10, refused: 1})
-	p.show(tally{accepted: 11}) // too soon
+	p.showTally(tally{accepted: 10, refused: 1})
+	p.showTally(tally{accepted: 11}) // too soon
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"
 	if out.String() != want {
 		t.Errorf("got %q", out.String())
@@ -390,7 +390,7 @@ func TestProgress(t *testing.T) {
 	out.Reset()
 	now = now.Add(time.Second)
 	p.size = 0
-	p.show(tally{known: 3})
+	p.showTally(tally{known: 3})
 	if out.String() != "\r\x1b[K3 lines, 1/s, 0 refused" {
 		t.Errorf("got %q", out.String())
 	}

@@ -29,17 +29,17 @@ type agentListCmd struct {
 }
 
 func (c *agentListCmd) Run(a *app) error {
-	page, err := a.operator().ListAgents(a.ctx,
+	page, err := a.newOperator().ListAgents(a.ctx,
 		operator.AgentFilter{State: c.State, Chain: c.Chain, Cursor: c.Cursor, Limit: c.Limit})
 	if err != nil {
 		return err
 	}
-	return c.answer(a, page, func() error {
-		t := a.table("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
+	return c.printAnswer(a, page, func() error {
+		t := a.newTable("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
 			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT",
 			"LAST ERROR")
 		for _, r := range page.Agents {
-			t.row(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
+			t.addRow(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
 				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt),
 				text.Shorten(describeServer(r.ServerInfo)),
 				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))
@@ -54,7 +54,7 @@ type agentArg struct {
 	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
 }
 
-func (c agentArg) ref() operator.AgentRef { return operator.AgentRef(c) }
+func (c agentArg) agentRef() operator.AgentRef { return operator.AgentRef(c) }
 
 type agentShowCmd struct {
 	agentArg
@@ -62,39 +62,39 @@ type agentShowCmd struct {
 }
 
 func (c *agentShowCmd) Run(a *app) error {
-	shown, err := a.operator().ShowAgent(a.ctx, c.ref())
+	shown, err := a.newOperator().ShowAgent(a.ctx, c.agentRef())
 	if err != nil {
 		return err
 	}
-	return c.answer(a, shown, func() error { return printAgent(a, shown) })
+	return c.printAnswer(a, shown, func() error { return printAgent(a, shown) })
 }
 
 func printAgent(a *app, r operator.Agent) error {
-	f := a.fields()
-	f.row("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
-	f.row("registry", r.IdentityRegistry)
+	f := a.newFields()
+	f.addRow("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
+	f.addRow("registry", r.IdentityRegistry)
 	state := r.State
 	if !r.Enabled && state != "disabled" {
 		state += ", disabled"
 	}
-	f.row("state", state)
-	f.row("policy", "onUnknown="+operator.OnUnknown(r.Policy))
-	f.row("endpoint", r.Endpoint)
-	f.row("server", describeServer(r.ServerInfo))
-	f.row("protocol", r.Protocol)
-	f.row("tools", describeTools(r.Tools))
-	f.row("epoch", fmt.Sprint(r.Epoch))
+	f.addRow("state", state)
+	f.addRow("policy", "onUnknown="+operator.OnUnknown(r.Policy))
+	f.addRow("endpoint", r.Endpoint)
+	f.addRow("server", describeServer(r.ServerInfo))
+	f.addRow("protocol", r.Protocol)
+	f.addRow("tools", describeTools(r.Tools))
+	f.addRow("epoch", fmt.Sprint(r.Epoch))
 	var open []string
 	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
 		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
 	}
-	f.row("open", strings.Join(open, ", "))
-	f.row("ended", shortenJSON(r.Totals))
-	f.row("last success", formatTime(r.LastOKAt))
+	f.addRow("open", strings.Join(open, ", "))
+	f.addRow("ended", shortenJSON(r.Totals))
+	f.addRow("last success", formatTime(r.LastOKAt))
 	if r.LastError != "" {
-		f.row("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
+		f.addRow("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
 	}
-	f.row("known since", formatTime(&r.CreatedAt))
+	f.addRow("known since", formatTime(&r.CreatedAt))
 	if err := f.Flush(); err != nil {
 		return err
 	}
@@ -172,11 +172,11 @@ type agentEnableCmd struct {
 }
 
 func (c *agentEnableCmd) Run(a *app) error {
-	change, err := a.operator().EnableAgent(a.ctx, c.ref(), c.actor(), true)
+	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), true)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, change, func() error {
+	return c.printAnswer(a, change, func() error {
 		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
 			change.Released,
 			change.Audit)
@@ -191,11 +191,11 @@ type agentDisableCmd struct {
 }
 
 func (c *agentDisableCmd) Run(a *app) error {
-	change, err := a.operator().EnableAgent(a.ctx, c.ref(), c.actor(), false)
+	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), false)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, change, func() error {
+	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "it is disabled")
 		_, err := fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
 			"`worker agent enable` releases them (audit %d)\n", change.Name, change.Audit)
@@ -211,11 +211,11 @@ type agentPolicyCmd struct {
 }
 
 func (c *agentPolicyCmd) Run(a *app) error {
-	change, err := a.operator().SetPolicy(a.ctx, c.ref(), c.actor(), c.Settings)
+	change, err := a.newOperator().SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, change, func() error {
+	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "the policy is set")
 		_, err := fmt.Fprintf(a.out, "%s: onUnknown=%s\n", change.Name, change.Policy.OnUnknown)
 		return err

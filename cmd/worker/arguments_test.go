@@ -64,10 +64,10 @@ func TestMisuse(t *testing.T) {
 
 func TestActor(t *testing.T) {
 	t.Parallel()
-	if got := (actorFlag{}).actor(); len(got) < 3 || !strings.Contains(got[1:len(got)-1], "@") {
+	if got := (actorFlag{}).actorName(); len(got) < 3 || !strings.Contains(got[1:len(got)-1], "@") {
 		t.Errorf("%q", got)
 	}
-	if got := (actorFlag{Actor: "on call"}).actor(); got != "on call" {
+	if got := (actorFlag{Actor: "on call"}).actorName(); got != "on call" {
 		t.Errorf("%q", got)
 	}
 }

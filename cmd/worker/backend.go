@@ -16,8 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/service"
 )
 
-// operator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
-func (a *app) operator() *operator.Operator {
+// newOperator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
+func (a *app) newOperator() *operator.Operator {
 	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log,
 		Timeout: a.timeout})
 }

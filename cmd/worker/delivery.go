@@ -44,14 +44,14 @@ type deliveryListCmd struct {
 }
 
 func (c *deliveryListCmd) Run(a *app) error {
-	page, err := a.operator().ListDeliveries(a.ctx, operator.Selection(c.selection), c.Cursor, c.Limit)
+	page, err := a.newOperator().ListDeliveries(a.ctx, operator.Selection(c.selection), c.Cursor, c.Limit)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, page, func() error {
-		t := a.table("ID", "KIND", "AGENT", "STATUS", "REASON", "ATTEMPTS", "ACCEPTED", "ENDPOINT")
+	return c.printAnswer(a, page, func() error {
+		t := a.newTable("ID", "KIND", "AGENT", "STATUS", "REASON", "ATTEMPTS", "ACCEPTED", "ENDPOINT")
 		for _, d := range page.Deliveries {
-			t.row(d.ID, d.Kind, fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
+			t.addRow(d.ID, d.Kind, fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
 				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint)
 		}
 		return a.endPage(t, page.Next)
@@ -64,41 +64,41 @@ type deliveryShowCmd struct {
 }
 
 func (c *deliveryShowCmd) Run(a *app) error {
-	d, err := a.operator().ShowDelivery(a.ctx, c.ID)
+	d, err := a.newOperator().ShowDelivery(a.ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, d, func() error { return printDelivery(a, d) })
+	return c.printAnswer(a, d, func() error { return printDelivery(a, d) })
 }
 
 // printDelivery writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
 func printDelivery(a *app, d operator.Delivery) error {
-	f := a.fields()
-	f.row("delivery", d.ID.String())
-	f.row("key", d.Key)
-	f.row("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
-	f.row("error", d.Error)
-	f.row("next step", d.NextStep)
-	f.row("tool", d.ToolName)
-	f.row("endpoint", d.Endpoint)
-	f.row("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
+	f := a.newFields()
+	f.addRow("delivery", d.ID.String())
+	f.addRow("key", d.Key)
+	f.addRow("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
+	f.addRow("error", d.Error)
+	f.addRow("next step", d.NextStep)
+	f.addRow("tool", d.ToolName)
+	f.addRow("endpoint", d.Endpoint)
+	f.addRow("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
 	if len(d.FileDisagrees) > 0 {
-		f.row("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
+		f.addRow("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
-	f.row("accepted", formatTime(&d.CreatedAt))
-	f.row("attempts", describeAttempts(d.Delivery))
+	f.addRow("accepted", formatTime(&d.CreatedAt))
+	f.addRow("attempts", describeAttempts(d.Delivery))
 	if d.NextAttemptAt != nil {
-		f.row("next attempt", formatTime(d.NextAttemptAt))
+		f.addRow("next attempt", formatTime(d.NextAttemptAt))
 	}
 	if d.FinishedAt != nil {
-		f.row("finished", formatTime(d.FinishedAt))
+		f.addRow("finished", formatTime(d.FinishedAt))
 	}
-	f.row("job", string(d.Job))
-	f.row("result", string(d.Result))
+	f.addRow("job", string(d.Job))
+	f.addRow("result", string(d.Result))
 	for _, t := range d.History {
-		f.row(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
-		f.row("  sent", shortenJSON(t.Arguments))
-		f.row("  answered", shortenJSON(t.Response))
+		f.addRow(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
+		f.addRow("  sent", shortenJSON(t.Arguments))
+		f.addRow("  answered", shortenJSON(t.Response))
 	}
 	return f.Flush()
 }
@@ -130,7 +130,7 @@ type actorFlag struct {
 	Actor string `help:"Who the audit names. Default: the user of the system at this host."`
 }
 
-func (f actorFlag) actor() string {
+func (f actorFlag) actorName() string {
 	if f.Actor != "" {
 		return f.Actor
 	}
@@ -162,7 +162,7 @@ type deliveryReplayCmd struct {
 }
 
 func (c *deliveryReplayCmd) Run(a *app) error {
-	return c.runMove(a, a.operator().Replay, c.Force, c.Rate)
+	return c.runMove(a, a.newOperator().Replay, c.Force, c.Rate)
 }
 
 type deliveryCancelCmd struct {
@@ -172,12 +172,12 @@ type deliveryCancelCmd struct {
 }
 
 func (c *deliveryCancelCmd) Run(a *app) error {
-	return c.runMove(a, a.operator().Cancel, c.Force, c.Rate)
+	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
-// request is what the command line asks for.
-func (c moveFlags) request(force bool, rate int) operator.MoveRequest {
-	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actor(), Force: force,
+// moveRequest is what the command line asks for.
+func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
+	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actorName(), Force: force,
 		Rate: rate,
 		Yes:  c.Yes, DryRun: c.DryRun}
 }
@@ -188,7 +188,7 @@ type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, er
 // runMove moves deliveries, and writes what could not be moved as it is found.
 func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
-	r := c.request(force, rate)
+	r := c.moveRequest(force, rate)
 	r.Progress = func(p operator.MoveProgress) {
 		for _, left := range p.LeftNow {
 			if !c.JSON {
@@ -196,14 +196,14 @@ func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 				fmt.Fprintf(a.out, "left %s  %s\n", left.ID, text.Printable(left.Why))
 			}
 		}
-		bar.show(p.Done, p.Total, p.Left)
+		bar.showProgress(p.Done, p.Total, p.Left)
 	}
 	report, err := move(a.ctx, r)
 	bar.clear()
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, c.answer(a, report, func() error { return printMove(a, report, rate) }))
+	return errors.Join(err, c.printAnswer(a, report, func() error { return printMove(a, report, rate) }))
 }
 
 func printMove(a *app, r *operator.MoveReport, rate int) error {
@@ -249,14 +249,14 @@ type deliveryAuditCmd struct {
 }
 
 func (c *deliveryAuditCmd) Run(a *app) error {
-	page, err := a.operator().ListAudit(a.ctx, c.Cursor, c.Limit)
+	page, err := a.newOperator().ListAudit(a.ctx, c.Cursor, c.Limit)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, page, func() error {
-		t := a.table("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
+	return c.printAnswer(a, page, func() error {
+		t := a.newTable("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
 		for _, r := range page.Audit {
-			t.row(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
+			t.addRow(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
 				text.Shorten(string(r.Filter)), text.Shorten(r.Note))
 		}
 		return a.endPage(t, page.Next)

@@ -14,8 +14,8 @@ type doctorCmd struct{ jsonFlag }
 var errSick = errors.New("something is wrong, see the lines marked FAIL")
 
 func (c *doctorCmd) Run(a *app) error {
-	findings := a.operator().Diagnose(a.ctx)
-	err := c.answer(a, findings, func() error {
+	findings := a.newOperator().Diagnose(a.ctx)
+	err := c.printAnswer(a, findings, func() error {
 		for _, f := range findings {
 			fmt.Fprintf(a.out, "%-4s  %-14s %s\n", f.Mark, f.Check, text.Printable(f.Text))
 		}

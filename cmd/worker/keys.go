@@ -36,7 +36,7 @@ func (f clearFlag) printKeyset(a *app, r operator.Rotation, err error) error {
 type keysInitCmd struct{ clearFlag }
 
 func (c *keysInitCmd) Run(a *app) error {
-	keyset, err := a.operator().NewKeyset(c.Cleartext)
+	keyset, err := a.newOperator().NewKeyset(c.Cleartext)
 	return c.printKeyset(a, operator.Rotation{Keyset: keyset}, err)
 }
 
@@ -49,7 +49,7 @@ type keysRotateCmd struct {
 type keysAddCmd struct{ clearFlag }
 
 func (c *keysAddCmd) Run(a *app) error {
-	r, err := a.operator().AddKey(a.ctx, c.Cleartext, !a.faulty)
+	r, err := a.newOperator().AddKey(a.ctx, c.Cleartext, !a.faulty)
 	return c.printKeyset(a, r, err)
 }
 
@@ -59,7 +59,7 @@ type keysPromoteCmd struct {
 }
 
 func (c *keysPromoteCmd) Run(a *app) error {
-	r, err := a.operator().PromoteKey(c.Key, c.Cleartext)
+	r, err := a.newOperator().PromoteKey(c.Key, c.Cleartext)
 	return c.printKeyset(a, r, err)
 }
 
@@ -69,19 +69,19 @@ type keysRemoveCmd struct {
 }
 
 func (c *keysRemoveCmd) Run(a *app) error {
-	r, err := a.operator().RemoveKey(a.ctx, c.Key, c.Cleartext)
+	r, err := a.newOperator().RemoveKey(a.ctx, c.Key, c.Cleartext)
 	return c.printKeyset(a, r, err)
 }
 
 type keysListCmd struct{ jsonFlag }
 
 func (c *keysListCmd) Run(a *app) error {
-	list, err := a.operator().ListKeys(a.ctx)
+	list, err := a.newOperator().ListKeys(a.ctx)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, list, func() error {
-		t := a.table("KEY", "STATE", "SEALED WITH IT")
+	return c.printAnswer(a, list, func() error {
+		t := a.newTable("KEY", "STATE", "SEALED WITH IT")
 		for _, k := range list {
 			state := "opens"
 			switch {
@@ -90,7 +90,7 @@ func (c *keysListCmd) Run(a *app) error {
 			case !k.Here:
 				state = "missing: put it back, or what it sealed is lost"
 			}
-			t.row(k.ID, state, k.Sealed)
+			t.addRow(k.ID, state, k.Sealed)
 		}
 		return t.Flush()
 	})
@@ -103,12 +103,12 @@ type keysReencryptCmd struct {
 }
 
 func (c *keysReencryptCmd) Run(a *app) error {
-	r, err := a.operator().Reencrypt(a.ctx, c.actor(), c.DryRun)
+	r, err := a.newOperator().Reencrypt(a.ctx, c.actorName(), c.DryRun)
 	var left *operator.LeftError
 	if err != nil && !errors.As(err, &left) {
 		return err
 	}
-	failed := c.answer(a, r, func() error {
+	failed := c.printAnswer(a, r, func() error {
 		verb := "were sealed anew"
 		if c.DryRun {
 			verb = "would be sealed anew"

@@ -132,7 +132,7 @@ func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
 }
 
-// misuse is a command line that cannot be meant.
-func misuse(format string, args ...any) error {
+// refuseUsage is a command line that cannot be meant.
+func refuseUsage(format string, args ...any) error {
 	return &operator.MisuseError{Text: fmt.Sprintf(format, args...)}
 }

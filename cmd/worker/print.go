@@ -15,13 +15,13 @@ import (
 // table writes rows in columns. Every cell is made printable; an empty one is a dash.
 type table struct{ *tabwriter.Writer }
 
-func (a *app) table(head ...any) table {
+func (a *app) newTable(head ...any) table {
 	t := table{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)}
-	t.row(head...)
+	t.addRow(head...)
 	return t
 }
 
-func (t table) row(cells ...any) {
+func (t table) addRow(cells ...any) {
 	line := make([]string, len(cells))
 	for i, c := range cells {
 		line[i] = orDash(fmt.Sprint(c))
@@ -32,9 +32,9 @@ func (t table) row(cells ...any) {
 // fields writes names and values, one a line; an empty value is left out.
 type fields struct{ *tabwriter.Writer }
 
-func (a *app) fields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
+func (a *app) newFields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
 
-func (f fields) row(name, value string) {
+func (f fields) addRow(name, value string) {
 	if value != "" {
 		fmt.Fprintf(f, "%s\t%s\n", name, text.Printable(value))
 	}
@@ -60,9 +60,9 @@ type jsonFlag struct {
 	JSON bool `name:"json" help:"As JSON."`
 }
 
-// answer writes v for programs with --json, else as print does. It is written although the command fails with err,
+// printAnswer writes v for programs with --json, else as print does. It is written although the command fails with err,
 // which comes first.
-func (f jsonFlag) answer(a *app, v any, print func() error) error {
+func (f jsonFlag) printAnswer(a *app, v any, print func() error) error {
 	if f.JSON {
 		return writeJSON(a, v)
 	}

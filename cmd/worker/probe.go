@@ -23,33 +23,33 @@ type agentProbeCmd struct {
 }
 
 func (c *agentProbeCmd) Run(a *app) error {
-	found, err := a.operator().Probe(a.ctx, operator.ProbeRequest{AgentRef: c.ref(), Kind: c.Kind, Tool: c.Tool,
+	found, err := a.newOperator().Probe(a.ctx, operator.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind, Tool: c.Tool,
 		Send: c.Send, URL: c.URL,
 		Transport: c.Transport})
 	if err != nil {
 		return err
 	}
-	return cmp.Or(c.answer(a, found, func() error { return printProbe(a, found) }), found.End(c.Check))
+	return cmp.Or(c.printAnswer(a, found, func() error { return printProbe(a, found) }), found.End(c.Check))
 }
 
 // printProbe tells what was found, in the order in which it was.
 func printProbe(a *app, r operator.Probe) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
-	f := a.fields()
+	f := a.newFields()
 	for _, s := range r.Steps {
-		f.row(s.What, strings.TrimSpace(fmt.Sprintf("%s %s (%s)", s.Source, s.Found, formatMillis(s.TookMs))))
+		f.addRow(s.What, strings.TrimSpace(fmt.Sprintf("%s %s (%s)", s.Source, s.Found, formatMillis(s.TookMs))))
 	}
 	if e := r.Endpoint; e != nil {
-		f.row("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
+		f.addRow("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
 	}
 	if r.Server != nil {
-		f.row("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not say what it is"))
-		f.row("protocol", r.Protocol)
+		f.addRow("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not say what it is"))
+		f.addRow("protocol", r.Protocol)
 		tools := describeTools(store.ToolList(r.Tools))
 		if r.ToolsCut {
 			tools += "; more than is read"
 		}
-		f.row("tools", fmt.Sprintf("%s, listed in %s", tools, formatMillis(r.ListedMs)))
+		f.addRow("tools", fmt.Sprintf("%s, listed in %s", tools, formatMillis(r.ListedMs)))
 	}
 	if err := f.Flush(); err != nil {
 		return err
@@ -80,7 +80,7 @@ func printArguments(a *app, r operator.Probe) error {
 		return nil
 	}
 	fmt.Fprintf(a.out, "\na sample %s, fitted to %s:\n", r.Kind, text.Printable(r.Tool))
-	t := a.table("ARGUMENT", "SAMPLE", "SENT")
+	t := a.newTable("ARGUMENT", "SAMPLE", "SENT")
 	for _, arg := range r.Arguments {
 		sent := formatValue(arg.Sent)
 		switch {
@@ -91,7 +91,7 @@ func printArguments(a *app, r operator.Probe) error {
 		case arg.Change == operator.ArgumentKept:
 			sent = "as it is"
 		}
-		t.row(arg.Name, formatValue(arg.Sample), sent)
+		t.addRow(arg.Name, formatValue(arg.Sample), sent)
 	}
 	return t.Flush()
 }

@@ -32,7 +32,7 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-func (p *progress) show(done, total, left int) {
+func (p *progress) showProgress(done, total, left int) {
 	now := p.now()
 	if p.w == nil || now.Sub(p.drawn) < progressEvery {
 		return

@@ -23,32 +23,32 @@ type agentResolveCmd struct {
 func (c *agentResolveCmd) Run(a *app) error {
 	switch {
 	case c.URI != nil && (c.Agent != "" || c.Registry != ""):
-		return misuse("--uri is resolved without a chain: leave the agent out")
+		return refuseUsage("--uri is resolved without a chain: leave the agent out")
 	case c.URI == nil && c.Agent == "":
-		return misuse("name an agent, as in 8453:42, or a URI with --uri")
+		return refuseUsage("name an agent, as in 8453:42, or a URI with --uri")
 	case c.URI == nil && c.Hash != "":
-		return misuse("--hash is for --uri: a registration document has no hash on chain")
+		return refuseUsage("--hash is for --uri: a registration document has no hash on chain")
 	case c.URI != nil:
-		d, err := a.operator().ResolveURI(a.ctx, *c.URI, c.Hash)
+		d, err := a.newOperator().ResolveURI(a.ctx, *c.URI, c.Hash)
 		if err != nil {
 			return err
 		}
-		return cmp.Or(c.answer(a, d, func() error { return printDocument(a, d) }), d.End(c.Check))
+		return cmp.Or(c.printAnswer(a, d, func() error { return printDocument(a, d) }), d.End(c.Check))
 	}
-	r, err := a.operator().Resolve(a.ctx, operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
+	r, err := a.newOperator().Resolve(a.ctx, operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
 	if err != nil {
 		return err
 	}
-	return cmp.Or(c.answer(a, r, func() error { return printResolution(a, r) }), r.End(c.Check))
+	return cmp.Or(c.printAnswer(a, r, func() error { return printResolution(a, r) }), r.End(c.Check))
 }
 
 func printResolution(a *app, r operator.Resolution) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
-	t := a.table("STEP", "TOOK", "SOURCE", "FOUND")
+	t := a.newTable("STEP", "TOOK", "SOURCE", "FOUND")
 	for _, s := range r.Steps {
-		t.row(s.What, formatMillis(s.TookMs), s.Source, s.Found)
+		t.addRow(s.What, formatMillis(s.TookMs), s.Source, s.Found)
 	}
-	t.row("all", formatMillis(r.TookMs))
+	t.addRow("all", formatMillis(r.TookMs))
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -70,24 +70,24 @@ func printVerdict(a *app, verdict, nextStep string) error {
 }
 
 func printDocument(a *app, d operator.Document) error {
-	f := a.fields()
-	f.row("uri", d.URI)
-	f.row("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
-	f.row("cid", d.CID)
-	f.row("from", d.From)
-	f.row("media type", d.MediaType)
+	f := a.newFields()
+	f.addRow("uri", d.URI)
+	f.addRow("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
+	f.addRow("cid", d.CID)
+	f.addRow("from", d.From)
+	f.addRow("media type", d.MediaType)
 	if d.Bytes != nil {
-		f.row("size", fmt.Sprintf("%d bytes in %s", *d.Bytes, formatMillis(d.TookMs)))
+		f.addRow("size", fmt.Sprintf("%d bytes in %s", *d.Bytes, formatMillis(d.TookMs)))
 	}
-	f.row("keccak256", d.Keccak256)
-	f.row("hash", describeHash(erc8004.Verdict(d.Hash)))
-	f.row("name", d.Name)
+	f.addRow("keccak256", d.Keccak256)
+	f.addRow("hash", describeHash(erc8004.Verdict(d.Hash)))
+	f.addRow("name", d.Name)
 	for i, e := range d.MCP {
 		address := e.Address
 		if e.Version != "" {
 			address += " (" + e.Version + ")"
 		}
-		f.row(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
+		f.addRow(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
 	}
 	if err := f.Flush(); err != nil {
 		return err

@@ -29,7 +29,7 @@ type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *app) error {
 	settings := a.cfg.Settings()
-	return c.answer(a, settings, func() error {
+	return c.printAnswer(a, settings, func() error {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 		for _, s := range settings {
 			source := s.Source
@@ -82,7 +82,7 @@ func (c *migrateStatusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(a, all, func() error {
+	return c.printAnswer(a, all, func() error {
 		for _, m := range all {
 			when := "pending"
 			if !m.AppliedAt.IsZero() {

@@ -46,9 +46,9 @@ type tokenSetCmd struct {
 }
 
 func (c *tokenSetCmd) Run(a *app) error {
-	change, err := a.operator().SetToken(a.ctx,
-		operator.TokenRequest{AgentRef: c.ref(), OAuthClient: operator.OAuthClient(c.clientFlags),
-			Actor: c.actor(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires,
+	change, err := a.newOperator().SetToken(a.ctx,
+		operator.TokenRequest{AgentRef: c.agentRef(), OAuthClient: operator.OAuthClient(c.clientFlags),
+			Actor: c.actorName(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires,
 			Unchecked:  c.Unchecked,
 			ReadSecret: a.readStdin})
 	return c.printChange(a, change, err)
@@ -59,7 +59,7 @@ func (f jsonFlag) printChange(a *app, change operator.TokenChange, err error) er
 	if err != nil {
 		return err
 	}
-	return f.answer(a, change, func() error {
+	return f.printAnswer(a, change, func() error {
 		_, err := fmt.Fprintln(a.out, strings.Join(change.Said, "\n"))
 		return err
 	})
@@ -69,7 +69,7 @@ func (f jsonFlag) printChange(a *app, change operator.TokenChange, err error) er
 func (a *app) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			return "", misuse("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE",
+			return "", refuseUsage("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE",
 				what)
 		}
 	}
@@ -100,15 +100,15 @@ func (c *tokenLoginCmd) Run(a *app) error {
 	case !onLoopback(c.Listen):
 		return errListen
 	case c.Wait < time.Second || c.Wait > maxLogin:
-		return misuse("--wait %s is not between 1s and %s", c.Wait, maxLogin)
+		return refuseUsage("--wait %s is not between 1s and %s", c.Wait, maxLogin)
 	}
 	open := func(ctx context.Context) (operator.Browser, error) {
 		back, err := listenForCallback(ctx, c.Listen)
 		return terminalBrowser{back, a.err, c.Wait}, err
 	}
-	change, err := a.operator().LogIn(a.ctx, operator.LoginRequest{AgentRef: c.ref(),
+	change, err := a.newOperator().LogIn(a.ctx, operator.LoginRequest{AgentRef: c.agentRef(),
 		OAuthClient: operator.OAuthClient(c.clientFlags),
-		Actor:       c.actor(), Origin: c.Origin, ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage,
+		Actor:       c.actorName(), Origin: c.Origin, ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage,
 		OpenBrowser: open,
 		ReadSecret:  a.readStdin})
 	return c.printChange(a, change, err)
@@ -117,14 +117,14 @@ func (c *tokenLoginCmd) Run(a *app) error {
 type tokenListCmd struct{ jsonFlag }
 
 func (c *tokenListCmd) Run(a *app) error {
-	list, err := a.operator().ListTokens(a.ctx)
+	list, err := a.newOperator().ListTokens(a.ctx)
 	if err != nil {
 		return err
 	}
-	return c.answer(a, list, func() error {
-		t := a.table("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
+	return c.printAnswer(a, list, func() error {
+		t := a.newTable("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
-			t.row(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
+			t.addRow(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
 				formatTime(&l.UpdatedAt),
 				formatTime(l.ExpiresAt), l.State)
 		}
@@ -140,7 +140,7 @@ type tokenRemoveCmd struct {
 }
 
 func (c *tokenRemoveCmd) Run(a *app) error {
-	change, err := a.operator().RemoveToken(a.ctx, c.ref(), c.Origin, c.actor())
+	change, err := a.newOperator().RemoveToken(a.ctx, c.agentRef(), c.Origin, c.actorName())
 	return c.printChange(a, change, err)
 }
 
@@ -163,7 +163,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 		defer func() { _ = f.Close() }()
 		from = f
 	}
-	op := a.operator()
+	op := a.newOperator()
 	read, err := op.ReadTokens(a.ctx, c.Chain, c.Registry, from)
 	if err != nil {
 		return err
@@ -174,9 +174,9 @@ func (c *tokenImportCmd) Run(a *app) error {
 		}
 	}
 	if c.Yes && read.Good > 0 {
-		err = op.StoreTokens(a.ctx, read, c.actor())
+		err = op.StoreTokens(a.ctx, read, c.actorName())
 	}
-	failed := c.answer(a, read, func() error { return c.printStored(a, read) })
+	failed := c.printAnswer(a, read, func() error { return c.printStored(a, read) })
 	if failed == nil && err == nil {
 		return read.End()
 	}
@@ -184,13 +184,13 @@ func (c *tokenImportCmd) Run(a *app) error {
 }
 
 func printImport(a *app, read *operator.TokenImport) error {
-	t := a.table("LINE", "AGENT", "ORIGIN", "PATH", "HEADER", "WHERE, OR WHY NOT")
+	t := a.newTable("LINE", "AGENT", "ORIGIN", "PATH", "HEADER", "WHERE, OR WHY NOT")
 	for _, r := range read.Rows {
 		where := r.Where
 		if r.Problem != "" {
 			where = "not stored: " + r.Problem
 		}
-		t.row(r.Line, r.Agent, r.Origin, text.Shorten(r.Path), r.Header, where)
+		t.addRow(r.Line, r.Agent, r.Origin, text.Shorten(r.Path), r.Header, where)
 	}
 	return t.Flush()
 }

@@ -33,7 +33,7 @@ type callback struct {
 	taken    atomic.Bool
 }
 
-var errListen = misuse("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
+var errListen = refuseUsage("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
 
 // onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody
 // else may listen.

@@ -27,7 +27,7 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	chain, agent, ok := strings.Cut(s, ":")
 	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
 	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
-		return 0, "", misuse("%q is not CHAIN:AGENT, as in 8453:42", s)
+		return 0, "", newMisuse("%q is not CHAIN:AGENT, as in 8453:42", s)
 	}
 	if agent = strings.TrimLeft(agent, "0"); agent == "" {
 		agent = "0"
@@ -47,7 +47,7 @@ func (o *Operator) parseRef(r AgentRef) (store.Agent, error) {
 	}
 	known, _ := o.Settings.Registries(chainID)
 	if known.Identity == (common.Address{}) {
-		return store.Agent{}, misuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
+		return store.Agent{}, newMisuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
 			"or set IDENTITY_REGISTRY_%d", chainID, chainID)
 	}
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
@@ -58,7 +58,7 @@ func parseRegistry(s string) (string, error) {
 	digits, prefixed := strings.CutPrefix(s, "0x")
 	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
 	if addr := common.HexToAddress(s); !prefixed || !common.IsHexAddress(s) || mixed && addr.Hex() != s {
-		return "", misuse("--registry %q is not an address with the right checksum", s)
+		return "", newMisuse("--registry %q is not an address with the right checksum", s)
 	}
 	return strings.ToLower(s), nil
 }
@@ -135,7 +135,7 @@ func parseAgentCursor(s string) (store.Agent, error) {
 	registry, id, _ := strings.Cut(rest, ":")
 	chainID, agentID, err := parseAgent(chain + ":" + id)
 	if err != nil || !common.IsHexAddress(registry) {
-		return store.Agent{}, misuse("%q is not a cursor: take it from the end of the previous page", s)
+		return store.Agent{}, newMisuse("%q is not a cursor: take it from the end of the previous page", s)
 	}
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
 }
@@ -274,11 +274,11 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		name, value, _ := strings.Cut(s, "=")
 		switch {
 		case name != "onUnknown":
-			return p, misuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
+			return p, newMisuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
 		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
-			return p, misuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
+			return p, newMisuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
 		case p.OnUnknown != "" && p.OnUnknown != value:
-			return p, misuse("onUnknown is set twice")
+			return p, newMisuse("onUnknown is set twice")
 		}
 		p.OnUnknown = value
 	}

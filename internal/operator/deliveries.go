@@ -51,7 +51,7 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 		return f, err
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		return f, misuse("--since %s is not before --until %s: nothing lies between", s.Since, s.Until)
+		return f, newMisuse("--since %s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
 	return f, nil
 }
@@ -78,7 +78,7 @@ func checkWord[T ~string](what, word string, known []T) error {
 	for i, k := range known {
 		list[i] = string(k)
 	}
-	return misuse("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))
+	return newMisuse("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))
 }
 
 // parseMoment reads RFC 3339, or a duration back from now; empty is the zero time.
@@ -92,7 +92,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, misuse("%s %q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", option, s)
+	return time.Time{}, newMisuse("%s %q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", option, s)
 }
 
 // DeliveryPage is one page of deliveries, newest first.
@@ -146,7 +146,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, id string) (d Delivery, err
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil {
-		return id, misuse("%q is not a delivery id", s)
+		return id, newMisuse("%q is not a delivery id", s)
 	}
 	return id, nil
 }

@@ -36,7 +36,7 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 	case cleartext:
 		m, err = nil, k.Write(&out)
 	case m == nil:
-		return "", misuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
+		return "", newMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
 			"or say --cleartext and keep what is printed as secret as what it opens")
 	default:
 		err = k.WriteWrapped(&out, m)
@@ -94,7 +94,7 @@ func (o *Operator) PromoteKey(id uint32, cleartext bool) (Rotation, error) {
 		keys := k.Keys()
 		id := cmp.Or(id, keys[len(keys)-1].ID)
 		if id == k.PrimaryID() {
-			return nil, "", misuse("key %d seals already: make a new one with `worker keys rotate add`", id)
+			return nil, "", newMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
 		}
 		next, err := k.Promote(id)
 		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err

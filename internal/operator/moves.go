@@ -163,15 +163,15 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
-		err = misuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
+		err = newMisuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
 	case r.Yes && r.DryRun:
-		err = misuse("--yes and --dry-run contradict each other")
+		err = newMisuse("--yes and --dry-run contradict each other")
 	case len(r.IDs) > 0 && selects:
-		err = misuse("name deliveries by id or choose them by options, not both")
+		err = newMisuse("name deliveries by id or choose them by options, not both")
 	case len(r.IDs) > 0 && r.DryRun:
-		err = misuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
+		err = newMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
 	case len(r.IDs) == 0 && !selects:
-		err = misuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
+		err = newMisuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
 	}
 	if err != nil {
 		return nil, f, err
@@ -190,7 +190,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 		return nil, f, err
 	}
 	if why, ok := v.refuses[f.Status]; ok {
-		return nil, f, misuse("--status %s: %s", f.Status, why)
+		return nil, f, newMisuse("--status %s: %s", f.Status, why)
 	}
 	return ids, f, nil
 }

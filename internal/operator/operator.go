@@ -83,7 +83,7 @@ type MisuseError struct{ Text string }
 
 func (e *MisuseError) Error() string { return e.Text }
 
-func misuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
+func newMisuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
 
 // LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the
 // reason.

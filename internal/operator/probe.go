@@ -128,7 +128,7 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 		found: Probe{Agent: shortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind), Name: DescribeAgent(g)}}
 	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
 	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
-		return nil, misuse("the sample is refused like a job: %v", err)
+		return nil, newMisuse("the sample is refused like a job: %v", err)
 	}
 	p.found.Asked = p.sample.job.Action.ToolName
 	if err := p.checkURL(); err != nil {
@@ -137,7 +137,7 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 	p.content, err = o.Backend.OpenContent()
 	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
 		p.content.Close()
-		return nil, misuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
+		return nil, newMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
 			g.ChainID)
 	}
 	return p, err
@@ -147,11 +147,11 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 func (p *prober) checkURL() (err error) {
 	switch u, err := url.Parse(p.ask.URL); {
 	case p.ask.URL == "" && p.ask.Transport != "":
-		return misuse("--transport is for --url")
+		return newMisuse("--transport is for --url")
 	case p.ask.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
-		return misuse("--url must be an http or https URL")
+		return newMisuse("--url must be an http or https URL")
 	case p.ask.URL != "" && u.User != nil:
-		return misuse("--url holds a user or password, which no agent is sent")
+		return newMisuse("--url holds a user or password, which no agent is sent")
 	case p.ask.URL != "":
 		return nil
 	}

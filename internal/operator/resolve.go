@@ -83,7 +83,7 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 	}
 	defer content.Close()
 	if !content.HasChain(g.ChainID) {
-		return r, misuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
+		return r, newMisuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
 	}
 
 	began := time.Now()
@@ -106,7 +106,7 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 func resolverAgent(g store.Agent) (resolver.Agent, error) {
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {
-		return resolver.Agent{}, misuse("%s is no agent id: it is wider than 256 bits", g.ID)
+		return resolver.Agent{}, newMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
 	}
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }

@@ -20,13 +20,13 @@ import (
 func (r TokenRequest) checkClient() error {
 	switch {
 	case r.ClientID == "" && (r.OAuthClient != OAuthClient{} || r.Unchecked):
-		return misuse("--auth-method, --key-id, --algorithm, --issuer, --scope, --resource and --unchecked are for an OAuth client: " +
+		return newMisuse("--auth-method, --key-id, --algorithm, --issuer, --scope, --resource and --unchecked are for an OAuth client: " +
 			"name it with --client-id")
 	case r.ClientID != "" && (r.Header != "" || r.File != ""):
-		return misuse("--header and --file are not for an OAuth client: its tokens are sent as Authorization: Bearer, " +
+		return newMisuse("--header and --file are not for an OAuth client: its tokens are sent as Authorization: Bearer, " +
 			"and its secret is on stdin")
 	case r.AuthMethod == oauth.MethodNone:
-		return misuse("--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
+		return newMisuse("--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
 	}
 	return r.checkMethod()
 }
@@ -35,7 +35,7 @@ func (r TokenRequest) checkClient() error {
 func (c OAuthClient) checkMethod() error {
 	known := []string{oauth.MethodNone, oauth.MethodBasic, oauth.MethodPost, oauth.MethodKey}
 	if c.AuthMethod != "" && !slices.Contains(known, c.AuthMethod) {
-		return misuse("--auth-method is none of %s", strings.Join(known, ", "))
+		return newMisuse("--auth-method is none of %s", strings.Join(known, ", "))
 	}
 	return nil
 }
@@ -45,10 +45,10 @@ func (c OAuthClient) checkAsked() error {
 	probe := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "any", Method: oauth.MethodNone,
 		Resource: c.Resource}
 	if err := probe.Check(); err != nil {
-		return misuse("--resource is no absolute http or https URL of the agent: %v", err)
+		return newMisuse("--resource is no absolute http or https URL of the agent: %v", err)
 	}
 	if probe.Scope = c.Scope; probe.Check() != nil {
-		return misuse("--scope is no list of scopes with single spaces between, each once")
+		return newMisuse("--scope is no list of scopes with single spaces between, each once")
 	}
 	if c.Issuer == "" {
 		return nil
@@ -57,7 +57,7 @@ func (c OAuthClient) checkAsked() error {
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
 		u.RawQuery != "" ||
 		u.Fragment != "" {
-		return misuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
+		return newMisuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSour
 		cred.Secret = secret.New(withoutLineEnd(read))
 	}
 	if err := cred.Check(); err != nil {
-		return misuse("the client as it is given cannot be used: %v", err)
+		return newMisuse("the client as it is given cannot be used: %v", err)
 	}
 	if offered := s.Server.AuthMethods; len(offered) > 0 && !slices.Contains(offered, cred.Method) {
 		o.notify("warning: the authorization server does not name %s among the ways that clients prove themselves: %s",
@@ -187,15 +187,15 @@ func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSour
 func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error) {
 	switch {
 	case isKey && asked != "" && asked != oauth.MethodKey:
-		return "", misuse("there is a private key on stdin, and --auth-method %s wants a secret", asked)
+		return "", newMisuse("there is a private key on stdin, and --auth-method %s wants a secret", asked)
 	case !isKey && asked == oauth.MethodKey:
-		return "", misuse("--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
+		return "", newMisuse("--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
 	case asked != "":
 		return asked, nil
 	}
 	method, err := server.Method(!isKey, isKey)
 	if err != nil {
-		return "", misuse("%v; say --auth-method if the server's metadata is wrong about that", err)
+		return "", newMisuse("%v; say --auth-method if the server's metadata is wrong about that", err)
 	}
 	return method, nil
 }

@@ -99,14 +99,14 @@ func (i *TokenImport) readRows(o *Operator, from io.Reader) error {
 			break
 		}
 		if err != nil {
-			return misuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
+			return newMisuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
 		}
 		line, _ := r.FieldPos(0)
 		if len(i.Rows) == 0 && fields[0] == "agent_id" && fields[1] == "token" {
 			continue // COPY … CSV HEADER
 		}
 		if len(i.Rows) == maxImported {
-			return misuse("the file has more than %d rows: split it", maxImported)
+			return newMisuse("the file has more than %d rows: split it", maxImported)
 		}
 		row, err := i.parseRow(o, strings.Clone(fields[0]), strings.Clone(fields[1]))
 		if err != nil {

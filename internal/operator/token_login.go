@@ -86,16 +86,16 @@ func (r *LoginRequest) check() error {
 	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
 	switch {
 	case r.ClientID != "" && r.ClientMetadataURL != "":
-		return misuse("--client-id and --client-metadata-url both say who the client is")
+		return newMisuse("--client-id and --client-metadata-url both say who the client is")
 	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
-		return misuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
+		return newMisuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
 	case !secretMethod && (r.KeyID != "" || r.Algorithm != ""):
-		return misuse("--key-id and --algorithm are for --auth-method private_key_jwt")
+		return newMisuse("--key-id and --algorithm are for --auth-method private_key_jwt")
 	}
 	if r.LoginPage != "" {
 		page, err := netguard.CredentialOriginOf(r.LoginPage)
 		if err != nil {
-			return misuse("--login-page: %v", err)
+			return newMisuse("--login-page: %v", err)
 		}
 		r.LoginPage = string(page)
 	}
@@ -153,7 +153,7 @@ func (r LoginRequest) checkProof(s oauth.Server) error {
 		slices.Contains(s.AuthMethods, oauth.MethodNone) {
 		return nil
 	}
-	return misuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
+	return newMisuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
 		"or --auth-method none, if you know that it does",
 		text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
 }

@@ -25,7 +25,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	}
 	origin, err := netguard.CredentialOriginOf(stored)
 	if err != nil {
-		return c, misuse("--origin: %v", err)
+		return c, newMisuse("--origin: %v", err)
 	}
 	st, err := o.openDispatching(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard
 	}
 	t := tokens[i]
 	if path != "/" && path != t.Path {
-		return t, misuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
+		return t, newMisuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
 			DescribeAgent(g), describeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)),
 			text.Printable(origin))
 	}

@@ -159,11 +159,11 @@ func (o *Operator) parseToken(r TokenRequest) (t store.Token, err error) {
 	}
 	if r.Header != "" {
 		if t.Header, err = mcpcall.CredentialHeader(r.Header); err != nil {
-			return t, misuse("--header: %v", err)
+			return t, newMisuse("--header: %v", err)
 		}
 	}
 	if r.File != "" && !filepath.IsAbs(r.File) {
-		return t, misuse("--file is read by every worker, from wherever it runs: name it with its absolute path")
+		return t, newMisuse("--file is read by every worker, from wherever it runs: name it with its absolute path")
 	}
 	t.ExpiresAt, err = parseExpiry(r.Expires, time.Now())
 	return t, err
@@ -184,12 +184,12 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 		}
 		d, err := time.ParseDuration(length)
 		if err != nil {
-			return nil, misuse("--expires %q is neither a time, as in 2027-01-31T12:00:00Z, nor in how long, as in 90d or 12h", s)
+			return nil, newMisuse("--expires %q is neither a time, as in 2027-01-31T12:00:00Z, nor in how long, as in 90d or 12h", s)
 		}
 		at = now.Add(d)
 	}
 	if !at.After(now) {
-		return nil, misuse("--expires %s is over already: such a token is not sent", s)
+		return nil, newMisuse("--expires %s is over already: such a token is not sent", s)
 	}
 	at = at.UTC().Truncate(time.Second)
 	return &at, nil
@@ -200,7 +200,7 @@ func (o *Operator) aimToken(ctx context.Context, r TokenRequest, t store.Token) 
 	if r.Origin != "" {
 		origin, err := netguard.CredentialOriginOf(r.Origin)
 		if err != nil {
-			return t, misuse("--origin: %v", err)
+			return t, newMisuse("--origin: %v", err)
 		}
 		t.Origin, t.Path = origin, agentauth.CredentialPath(r.Origin)
 		o.warnListedHeaders(t.Agent)
@@ -212,7 +212,7 @@ func (o *Operator) aimToken(ctx context.Context, r TokenRequest, t store.Token) 
 		t.Origin, t.Path = found.Origin, found.Path
 		if t.Header == "" {
 			if t.Header, err = found.tokenHeader(); err != nil {
-				return t, misuse("%v; name another with --header", err)
+				return t, newMisuse("%v; name another with --header", err)
 			}
 		}
 		if err := o.confirmTarget(ctx, t, found); err != nil {
@@ -297,7 +297,7 @@ func (o *Operator) readToken(r TokenRequest) (s secret.Secret, err error) {
 	}
 	read = withoutLineEnd(read)
 	if err := agentauth.CheckToken(read); err != nil {
-		return s, misuse("the token on stdin %v", err)
+		return s, newMisuse("the token on stdin %v", err)
 	}
 	return secret.New(read), nil
 }

@@ -54,7 +54,7 @@ func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin str
 	var err error
 	if origin != "" {
 		if f.origin, err = netguard.CredentialOriginOf(origin); err != nil {
-			return nil, misuse("--origin: %v", err)
+			return nil, newMisuse("--origin: %v", err)
 		}
 		f.path = agentauth.CredentialPath(origin)
 	}
@@ -95,7 +95,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err,
 			f.listUnsaid("--origin", "--issuer", "--resource"))
 	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
-		return misuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent),
+		return newMisuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent),
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))
 	}
@@ -129,7 +129,7 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 		f.notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: once the agent refuses a token, deliveries are held",
 			listIssuers(r.Issuers), text.Printable(s.Issuer))
 	case s.Issuer == "" && len(r.Issuers) > 1:
-		return misuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
+		return newMisuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
 			listIssuers(r.Issuers))
 	case s.Issuer == "":
 		s.Issuer, s.Guessed = r.Issuers[0], r.Legacy
@@ -326,12 +326,12 @@ func checkPage(s oauth.Server, named string) (other string, err error) {
 	together := bad == nil && worse == nil && page == tokens && page == issuer
 	switch {
 	case named != "" && named != string(page):
-		return "", misuse("--login-page is %s, and the authorization server %s has people log in at %s",
+		return "", newMisuse("--login-page is %s, and the authorization server %s has people log in at %s",
 			text.Printable(named), text.Printable(text.Shorten(s.Issuer)), text.Printable(page))
 	case together:
 		return "", nil
 	case named == "" && !s.IssParameter:
-		return "", misuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
+		return "", newMisuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
 			"somebody who is after a login at the first: if you know that they do, say --login-page %s",
 			text.Printable(text.Shorten(s.Issuer)), text.Printable(page),
 			text.Printable(text.Shorten(s.TokenEndpoint)), text.Printable(page))
@@ -386,7 +386,7 @@ func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		return target{}, misuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
+		return target{}, newMisuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
 			g.ChainID, instead)
 	}
 	agent, err := resolverAgent(g)
