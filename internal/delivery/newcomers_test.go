@@ -229,6 +229,51 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 	})
 }
 
+// TestNewcomersWaitForWhoEndsSoon: newcomers that hang are not waited for, so that who waits for the one that does not hang
+// leaves the other slots to agents that answer.
+func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
+	t.Parallel()
+	for _, took := range []time.Duration{0, maxSlotWait * 9 / 10} {
+		t.Run(fmt.Sprint(took), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const slots, share = 32, 16
+				n := must(NewNewcomers(slots, nil, nil))
+				defer n.Close()
+				w := &newcomerWorld{T: t, Newcomers: n}
+				for agent := range int64(share - 1) {
+					if err := w.slot(w.attempt(agent)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if took > 0 {
+					ended := w.attempt(99)
+					if err := w.slot(ended); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(took)
+					ended.slots.release(t.Context())
+				}
+				time.Sleep(2 * maxSlotWait) // by the bubble's clock: those of before hang
+				moving := w.attempt(100)
+				if err := w.slot(moving); err != nil {
+					t.Fatal(err)
+				}
+				putOff := make(chan error, slots)
+				for agent := range int64(slots) {
+					go func() { putOff <- w.slot(w.attempt(200 + agent)) }()
+				}
+				synctest.Wait()
+				if waiting := slots - len(putOff); waiting != 1 {
+					t.Errorf("%d newcomers wait for the one that does not hang, want 1", waiting)
+				}
+				moving.slots.release(t.Context())
+				synctest.Wait()
+			})
+		})
+	}
+}
+
 // TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
 // once and not again and again.
 func TestNewcomersComeBackInTurn(t *testing.T) {

@@ -59,14 +59,22 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 
 // worthWaiting says whether one more may wait here, and is likely to get a permit in time as far as is known: from the
 // mean, and from the calls that are under way, since of an endpoint that hangs none ends from which a mean could be
-// learnt.
+// learnt. A permit whose call has taken longer than anybody waits is not expected back.
 func (l *Limiter) worthWaiting(e *endpoint) bool {
-	o := e.origin
+	o, patience := e.origin, toMicros(l.patience)
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
 		return false
 	}
-	turn := e.mean / int64(l.rules.inflight) * int64(len(o.line)+1)
-	return max(turn, o.youngestCall(&l.rules, l.now(), e.id)) <= toMicros(l.patience)
+	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, patience)
+	expected := int64(l.rules.inflight - hanging)
+	if expected <= 0 || calls > 0 && calls == hanging {
+		return false
+	}
+	mean := e.mean
+	if mean == 0 && hanging > 0 {
+		mean = patience // no call has ended: each of the others may take as long
+	}
+	return mean*int64(len(o.line)+1)/expected <= patience
 }
 
 // waitInLine is the waiting room. What it returns without a pass is a reservation.

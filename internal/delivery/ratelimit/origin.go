@@ -129,15 +129,18 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// youngestCall is how long the latest of an endpoint's calls that are under way here has been; 0: there is none.
-func (o *origin) youngestCall(r *rules, now int64, id string) int64 {
-	age := int64(0)
+// countCalls is how many of an endpoint's calls are under way here, and how many of them have been for longer than most.
+func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
-		if began := until - r.hold; isHeldBy(token, id) && (age == 0 || now-began < age) {
-			age = max(1, now-began)
+		if !isHeldBy(token, id) {
+			continue
+		}
+		calls++
+		if began := until - r.hold; now-began > most {
+			longer++
 		}
 	}
-	return age
+	return calls, longer
 }
 
 // passOn hands what w was told to the next in the line: w could not use it.
