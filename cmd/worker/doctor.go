@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -14,15 +14,14 @@ type doctorCmd struct{ jsonFlag }
 var errSick = errors.New("something is wrong, see the lines marked FAIL")
 
 func (c *doctorCmd) Run(a *app) error {
-	findings := a.newOperator().Diagnose(a.ctx)
+	findings := doctor.Diagnose(a.ctx, a.newOperator())
 	err := c.printAnswer(a, findings, func() error {
 		for _, f := range findings {
 			fmt.Fprintf(a.out, "%-4s  %-14s %s\n", f.Mark, f.Check, text.Printable(f.Text))
 		}
 		return nil
 	})
-	if err == nil && slices.ContainsFunc(findings,
-		func(f operator.Finding) bool { return f.Mark == operator.MarkFail }) {
+	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return !f.OK }) {
 		return errSick
 	}
 	return err

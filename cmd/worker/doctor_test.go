@@ -17,7 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -26,7 +26,7 @@ import (
 // diagnosis is what the doctor said.
 type diagnosis struct {
 	t        testing.TB
-	findings []operator.Finding
+	findings []doctor.Finding
 }
 
 // diagnose runs the doctor; it must end with code.
@@ -36,14 +36,14 @@ func diagnose(t testing.TB, code int, env ...string) diagnosis {
 	if got != code {
 		t.Errorf("exit code %d, want %d:\n%s%s", got, code, out, errs)
 	}
-	return diagnosis{t, decode[[]operator.Finding](t, out)}
+	return diagnosis{t, decode[[]doctor.Finding](t, out)}
 }
 
 // says wants a finding of the check with this mark and these words.
 func (d diagnosis) says(check, mark, text string) {
 	d.t.Helper()
 	for _, f := range d.findings {
-		if f.Check == check && f.Mark == mark && f.OK == (mark != operator.MarkFail) && strings.Contains(f.Text, text) {
+		if f.Check == check && f.Mark == mark && f.OK == (mark != doctor.MarkFail) && strings.Contains(f.Text, text) {
 			return
 		}
 	}
@@ -53,7 +53,7 @@ func (d diagnosis) says(check, mark, text string) {
 // saysNothing wants no finding of the check with this mark.
 func (d diagnosis) saysNothing(check, mark string) {
 	d.t.Helper()
-	if slices.ContainsFunc(d.findings, func(f operator.Finding) bool { return f.Check == check && f.Mark == mark }) {
+	if slices.ContainsFunc(d.findings, func(f doctor.Finding) bool { return f.Check == check && f.Mark == mark }) {
 		d.t.Errorf("a %s of %s: %+v", mark, check, d.findings)
 	}
 }
@@ -61,13 +61,13 @@ func (d diagnosis) saysNothing(check, mark string) {
 func TestDoctorOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	d := diagnose(t, 0, "HERALD_DATA="+dir, "HERALD_LISTN=:1", "REDIS_URI=redis://a")
-	d.says("configuration", operator.MarkOK, "All settings are valid.")
-	d.says("configuration", operator.MarkWarn, "HERALD_LISTN: nothing reads it: did you mean HERALD_LISTEN?")
-	d.says("configuration", operator.MarkWarn, "REDIS_URI: nothing reads it: did you mean REDIS_URL?")
-	d.says("embedded", operator.MarkOK, "No worker is running on "+dir+". Starting one would launch an embedded Postgres and Redis there.")
-	d.says("programs", operator.MarkOK, "Postgres ")
-	d.says("port", operator.MarkOK, "can be listened on")
-	d.says("gateways", operator.MarkOK, "answers")
+	d.says("configuration", doctor.MarkOK, "All settings are valid.")
+	d.says("configuration", doctor.MarkWarn, "HERALD_LISTN: nothing reads it: did you mean HERALD_LISTEN?")
+	d.says("configuration", doctor.MarkWarn, "REDIS_URI: nothing reads it: did you mean REDIS_URL?")
+	d.says("embedded", doctor.MarkOK, "No worker is running on "+dir+". Starting one would launch an embedded Postgres and Redis there.")
+	d.says("programs", doctor.MarkOK, "Postgres ")
+	d.says("port", doctor.MarkOK, "can be listened on")
+	d.says("gateways", doctor.MarkOK, "answers")
 	_, out, _ := worker(t, []string{"HERALD_LISTN=:1"}, "doctor")
 	if !strings.Contains(out, "ok    configuration  All settings are valid.\nwarn  configuration  HERALD_LISTN: ") {
 		t.Errorf("%s", out)
@@ -85,12 +85,12 @@ func TestDoctorOfThePort(t *testing.T) {
 	defer l.Close()
 	busy := httptest.NewServer(http.NotFoundHandler())
 	defer busy.Close()
-	diagnose(t, 1, "HERALD_LISTEN="+busy.Listener.Addr().String()).says("port", operator.MarkFail, "is held by another program: stop that one, or set HERALD_LISTEN to another port")
-	diagnose(t, 1, "HERALD_LISTEN=0.0.0.0:0").says("port", operator.MarkFail, "set HERALD_API_TOKEN")
-	diagnose(t, 1, "HERALD_LISTEN=192.0.2.1:8080", "HERALD_API_TOKEN=hunter2hunter2").says("port", operator.MarkFail, "is not an address of this machine")
+	diagnose(t, 1, "HERALD_LISTEN="+busy.Listener.Addr().String()).says("port", doctor.MarkFail, "is held by another program: stop that one, or set HERALD_LISTEN to another port")
+	diagnose(t, 1, "HERALD_LISTEN=0.0.0.0:0").says("port", doctor.MarkFail, "set HERALD_API_TOKEN")
+	diagnose(t, 1, "HERALD_LISTEN=192.0.2.1:8080", "HERALD_API_TOKEN=hunter2hunter2").says("port", doctor.MarkFail, "is not an address of this machine")
 	addr := l.Addr().String()
 	_ = l.Close()
-	diagnose(t, 0, "HERALD_LISTEN="+addr).says("port", operator.MarkOK, addr+" can be listened on")
+	diagnose(t, 0, "HERALD_LISTEN="+addr).says("port", doctor.MarkOK, addr+" can be listened on")
 }
 
 func TestDoctorOfGateways(t *testing.T) {
@@ -101,12 +101,12 @@ func TestDoctorOfGateways(t *testing.T) {
 	defer b.Close()
 	gone := "http://" + embeddedtest.Address(t)
 	d := diagnose(t, 0, "IPFS_GATEWAYS="+a.URL+","+b.URL+","+gone)
-	d.says("gateways", operator.MarkWarn, a.URL+": it answered 500; the others of IPFS_GATEWAYS are asked instead")
-	d.says("gateways", operator.MarkWarn, gone+": ")
-	d.says("gateways", operator.MarkOK, b.URL+" answers")
+	d.says("gateways", doctor.MarkWarn, a.URL+": it answered 500; the others of IPFS_GATEWAYS are asked instead")
+	d.says("gateways", doctor.MarkWarn, gone+": ")
+	d.says("gateways", doctor.MarkOK, b.URL+" answers")
 	d = diagnose(t, 1, "IPFS_GATEWAYS="+a.URL+","+gone)
-	d.says("gateways", operator.MarkFail, a.URL+": it answered 500; no gateway of IPFS_GATEWAYS answers")
-	d.says("gateways", operator.MarkFail, gone+": ")
+	d.says("gateways", doctor.MarkFail, a.URL+": it answered 500; no gateway of IPFS_GATEWAYS answers")
+	d.says("gateways", doctor.MarkFail, gone+": ")
 }
 
 func TestDoctorOfRedis(t *testing.T) {
@@ -126,19 +126,19 @@ func TestDoctorOfRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := diagnose(t, 0, env...)
-		d.says("redis", operator.MarkOK, "answers")
+		d.says("redis", doctor.MarkOK, "answers")
 		if state == "yes" {
-			d.saysNothing("redis", operator.MarkWarn)
+			d.saysNothing("redis", doctor.MarkWarn)
 			continue
 		}
-		d.says("redis", operator.MarkWarn, "appendonly is no")
-		d.says("redis", operator.MarkWarn, "Set appendonly yes")
+		d.says("redis", doctor.MarkWarn, "appendonly is no")
+		d.says("redis", doctor.MarkWarn, "Set appendonly yes")
 	}
 }
 
 func TestDoctorCountsWhatIsStuck(t *testing.T) {
 	d := newDesk(t)
-	diagnose(t, 0, d.env...).says("deliveries", operator.MarkOK, "none is held or overdue")
+	diagnose(t, 0, d.env...).says("deliveries", doctor.MarkOK, "none is held or overdue")
 	for range 3 {
 		d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
 	}
@@ -154,10 +154,10 @@ func TestDoctorCountsWhatIsStuck(t *testing.T) {
 		t.Fatal(tag, err)
 	}
 	said := diagnose(t, 0, d.env...)
-	said.says("deliveries", operator.MarkWarn, "3 held, auth_required: `worker delivery list --status held --reason auth_required`")
-	said.says("deliveries", operator.MarkWarn, "1 held, held_unknown: ")
-	said.says("deliveries", operator.MarkWarn, "1 overdue for more than a minute, waiting timeout: ")
-	said.saysNothing("deliveries", operator.MarkOK)
+	said.says("deliveries", doctor.MarkWarn, "3 held, auth_required: `worker delivery list --status held --reason auth_required`")
+	said.says("deliveries", doctor.MarkWarn, "1 held, held_unknown: ")
+	said.says("deliveries", doctor.MarkWarn, "1 overdue for more than a minute, waiting timeout: ")
+	said.saysNothing("deliveries", doctor.MarkOK)
 	// The command that it names shows them.
 	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")
 }
@@ -213,17 +213,17 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	}
 
 	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
-	d.says("port", operator.MarkOK, addr+" is held by the running worker (process ")
-	d.says("worker", operator.MarkWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
+	d.says("port", doctor.MarkOK, addr+" is held by the running worker (process ")
+	d.says("worker", doctor.MarkWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
 		"RPC_URL_8453 is set there, not set here. Restart the worker with the settings of this shell, or set here what the worker has; of secrets only whether they are set")
-	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", operator.MarkWarn, "another HERALD_API_TOKEN")
+	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", doctor.MarkWarn, "another HERALD_API_TOKEN")
 	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
-	d.says("worker", operator.MarkOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
+	d.says("worker", doctor.MarkOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
 	// Without its data folder it is found at its address.
 	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_QUEUE="})
 	d = diagnose(t, 1, elsewhere...)
-	d.says("port", operator.MarkOK, addr+" is held by a running worker")
-	d.says("worker", operator.MarkWarn, "HERALD_QUEUE is embedded there, not set here; REDIS_URL is not set there, set here")
+	d.says("port", doctor.MarkOK, addr+" is held by a running worker")
+	d.says("worker", doctor.MarkWarn, "HERALD_QUEUE is embedded there, not set here; REDIS_URL is not set there, set here")
 	for _, f := range d.findings {
 		if strings.Contains(f.Text, "hunter2") {
 			t.Errorf("a secret is told: %+v", f)
@@ -245,5 +245,5 @@ func TestDoctorOfPrograms(t *testing.T) {
 			}
 		}
 	}
-	diagnose(t, 1, "HERALD_DATA="+dir).says("programs", operator.MarkFail, "was written by Postgres 12 and needs that version")
+	diagnose(t, 1, "HERALD_DATA="+dir).says("programs", doctor.MarkFail, "was written by Postgres 12 and needs that version")
 }

@@ -134,5 +134,5 @@ func makesKeys(command string) bool {
 
 // refuseUsage is a command line that cannot be meant.
 func refuseUsage(format string, args ...any) error {
-	return &operator.MisuseError{Text: fmt.Sprintf(format, args...)}
+	return operator.NewMisuse(format, args...)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -200,7 +200,7 @@ func TestDoctorNamesWhatIsAway(t *testing.T) {
 	if code != 1 || strings.Contains(out+errs, "hunter2") {
 		t.Fatalf("%d\n%s%s", code, out, errs)
 	}
-	var findings []operator.Finding
+	var findings []doctor.Finding
 	if err := json.Unmarshal([]byte(out), &findings); err != nil {
 		t.Fatal(err)
 	}

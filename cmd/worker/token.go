@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -21,6 +21,8 @@ type tokenCmd struct {
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
+
+func (a *app) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
 
 // clientFlags are an OAuth client, and what somebody knows of the server that gives it tokens.
 type clientFlags struct {
@@ -46,16 +48,15 @@ type tokenSetCmd struct {
 }
 
 func (c *tokenSetCmd) Run(a *app) error {
-	change, err := a.newOperator().SetToken(a.ctx,
-		operator.TokenRequest{AgentRef: c.agentRef(), OAuthClient: operator.OAuthClient(c.clientFlags),
-			Actor: c.actorName(), Origin: c.Origin, Header: c.Header, File: c.File, Expires: c.Expires,
-			Unchecked:  c.Unchecked,
-			ReadSecret: a.readStdin})
+	change, err := a.newTokens().Set(a.ctx, tokens.SetRequest{
+		Request: tokens.Request{AgentRef: c.agentRef(), Client: tokens.Client(c.clientFlags), Actor: c.actorName(),
+			Origin: c.Origin, ReadSecret: a.readStdin},
+		Header: c.Header, File: c.File, Expires: c.Expires, Unchecked: c.Unchecked})
 	return c.printChange(a, change, err)
 }
 
 // printChange writes what became of a token.
-func (f jsonFlag) printChange(a *app, change operator.TokenChange, err error) error {
+func (f jsonFlag) printChange(a *app, change tokens.Change, err error) error {
 	if err != nil {
 		return err
 	}
@@ -102,22 +103,21 @@ func (c *tokenLoginCmd) Run(a *app) error {
 	case c.Wait < time.Second || c.Wait > maxLogin:
 		return refuseUsage("--wait %s is not between 1s and %s", c.Wait, maxLogin)
 	}
-	open := func(ctx context.Context) (operator.Browser, error) {
+	open := func(ctx context.Context) (tokens.Browser, error) {
 		back, err := listenForCallback(ctx, c.Listen)
 		return terminalBrowser{back, a.err, c.Wait}, err
 	}
-	change, err := a.newOperator().LogIn(a.ctx, operator.LoginRequest{AgentRef: c.agentRef(),
-		OAuthClient: operator.OAuthClient(c.clientFlags),
-		Actor:       c.actorName(), Origin: c.Origin, ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage,
-		OpenBrowser: open,
-		ReadSecret:  a.readStdin})
+	change, err := a.newTokens().LogIn(a.ctx, tokens.LoginRequest{
+		Request: tokens.Request{AgentRef: c.agentRef(), Client: tokens.Client(c.clientFlags), Actor: c.actorName(),
+			Origin: c.Origin, ReadSecret: a.readStdin},
+		ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage, OpenBrowser: open})
 	return c.printChange(a, change, err)
 }
 
 type tokenListCmd struct{ jsonFlag }
 
 func (c *tokenListCmd) Run(a *app) error {
-	list, err := a.newOperator().ListTokens(a.ctx)
+	list, err := a.newTokens().List(a.ctx)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ type tokenRemoveCmd struct {
 }
 
 func (c *tokenRemoveCmd) Run(a *app) error {
-	change, err := a.newOperator().RemoveToken(a.ctx, c.agentRef(), c.Origin, c.actorName())
+	change, err := a.newTokens().Remove(a.ctx, c.agentRef(), c.Origin, c.actorName())
 	return c.printChange(a, change, err)
 }
 
@@ -163,8 +163,8 @@ func (c *tokenImportCmd) Run(a *app) error {
 		defer func() { _ = f.Close() }()
 		from = f
 	}
-	op := a.newOperator()
-	read, err := op.ReadTokens(a.ctx, c.Chain, c.Registry, from)
+	desk := a.newTokens()
+	read, err := desk.ReadImport(a.ctx, c.Chain, c.Registry, from)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 		}
 	}
 	if c.Yes && read.Good > 0 {
-		err = op.StoreTokens(a.ctx, read, c.actorName())
+		err = desk.StoreImport(a.ctx, read, c.actorName())
 	}
 	failed := c.printAnswer(a, read, func() error { return c.printStored(a, read) })
 	if failed == nil && err == nil {
@@ -183,7 +183,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 	return errors.Join(err, failed)
 }
 
-func printImport(a *app, read *operator.TokenImport) error {
+func printImport(a *app, read *tokens.Import) error {
 	t := a.newTable("LINE", "AGENT", "ORIGIN", "PATH", "HEADER", "WHERE, OR WHY NOT")
 	for _, r := range read.Rows {
 		where := r.Where
@@ -196,7 +196,7 @@ func printImport(a *app, read *operator.TokenImport) error {
 }
 
 // printStored tells what came of it.
-func (c *tokenImportCmd) printStored(a *app, i *operator.TokenImport) (err error) {
+func (c *tokenImportCmd) printStored(a *app, i *tokens.Import) (err error) {
 	switch {
 	case i.Good == 0:
 		_, err = fmt.Fprintln(a.out, "there is nothing to store")

@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -169,7 +170,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	here := []string{"--origin", origin, "--issuer", s.Issuer}
 
 	out := d.oauth(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
-	if c := decode[operator.TokenChange](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
+	if c := decode[tokens.Change](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
 		t.Errorf("%s", out)
 	}
 	if _, c := d.credential(origin); c.Key.Reveal() != key || c.KeyID != "k1" || !c.Secret.IsZero() {
@@ -291,7 +292,7 @@ func TestTokenSetScope(t *testing.T) {
 	d.oauth(0, wants, "", "", "agent", "probe", "8453:42") // refuses what no authorization server gave
 
 	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", origin, "--issuer", s.Issuer, "--json"}
-	if c := decode[operator.TokenChange](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
+	if c := decode[tokens.Change](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
 		t.Errorf("%+v", c)
 	}
 	s.Require("feedback", "admin")

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -76,7 +76,7 @@ func TestTokenLogin(t *testing.T) {
 
 	s.Register("public", "")
 	out = d.login(0, "", "", clicks, "--client-id", "public", "--json", "--scope", "feedback", "--origin", origin, "--issuer", s.Issuer)
-	if c := decode[operator.TokenChange](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
+	if c := decode[tokens.Change](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
 		t.Errorf("%s", out)
 	}
 	s.Register("known", canary)
@@ -161,7 +161,7 @@ func TestTokenLoginWithoutRefresh(t *testing.T) {
 	if got := d.reveals("8453:42")[originOf(t, s.AgentURL)]; len(s.Tokens()) != 1 || got != "bearer Authorization "+s.Tokens()[0].Access {
 		t.Errorf("%s", got)
 	}
-	if c := decode[operator.TokenChange](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
+	if c := decode[tokens.Change](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
 		t.Errorf("%+v", c)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -96,7 +96,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 			}
 			args := []string{"token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL)}
 			if json {
-				got := decode[operator.TokenChange](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
+				got := decode[tokens.Change](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
 				if got == nil || got.Issuer != s.Issuer || strings.Join(got.Revoked, " ") != tt.revoked || strings.Join(got.StillGood, " ") != tt.stillGood || (got.Problem == "") != (tt.stillGood == "") {
 					t.Errorf("%s: %+v", name, got)
 				}

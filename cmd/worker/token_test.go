@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -135,7 +136,7 @@ func TestTokenSet(t *testing.T) {
 		t.Errorf("%s, %s", d.status(held), d.status(other))
 	}
 	out, _ := d.give(0, canary+"2\r\n", "", append(origin, "https://other.example", "--header", "x-api-key", "--expires", "3d", "--json", "--actor", "on call")...)
-	c := decode[operator.TokenChange](t, out)
+	c := decode[tokens.Change](t, out)
 	if c.Agent != "8453:42" || c.Origin != "https://other.example" || c.Scheme != "header" || c.Header != "X-Api-Key" || c.Audit != 2 ||
 		c.ExpiresAt == nil || time.Until(*c.ExpiresAt) < 71*time.Hour || time.Until(*c.ExpiresAt) > 72*time.Hour {
 		t.Errorf("%s", out)
@@ -306,7 +307,7 @@ func TestTokenImport(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	out, _ = d.give(exitLeft, string(stdin), "", append(load, "--yes", "--json")...)
-	if r := decode[operator.TokenImport](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
+	if r := decode[tokens.Import](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
 		t.Errorf("%s", out)
 	}
 	for says, text := range map[string]string{"wrong number of fields": "1," + canary + ",3\n", "the file is not CSV": "1,\"" + canary + "\n"} {

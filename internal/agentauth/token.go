@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/secret"
@@ -44,6 +45,9 @@ func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 
 // MaxToken bounds a token, in bytes.
 const MaxToken = 16 << 10
+
+// ExpiryWarning is how long before a stored token expires an operator is warned of it.
+const ExpiryWarning = 7 * 24 * time.Hour
 
 // CheckToken tells what keeps a text from being sent as a token; the error holds nothing of it and continues "it …".
 func CheckToken(text string) error {

@@ -1,16 +1,20 @@
 package delivery
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -36,8 +40,26 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
 }
 
-// FindTool finds the job's tool among those that an agent offers, by names (ToolNames).
-func FindTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
+// FitCall finds a job's tool among those that an agent offers, by names (ToolNames), and fits the arguments to it when
+// their turn to be decoded comes. Beside an error it returns the tool that does not take them, if there is one.
+func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
+	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
+	if tool, err = findTool(j, names, offered); err != nil {
+		return tool, fitted, err
+	}
+	// What is decoded at worst is the tool's schema, and the file in every place where a template may name it.
+	copies := max(1, bytes.Count(j.Action.PayloadTemplate, []byte("{{")))
+	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(f.Content))
+	if err != nil {
+		return tool, fitted, err
+	}
+	defer release()
+	fitted, err = fitArguments(j, f, deliveryID, tool)
+	return tool, fitted, err
+}
+
+// findTool finds the job's tool among those that an agent offers.
+func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
 	}
@@ -74,6 +96,15 @@ func describeTools(tools []mcpcall.Tool) string {
 	return text
 }
 
+// KnownTools are an agent's tools as its row keeps them.
+func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
+	known := make([]store.KnownTool, len(tools))
+	for i, t := range tools {
+		known[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
+	}
+	return known
+}
+
 // Fitted are a job's arguments as one tool takes them.
 type Fitted struct {
 	Arguments map[string]any
@@ -81,9 +112,9 @@ type Fitted struct {
 	Cleaned   bool            // characters were taken out of what strangers wrote
 }
 
-// FitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is
+// fitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is
 // to blame.
-func FitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
+func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {
 		var err error

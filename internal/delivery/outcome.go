@@ -93,12 +93,8 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 // observeAgent adds what the agent says of itself, for its row. That is written with every delivery, so it goes along
 // only when it is news: listed since this process last recorded it.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
-	tools := make([]store.KnownTool, len(listing.Tools))
-	for i, t := range listing.Tools {
-		tools[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
-	}
-	o.Tools = store.ToolList(tools)
-	o.ServerInfo = asJSON(map[string]string{"name": listing.Server.Name, "version": listing.Server.Version})
+	o.Tools = store.ToolList(KnownTools(listing.Tools))
+	o.ServerInfo = asJSON(listing.Server)
 }
 
 // onUnknown is what becomes of a call of which nobody knows whether the agent took it.

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -39,17 +38,13 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	call := a.call
 	listing, err := e.listTools(ctx, a, fresh)
 	switch {
-	case err != nil && !listsNothing(err):
+	case err != nil && !ListsNothing(err):
 		return call, err
 	case err == nil:
 		call.listing = &listing
 	}
 
-	tool, err := FindTool(a.claim.Job, names, listing.Tools)
-	if err != nil {
-		return call, err
-	}
-	fitted, err := e.fitArguments(ctx, a, tool)
+	tool, fitted, err := FitCall(ctx, e.Decoding, a.event.job, a.file.File, a.claim.ID.String(), names, listing.Tools)
 	if err != nil {
 		return call, err
 	}
@@ -84,22 +79,10 @@ func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listi
 	return listing, err
 }
 
-// listsNothing: the agent does not even know tools/list.
-func listsNothing(err error) bool {
+// ListsNothing tells of a list of tools that failed that the agent does not even know tools/list.
+func ListsNothing(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
-}
-
-// fitArguments fits the arguments to a tool when their turn to be decoded comes. What is decoded at worst is the tool's
-// schema, and the file in every place where a template may name it.
-func (e *Executor) fitArguments(ctx context.Context, a *attempt, tool mcpcall.Tool) (Fitted, error) {
-	copies := max(1, bytes.Count(a.event.job.Action.PayloadTemplate, []byte("{{")))
-	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(a.file.Content))
-	if err != nil {
-		return Fitted{}, err
-	}
-	defer release()
-	return FitArguments(a.event.job, a.file.File, a.claim.ID.String(), tool)
 }
 
 // smallArguments are sent without asking, so that honest agents do not wait behind large ones.

@@ -32,8 +32,8 @@ type ToolSet struct {
 
 // ServerInfo is what the agent calls itself: foreign text, cleaned and short.
 type ServerInfo struct {
-	Name    string
-	Version string
+	Name    string `json:"name"`
+	Version string `json:"version"`
 }
 
 // Tool is one tool of an agent.

@@ -1,10 +1,12 @@
 package oauth
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -52,6 +54,15 @@ func (e *UnavailableError) Error() string {
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// MayAnswerLater tells whether somebody was away and nothing keeps them from answering another time: an address that
+// the dial guard refuses stays refused.
+func MayAnswerLater(err error) bool {
+	var away *UnavailableError
+	var blocked *netguard.BlockedError
+	var refused *netguard.RefusedURLError
+	return errors.As(err, &away) && !errors.As(err, &blocked) && !errors.As(err, &refused)
+}
 
 // MetadataError: a document that tells how to authenticate cannot be used, or is not there.
 type MetadataError struct {

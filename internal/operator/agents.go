@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -27,7 +28,7 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	chain, agent, ok := strings.Cut(s, ":")
 	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
 	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
-		return 0, "", newMisuse("%q is not CHAIN:AGENT, as in 8453:42", s)
+		return 0, "", NewMisuse("%q is not CHAIN:AGENT, as in 8453:42", s)
 	}
 	if agent = strings.TrimLeft(agent, "0"); agent == "" {
 		agent = "0"
@@ -35,32 +36,25 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	return chainID, agent, nil
 }
 
-// parseRef is the store's name of an agent.
-func (o *Operator) parseRef(r AgentRef) (store.Agent, error) {
+// ParseRef is the store's name of an agent.
+func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
 	chainID, id, err := parseAgent(r.Agent)
 	if err != nil {
 		return store.Agent{}, err
 	}
 	if r.Registry != "" {
-		registry, err := parseRegistry(r.Registry)
-		return store.Agent{ChainID: chainID, Registry: registry, ID: id}, err
+		registry, problem := erc8004.ParseAddress(r.Registry)
+		if problem != "" {
+			return store.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
+		}
+		return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry.Hex()), ID: id}, nil
 	}
 	known, _ := o.Settings.Registries(chainID)
 	if known.Identity == (common.Address{}) {
-		return store.Agent{}, newMisuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
+		return store.Agent{}, NewMisuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
 			"or set IDENTITY_REGISTRY_%d", chainID, chainID)
 	}
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
-}
-
-// parseRegistry takes an address; one in mixed case must carry the right checksum (EIP-55).
-func parseRegistry(s string) (string, error) {
-	digits, prefixed := strings.CutPrefix(s, "0x")
-	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
-	if addr := common.HexToAddress(s); !prefixed || !common.IsHexAddress(s) || mixed && addr.Hex() != s {
-		return "", newMisuse("--registry %q is not an address with the right checksum", s)
-	}
-	return strings.ToLower(s), nil
 }
 
 // DescribeAgent names an agent in a sentence.
@@ -68,11 +62,11 @@ func DescribeAgent(g store.Agent) string {
 	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
 }
 
-// shortName is CHAIN:AGENT.
-func shortName(g store.Agent) string { return fmt.Sprintf("%d:%s", g.ChainID, g.ID) }
+// ShortName is CHAIN:AGENT.
+func ShortName(g store.Agent) string { return fmt.Sprintf("%d:%s", g.ChainID, g.ID) }
 
-// listedServer is what the servers file says about an agent; nil: nothing.
-func (o *Operator) listedServer(g store.Agent) (*servers.Server, error) {
+// ListedServer is what the servers file says about an agent; nil: nothing.
+func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
 	known, _ := o.Settings.Registries(g.ChainID)
 	if o.Settings.ServersFile == "" || common.HexToAddress(g.Registry) != known.Identity {
 		return nil, nil // its agents are those of the chain's usual registry
@@ -117,7 +111,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 		}
 		query.After = &after
 	}
-	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Agents(ctx, query)
 		page.Agents, page.Next = cutPage(rows, f.Limit, agentCursor)
 		return err
@@ -135,7 +129,7 @@ func parseAgentCursor(s string) (store.Agent, error) {
 	registry, id, _ := strings.Cut(rest, ":")
 	chainID, agentID, err := parseAgent(chain + ":" + id)
 	if err != nil || !common.IsHexAddress(registry) {
-		return store.Agent{}, newMisuse("%q is not a cursor: take it from the end of the previous page", s)
+		return store.Agent{}, NewMisuse("%q is not a cursor: take it from the end of the previous page", s)
 	}
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
 }
@@ -148,12 +142,12 @@ type Agent struct {
 
 // ShowAgent is what is known of an agent.
 func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err error) {
-	g, err := o.parseRef(ref)
+	g, err := o.ParseRef(ref)
 	if err != nil {
 		return out, err
 	}
 	out.Tokens = []Token{}
-	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		out.AgentRow, err = st.AgentRow(ctx, g)
 		if errors.Is(err, store.ErrNotFound) {
 			return explainUnknown(ctx, st, g, ref.Registry != "")
@@ -163,7 +157,7 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		}
 		tokens, _, err := st.AgentTokens(ctx, g)
 		for _, t := range tokens {
-			out.Tokens = append(out.Tokens, describeToken(t, time.Now()))
+			out.Tokens = append(out.Tokens, DescribeToken(t, time.Now()))
 		}
 		return err
 	})
@@ -209,7 +203,7 @@ type AgentPolicy struct {
 
 // changeAgent begins a change: what is known of the agent before.
 func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChange, before store.AgentRow, err error) {
-	out = AgentChange{Agent: shortName(g), Registry: g.Registry, Name: DescribeAgent(g)}
+	out = AgentChange{Agent: ShortName(g), Registry: g.Registry, Name: DescribeAgent(g)}
 	before, err = st.AgentRow(ctx, g)
 	if errors.Is(err, store.ErrNotFound) {
 		out.Unseen, err = true, nil
@@ -221,7 +215,7 @@ func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChan
 // from now on.
 func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	enabled bool) (out AgentChange, err error) {
-	g, err := o.parseRef(ref)
+	g, err := o.ParseRef(ref)
 	if err != nil {
 		return out, err
 	}
@@ -229,7 +223,7 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 		return out, fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: nothing was changed or released. "+
 			"Enable it there, which releases its deliveries; if they stay held, run this again", DescribeAgent(g))
 	}
-	st, err := o.openDispatching(ctx)
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -249,10 +243,10 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	if out.Unseen {
 		what["unseen"] = true
 	}
-	row := store.Audit{Actor: actor, Action: action, Filter: mustMarshal(what), Matched: 1}
-	out.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
+	row := store.Audit{Actor: actor, Action: action, Matched: 1}
+	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
 		released, tasks, err := st.EnableAgent(ctx, g, enabled)
-		st.dispatch(ctx, tasks)
+		st.Dispatch(ctx, tasks)
 		out.Released = released
 		return int64(released), err
 	})
@@ -261,9 +255,9 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 
 // fileDisables tells whether the servers file disables an agent, as far as it can be read here.
 func (o *Operator) fileDisables(g store.Agent) bool {
-	listed, err := o.listedServer(g)
+	listed, err := o.ListedServer(g)
 	if err != nil {
-		o.notify("warning: it is not known whether the servers file disables the agent: %v", err)
+		o.Notify("warning: it is not known whether the servers file disables the agent: %v", err)
 	}
 	return listed != nil && !listed.Enabled
 }
@@ -274,11 +268,11 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		name, value, _ := strings.Cut(s, "=")
 		switch {
 		case name != "onUnknown":
-			return p, newMisuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
+			return p, NewMisuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
 		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
-			return p, newMisuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
+			return p, NewMisuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
 		case p.OnUnknown != "" && p.OnUnknown != value:
-			return p, newMisuse("onUnknown is set twice")
+			return p, NewMisuse("onUnknown is set twice")
 		}
 		p.OnUnknown = value
 	}
@@ -292,11 +286,11 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	if err != nil {
 		return out, err
 	}
-	g, err := o.parseRef(ref)
+	g, err := o.ParseRef(ref)
 	if err != nil {
 		return out, err
 	}
-	st, err := o.openStore(ctx)
+	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -312,10 +306,10 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 		out.Policy = &AgentPolicy{OnUnknown(before.Policy)}
 		return out, nil
 	}
-	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1,
-		Filter: mustMarshal(map[string]any{"agent": out.Agent,
-			"registry": g.Registry, "onUnknown": p.OnUnknown, "was": OnUnknown(before.Policy)})}
-	out.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
+	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1}
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown,
+		"was": OnUnknown(before.Policy)}
+	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
 		if err := st.SetPolicy(ctx, g, p); err != nil {
 			return 0, err
 		}

@@ -27,17 +27,19 @@ type auditor interface {
 	EndAudit(ctx context.Context, id int64, moved int64, state, note string) error
 }
 
-// runAudited makes one change between the two halves of its audit row. No row, no change.
-func runAudited(ctx context.Context, st auditor, a store.Audit, change func() (moved int64, err error)) (int64, error) {
-	return runAuditedWithNote(ctx, st, a, func() (int64, string, error) {
+// RunAudited makes one change between the two halves of its audit row, which keeps what of it. No row, no change.
+func RunAudited(ctx context.Context, st auditor, a store.Audit, what map[string]any,
+	change func() (moved int64, err error)) (int64, error) {
+	return runAuditedWithNote(ctx, st, a, what, func() (int64, string, error) {
 		moved, err := change()
 		return moved, "", err
 	})
 }
 
-// runAuditedWithNote is audited for a change that has something to note about how it went.
-func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit,
+// runAuditedWithNote is RunAudited for a change that has something to note about how it went.
+func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit, what map[string]any,
 	change func() (moved int64, note string, err error)) (id int64, err error) {
+	a.Filter = mustMarshal(what)
 	if id, err = st.BeginAudit(ctx, a); err != nil {
 		return 0, fmt.Errorf("nothing was changed, because the audit cannot be written: %w", err)
 	}
@@ -76,7 +78,7 @@ func (o *Operator) ListAudit(ctx context.Context, cursor int64, limit int) (page
 	if err := checkLimit(limit); err != nil {
 		return page, err
 	}
-	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Audits(ctx, cursor, limit+1)
 		page.Audit, page.Next = cutPage(rows, limit, func(r store.Audit) string { return strconv.FormatInt(r.ID, 10) })
 		return err
@@ -90,7 +92,7 @@ const maxPage = 1000
 // checkLimit refuses pages that no list has.
 func checkLimit(limit int) error {
 	if limit < 1 || limit > maxPage {
-		return newMisuse("--limit %d is not between 1 and %d", limit, maxPage)
+		return NewMisuse("--limit %d is not between 1 and %d", limit, maxPage)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 		return f, err
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		return f, newMisuse("--since %s is not before --until %s: nothing lies between", s.Since, s.Until)
+		return f, NewMisuse("--since %s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
 	return f, nil
 }
@@ -78,7 +78,7 @@ func checkWord[T ~string](what, word string, known []T) error {
 	for i, k := range known {
 		list[i] = string(k)
 	}
-	return newMisuse("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))
+	return NewMisuse("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))
 }
 
 // parseMoment reads RFC 3339, or a duration back from now; empty is the zero time.
@@ -92,7 +92,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, newMisuse("%s %q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", option, s)
+	return time.Time{}, NewMisuse("%s %q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", option, s)
 }
 
 // DeliveryPage is one page of deliveries, newest first.
@@ -109,7 +109,7 @@ func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64
 		return page, err
 	}
 	f.Before, f.Limit = cursor, limit+1
-	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
 		page.Deliveries, page.Next = cutPage(rows, limit,
 			func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
@@ -130,7 +130,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, id string) (d Delivery, err
 	if err != nil {
 		return d, err
 	}
-	err = o.readBounded(ctx, func(ctx context.Context, st *Session) error {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		d.Delivery, err = st.Delivery(ctx, parsed)
 		return err
 	})
@@ -146,7 +146,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, id string) (d Delivery, err
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil {
-		return id, newMisuse("%q is not a delivery id", s)
+		return id, NewMisuse("%q is not a delivery id", s)
 	}
 	return id, nil
 }
@@ -159,7 +159,7 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		} `json:"action"`
 	}
 	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
-	listed, err := o.listedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
+	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
 	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
 		AgentID:  d.AgentID,
 		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&

@@ -36,7 +36,7 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 	case cleartext:
 		m, err = nil, k.Write(&out)
 	case m == nil:
-		return "", newMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
+		return "", NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
 			"or say --cleartext and keep what is printed as secret as what it opens")
 	default:
 		err = k.WriteWrapped(&out, m)
@@ -94,7 +94,7 @@ func (o *Operator) PromoteKey(id uint32, cleartext bool) (Rotation, error) {
 		keys := k.Keys()
 		id := cmp.Or(id, keys[len(keys)-1].ID)
 		if id == k.PrimaryID() {
-			return nil, "", newMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
+			return nil, "", NewMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
 		}
 		next, err := k.Promote(id)
 		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
@@ -153,7 +153,7 @@ func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(uses)) {
 		if !k.Has(id) {
-			o.notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that key, "+
+			o.Notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that key, "+
 				"put it back and rotate that one", uses[id], id)
 		}
 	}
@@ -190,7 +190,7 @@ func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 
 // countSealed tells how many secrets each key has sealed.
 func (o *Operator) countSealed(ctx context.Context) (map[uint32]int, error) {
-	st, err := o.openStore(ctx)
+	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -236,13 +236,13 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 	named := func(what string, t store.Token) string {
 		return fmt.Sprintf("%s of %s for %s", what, DescribeAgent(t.Agent), text.Printable(t.Origin))
 	}
-	if err := eachToken(ctx, st.TokensAfter, func(t store.Token) error {
+	if err := EachToken(ctx, st.TokensAfter, func(t store.Token) error {
 		return do(sealedSecret{named("the token", t), t.Binding(), t.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }})
 	}); err != nil {
 		return err
 	}
-	return eachToken(ctx, st.AccessAfter, func(t store.Token) error {
+	return EachToken(ctx, st.AccessAfter, func(t store.Token) error {
 		return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
 	})
@@ -273,7 +273,7 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	if err != nil {
 		return out, err
 	}
-	st, err := o.openStore(ctx)
+	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -286,8 +286,8 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	if dryRun {
 		_, err = work()
 	} else {
-		row := store.Audit{Actor: actor, Action: "keys reencrypt", Filter: mustMarshal(map[string]any{"key": out.Key})}
-		out.Audit, err = runAudited(ctx, st, row, work)
+		row := store.Audit{Actor: actor, Action: "keys reencrypt"}
+		out.Audit, err = RunAudited(ctx, st, row, map[string]any{"key": out.Key}, work)
 	}
 	switch {
 	case err != nil:

@@ -71,7 +71,7 @@ func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	if err != nil {
 		return nil, err
 	}
-	st, err := o.openDispatching(ctx)
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	force := r.mayDeliverAgain(f)
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 		moved, left, tasks, err := st.Replay(ctx, ids, force)
-		st.dispatch(ctx, tasks)
+		st.Dispatch(ctx, tasks)
 		return moved, left, err
 	}
 	return r.runMove(ctx, st, v, ids, f)
@@ -92,7 +92,7 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	if err != nil {
 		return nil, err
 	}
-	st, err := o.openStore(ctx)
+	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -163,15 +163,15 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
-		err = newMisuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
+		err = NewMisuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
 	case r.Yes && r.DryRun:
-		err = newMisuse("--yes and --dry-run contradict each other")
+		err = NewMisuse("--yes and --dry-run contradict each other")
 	case len(r.IDs) > 0 && selects:
-		err = newMisuse("name deliveries by id or choose them by options, not both")
+		err = NewMisuse("name deliveries by id or choose them by options, not both")
 	case len(r.IDs) > 0 && r.DryRun:
-		err = newMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
+		err = NewMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
 	case len(r.IDs) == 0 && !selects:
-		err = newMisuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
+		err = NewMisuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
 	}
 	if err != nil {
 		return nil, f, err
@@ -190,7 +190,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 		return nil, f, err
 	}
 	if why, ok := v.refuses[f.Status]; ok {
-		return nil, f, newMisuse("--status %s: %s", f.Status, why)
+		return nil, f, NewMisuse("--status %s: %s", f.Status, why)
 	}
 	return ids, f, nil
 }
@@ -219,8 +219,8 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 	}
 
 	var fault error
-	row := store.Audit{Actor: r.Actor, Action: v.name, Filter: mustMarshal(what), Matched: out.Matched}
-	out.Audit, err = runAuditedWithNote(ctx, st, row, func() (int64, string, error) {
+	row := store.Audit{Actor: r.Actor, Action: v.name, Matched: out.Matched}
+	out.Audit, err = runAuditedWithNote(ctx, st, row, what, func() (int64, string, error) {
 		fault = r.moveAll(ctx, v, ids, out)
 		return out.Moved, out.countLeft(), fault
 	})

@@ -1,9 +1,9 @@
 // Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel
-// deliveries, look at agents and probe them, store tokens and log in for them, rotate keys, read the audit, and check
-// what a worker needs.
+// deliveries, look at agents and probe them, rotate keys, read the audit. Below it, with the same Operator: tokens
+// stores tokens and logs in for them, doctor checks what a worker needs.
 //
-// Each is a method of Operator that takes and returns plain values, so that the commands of the worker, an HTTP API
-// and pages can be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
+// Each is a method that takes and returns plain values, so that the commands of the worker, an HTTP API and pages can
+// be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
 // whoever has to be asked or warned is a Person, and what an answer is made from comes from a Backend. The sentences
 // of errors name the options of the commands.
 //
@@ -83,7 +83,8 @@ type MisuseError struct{ Text string }
 
 func (e *MisuseError) Error() string { return e.Text }
 
-func newMisuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
+// NewMisuse makes a *MisuseError.
+func NewMisuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
 
 // LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the
 // reason.
@@ -92,7 +93,7 @@ type LeftError struct{ Text string }
 func (e *LeftError) Error() string { return e.Text }
 
 // Notify shows a line to the person.
-func (o *Operator) notify(format string, args ...any) { o.Person.Notify(fmt.Sprintf(format, args...)) }
+func (o *Operator) Notify(format string, args ...any) { o.Person.Notify(fmt.Sprintf(format, args...)) }
 
 // mustMarshal encodes what always can be: maps of strings, numbers and the like.
 func mustMarshal(v any) json.RawMessage {
@@ -103,8 +104,8 @@ func mustMarshal(v any) json.RawMessage {
 	return b
 }
 
-// disconnect ends the connection or the process of an agent.
-func (o *Operator) disconnect(ctx context.Context, pool *mcpcall.Pool) {
+// Disconnect ends the connection or the process of an agent.
+func (o *Operator) Disconnect(ctx context.Context, pool *mcpcall.Pool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
 	if err := pool.Close(ctx); err != nil {

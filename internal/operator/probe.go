@@ -21,37 +21,27 @@ import (
 
 // Probe is what a look at an agent found.
 type Probe struct {
-	Agent     string            `json:"agent"`
-	Registry  string            `json:"identityRegistry"`
-	Steps     []Step            `json:"steps,omitempty"` // of the chain; none when the servers file or --url names the endpoint
-	Endpoint  *Endpoint         `json:"endpoint,omitempty"`
-	Server    *ProbedServer     `json:"server,omitempty"` // none: it was not reached
-	Protocol  string            `json:"protocol,omitempty"`
-	ListedMs  float64           `json:"listedMs,omitempty"` // connecting, the handshake and the list
-	Tools     []store.KnownTool `json:"tools,omitempty"`
-	ToolsCut  bool              `json:"toolsCut,omitempty"` // the agent's list is longer than is read
-	Kind      job.Kind          `json:"kind"`
-	Asked     string            `json:"askedTool"`
-	Tool      string            `json:"tool,omitempty"` // what the agent calls it
-	Arguments []ProbedArgument  `json:"arguments,omitempty"`
-	Fits      bool              `json:"fits"`
-	Answer    *ProbedAnswer     `json:"answer,omitempty"` // of --send
-	Status    store.Status      `json:"status,omitempty"` // that a delivery would get now; none when it would be delivered, or called
-	Reason    retry.Reason      `json:"reason,omitempty"`
-	Verdict   string            `json:"verdict"`
-	NextStep  string            `json:"nextStep,omitempty"` // what a person does about the reason
-	Notes     []string          `json:"notes,omitempty"`
-	Kept      bool              `json:"kept"` // what was learned is written down
-	TookMs    float64           `json:"tookMs"`
+	Agent     string              `json:"agent"`
+	Registry  string              `json:"identityRegistry"`
+	Steps     []Step              `json:"steps,omitempty"` // of the chain; none when the servers file or --url names the endpoint
+	Endpoint  *Endpoint           `json:"endpoint,omitempty"`
+	Server    *mcpcall.ServerInfo `json:"server,omitempty"` // none: it was not reached
+	Protocol  string              `json:"protocol,omitempty"`
+	ListedMs  float64             `json:"listedMs,omitempty"` // connecting, the handshake and the list
+	Tools     []store.KnownTool   `json:"tools,omitempty"`
+	ToolsCut  bool                `json:"toolsCut,omitempty"` // the agent's list is longer than is read
+	Kind      job.Kind            `json:"kind"`
+	Asked     string              `json:"askedTool"`
+	Tool      string              `json:"tool,omitempty"` // what the agent calls it
+	Arguments []ProbedArgument    `json:"arguments,omitempty"`
+	Fits      bool                `json:"fits"`
+	Answer    *ProbedAnswer       `json:"answer,omitempty"` // of --send
+	Outlook
+	Notes  []string `json:"notes,omitempty"`
+	Kept   bool     `json:"kept"` // what was learned is written down
+	TookMs float64  `json:"tookMs"`
 
-	Name  string `json:"-"` // of the agent, in a sentence
-	again error  // why a delivery would try again, or that there is no such agent
-}
-
-// ProbedServer is what an agent says its server is.
-type ProbedServer struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
+	Name string `json:"-"` // of the agent, in a sentence
 }
 
 // ProbedAnswer is what the agent's tool answered to the sample.
@@ -106,29 +96,20 @@ func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
 	return p.found, nil
 }
 
-// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or without Send:
-// called.
-func (r Probe) End(check bool) error {
-	if check && r.again == nil && r.Status != "" {
-		return ErrUndeliverable
-	}
-	return r.again
-}
-
 // prepareProbe refuses what cannot be meant before anything is connected to.
 func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
-	g, err := o.parseRef(ask.AgentRef)
+	g, err := o.ParseRef(ask.AgentRef)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := resolverAgent(g); err != nil {
+	if _, err := ResolverAgent(g); err != nil {
 		return nil, err
 	}
 	p := &prober{Operator: o, ask: ask, agent: g,
-		found: Probe{Agent: shortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind), Name: DescribeAgent(g)}}
+		found: Probe{Agent: ShortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind), Name: DescribeAgent(g)}}
 	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
 	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
-		return nil, newMisuse("the sample is refused like a job: %v", err)
+		return nil, NewMisuse("the sample is refused like a job: %v", err)
 	}
 	p.found.Asked = p.sample.job.Action.ToolName
 	if err := p.checkURL(); err != nil {
@@ -137,7 +118,7 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 	p.content, err = o.Backend.OpenContent()
 	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
 		p.content.Close()
-		return nil, newMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
+		return nil, NewMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
 			g.ChainID)
 	}
 	return p, err
@@ -147,15 +128,15 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 func (p *prober) checkURL() (err error) {
 	switch u, err := url.Parse(p.ask.URL); {
 	case p.ask.URL == "" && p.ask.Transport != "":
-		return newMisuse("--transport is for --url")
+		return NewMisuse("--transport is for --url")
 	case p.ask.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
-		return newMisuse("--url must be an http or https URL")
+		return NewMisuse("--url must be an http or https URL")
 	case p.ask.URL != "" && u.User != nil:
-		return newMisuse("--url holds a user or password, which no agent is sent")
+		return NewMisuse("--url holds a user or password, which no agent is sent")
 	case p.ask.URL != "":
 		return nil
 	}
-	p.listed, err = p.listedServer(p.agent)
+	p.listed, err = p.ListedServer(p.agent)
 	return err
 }
 
@@ -176,17 +157,15 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer p.disconnect(ctx, pool)
-	tool, err := p.listTools(ctx, pool, &endpoint)
-	if err != nil {
-		p.adviseOAuth(endpoint, err)
-		return err
+	defer p.Disconnect(ctx, pool)
+	tools, err := p.listTools(ctx, pool, &endpoint)
+	var args map[string]any
+	if err == nil {
+		args, err = p.prepareCall(ctx, tools)
 	}
-	args, err := p.fitArguments(tool)
-	if err != nil || !p.ask.Send {
-		return err
+	if err == nil && p.ask.Send {
+		err = p.callTool(ctx, pool, &endpoint, args)
 	}
-	err = p.callTool(ctx, pool, &endpoint, tool, args)
 	p.adviseOAuth(endpoint, err)
 	return err
 }
@@ -209,7 +188,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
 				p.agent.ChainID, p.agent.ChainID))
 	}
-	agent, err := resolverAgent(p.agent)
+	agent, err := ResolverAgent(p.agent)
 	if err != nil {
 		return mcpcall.Endpoint{}, err
 	}
@@ -224,8 +203,8 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 	return e, checkAddress(p.content.Guard, e.URL)
 }
 
-// listTools connects, lists the agent's tools and finds the sample's.
-func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint) (mcpcall.Tool, error) {
+// listTools connects and lists the agent's tools.
+func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint) ([]mcpcall.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
 	began := time.Now()
@@ -235,50 +214,42 @@ func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.E
 		return err
 	})
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
-	var call *mcpcall.CallError
 	switch {
-	case errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err):
-		p.reached = nil // it was; it does not even know tools/list
+	case delivery.ListsNothing(err):
+		p.reached = nil // it was
 	case err != nil:
-		return mcpcall.Tool{}, err
+		return nil, err
 	}
-	p.found.Server, p.found.Protocol, p.found.ToolsCut = &ProbedServer{set.Server.Name, set.Server.Version},
-		set.Protocol, set.Cut
-	for _, t := range set.Tools {
-		p.found.Tools = append(p.found.Tools, store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0})
-	}
-	return p.findTool(set.Tools)
+	p.found.Server, p.found.Protocol, p.found.ToolsCut = &set.Server, set.Protocol, set.Cut
+	p.found.Tools = delivery.KnownTools(set.Tools)
+	return set.Tools, nil
 }
 
-// findTool picks the sample's tool as a delivery does: by its name, its aliases, and of those what the servers file
-// lets be called.
-func (p *prober) findTool(tools []mcpcall.Tool) (mcpcall.Tool, error) {
+// prepareCall picks the sample's tool as a delivery does, and shows what the tool's schema makes of the sample, or why
+// it refuses it.
+func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[string]any, error) {
 	names, err := delivery.ToolNames(p.sample.job, p.Settings.ToolAliases, p.listed)
 	if err != nil {
-		return mcpcall.Tool{}, err
+		return nil, err
 	}
-	return delivery.FindTool(p.sample.job, names, tools)
-}
-
-// fitArguments shows what the tool's schema makes of the sample, or why it refuses it.
-func (p *prober) fitArguments(tool mcpcall.Tool) (map[string]any, error) {
-	p.found.Tool = tool.Name
-	fitted, err := delivery.FitArguments(p.sample.job, p.sample.file, ProbeDeliveryID, tool)
-	p.found.Fits = err == nil
+	tool, fitted, err := delivery.FitCall(ctx, nil, p.sample.job, p.sample.file, ProbeDeliveryID, names, offered)
+	if tool.Name == "" {
+		return nil, err
+	}
+	p.found.Tool, p.found.Fits = tool.Name, err == nil
 	list, failed := p.sample.compareArguments(fitted.Arguments)
 	p.found.Arguments = list
 	return fitted.Arguments, cmp.Or(err, failed)
 }
 
 // callTool calls the tool once.
-func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, tool mcpcall.Tool,
-	args map[string]any) error {
+func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, args map[string]any) error {
 	ctx, cancel := context.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
 	began := time.Now()
 	var answer mcpcall.Answer
 	err := p.withTokenRefresh(ctx, e, func() (err error) {
-		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: tool.Name, Arguments: args, Meta: p.sample.callMeta()})
+		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: p.found.Tool, Arguments: args, Meta: p.sample.callMeta()})
 		return err
 	})
 	if err != nil {
@@ -302,22 +273,19 @@ func (p *prober) conclude(err error) {
 		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now "+
 			"(--send calls it with the sample)", r.Tool, r.Endpoint.Address)
 	default:
-		v := retry.Classify(err)
-		p.setVerdict(v)
-		r.again = endOf(v)
+		p.expect(retry.Classify(err))
 	}
 }
 
-// setVerdict makes the verdict what the probe comes to, and says what a person does about it.
-func (p *prober) setVerdict(v retry.Verdict) {
+// expect makes the verdict what the probe comes to.
+func (p *prober) expect(v retry.Verdict) {
 	r := &p.found
-	r.Status, r.Reason, r.Verdict = describeVerdict(v)
 	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
 		Listed: p.listed != nil}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address
 	}
-	r.NextStep = v.Reason.NextStep(s)
+	r.Outlook = expect(v, s)
 }
 
 func (p *prober) addNote(text string) { p.found.Notes = append(p.found.Notes, text) }
@@ -356,8 +324,7 @@ func (p *prober) checkDisabled(ctx context.Context) {
 		return
 	}
 	p.addNote("once it is enabled: " + p.found.Verdict)
-	p.setVerdict(retry.Classify(err))
-	p.found.again = nil // it will be the same the next time
+	p.expect(retry.Classify(err))
 }
 
 // rowDisables tells whether the agent's row disables it, as far as there is a store to ask.

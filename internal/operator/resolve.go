@@ -28,21 +28,49 @@ var (
 
 // Resolution is what resolving an agent found.
 type Resolution struct {
-	Agent    string       `json:"agent"`
-	Registry string       `json:"identityRegistry"`
-	Steps    []Step       `json:"steps"`
-	Endpoint *Endpoint    `json:"endpoint,omitempty"`
-	Resolved bool         `json:"resolved"`
-	Status   store.Status `json:"status,omitempty"` // that a delivery would get now; none when it would be called
-	Reason   retry.Reason `json:"reason,omitempty"`
-	Verdict  string       `json:"verdict"`
-	NextStep string       `json:"nextStep,omitempty"` // what a person does about the reason
-	Note     string       `json:"note,omitempty"`     // that deliveries do not go by this
-	TookMs   float64      `json:"tookMs"`
+	Agent    string    `json:"agent"`
+	Registry string    `json:"identityRegistry"`
+	Steps    []Step    `json:"steps"`
+	Endpoint *Endpoint `json:"endpoint,omitempty"`
+	Resolved bool      `json:"resolved"`
+	Outlook
+	Note   string  `json:"note,omitempty"` // that deliveries do not go by this
+	TookMs float64 `json:"tookMs"`
 
 	Name   string          `json:"-"` // of the agent, in a sentence
 	listed *servers.Server // nil: the servers file does not name the agent
-	again  error           // why a delivery would try again, or that there is no such agent
+}
+
+// Outlook is what a delivery would come to now, and what a person does about that.
+type Outlook struct {
+	Status   store.Status `json:"status,omitempty"` // none when it would be delivered, or called
+	Reason   retry.Reason `json:"reason,omitempty"`
+	Verdict  string       `json:"verdict"`
+	NextStep string       `json:"nextStep,omitempty"`
+
+	again error // why a delivery would try again, or that there is no such agent
+}
+
+// expect is the outlook of a delivery with this verdict.
+func expect(v retry.Verdict, s retry.Subject) Outlook {
+	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: v.Reason.NextStep(s)}
+	becomes := "is " + string(v.Ending)
+	switch {
+	case v.Ending == retry.Wait:
+		becomes, o.again = "waits and is tried again", ErrNotNow
+	case v.Reason == retry.AgentNotFound:
+		o.again = errUnregistered
+	}
+	o.Verdict = fmt.Sprintf("a delivery %s (%s): %s", becomes, v.Reason, v.Text)
+	return o
+}
+
+// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or called.
+func (o Outlook) End(check bool) error {
+	if check && o.again == nil && o.Status != "" {
+		return ErrUndeliverable
+	}
+	return o.again
 }
 
 // Step is one of the steps by which an agent is resolved.
@@ -65,15 +93,15 @@ type Endpoint struct {
 // Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is
 // asked.
 func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err error) {
-	g, err := o.parseRef(ref)
+	g, err := o.ParseRef(ref)
 	if err != nil {
 		return r, err
 	}
-	id, err := resolverAgent(g)
+	id, err := ResolverAgent(g)
 	if err != nil {
 		return r, err
 	}
-	listed, err := o.listedServer(g)
+	listed, err := o.ListedServer(g)
 	if err != nil {
 		return r, err
 	}
@@ -83,14 +111,13 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 	}
 	defer content.Close()
 	if !content.HasChain(g.ChainID) {
-		return r, newMisuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
+		return r, NewMisuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
 	}
 
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
-	r = Resolution{Agent: shortName(g), Registry: g.Registry, Steps: describeSteps(t),
-		TookMs: milliseconds(time.Since(began)),
-		Name:   DescribeAgent(g), listed: listed}
+	r = Resolution{Agent: ShortName(g), Registry: g.Registry, Steps: describeSteps(t),
+		TookMs: milliseconds(time.Since(began)), Name: DescribeAgent(g), listed: listed}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
 		err = checkAddress(content.Guard, t.URL)
@@ -102,11 +129,11 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 	return r, nil
 }
 
-// resolverAgent is an agent as the resolver takes it.
-func resolverAgent(g store.Agent) (resolver.Agent, error) {
+// ResolverAgent is an agent as the resolver takes it.
+func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {
-		return resolver.Agent{}, newMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
+		return resolver.Agent{}, NewMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
 	}
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
@@ -135,10 +162,8 @@ func (r Resolution) End(check bool) error {
 		return ErrUndeliverable
 	case byFile:
 		return nil
-	case r.again == nil && !r.Resolved:
-		return ErrUndeliverable
 	}
-	return r.again
+	return r.Outlook.End(check)
 }
 
 // conclude says what it comes to.
@@ -146,39 +171,11 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 	if err == nil {
 		r.Resolved = true
 		r.Verdict = fmt.Sprintf("a delivery calls %s over %s, %s; %s", r.Endpoint.Address, r.Endpoint.Transport,
-			describeHint(t.ProtocolHint), describeBinding(t.Binding))
+			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	v := retry.Classify(err)
-	r.Status, r.Reason, r.Verdict = describeVerdict(v)
-	r.NextStep = v.Reason.NextStep(retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
+	r.Outlook = expect(retry.Classify(err), retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
 		Endpoint: t.URL})
-	r.again = endOf(v)
-}
-
-// describeVerdict is what a delivery with this verdict becomes, and why.
-func describeVerdict(v retry.Verdict) (store.Status, retry.Reason, string) {
-	status, ends := store.Waiting, "waits and is tried again"
-	switch v.Ending {
-	case retry.Skip:
-		status, ends = store.Skipped, "is skipped"
-	case retry.Reject:
-		status, ends = store.Rejected, "is rejected"
-	case retry.Hold:
-		status, ends = store.Held, "is held"
-	}
-	return status, v.Reason, fmt.Sprintf("a delivery %s (%s): %s", ends, v.Reason, v.Text)
-}
-
-// endOf is how a command ends that found this verdict.
-func endOf(v retry.Verdict) error {
-	switch {
-	case v.Ending == retry.Wait:
-		return ErrNotNow
-	case v.Reason == retry.AgentNotFound:
-		return errUnregistered
-	}
-	return nil
 }
 
 func describeSteps(t resolver.Target) []Step {
@@ -203,21 +200,6 @@ func describeHint(hint string) string {
 		return "with no protocol revision named"
 	}
 	return "with protocol revision " + hint + " tried first"
-}
-
-// describeBinding tell what binds an agent to its endpoint.
-func describeBinding(binding string) string {
-	switch binding {
-	case resolver.BoundByOrigin:
-		return "bound: the endpoint's own origin serves the registration document"
-	case resolver.BoundByDomain:
-		return "bound: the endpoint's domain names this agent"
-	case resolver.Unbound:
-		return "not bound: nothing on the endpoint's side names this agent; all such agents of an origin share small limits of their own"
-	case resolver.BindingUnknown:
-		return "not known to be bound: the endpoint's domain could not be asked just now"
-	}
-	return "nobody was asked whether it is bound"
 }
 
 // withoutQuery is a URL as anybody may see it: without query, fragment and user information, and otherwise as it is

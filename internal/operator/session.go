@@ -53,27 +53,27 @@ type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it
+// Dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it
 // lacks.
-func (s *Session) dispatch(ctx context.Context, tasks []store.Task) {
+func (s *Session) Dispatch(ctx context.Context, tasks []store.Task) {
 	if s.Dispatcher != nil && s.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
 		s.Dispatcher = nil
 	}
 }
 
-// openStore is for a change that puts nothing into Redis, or that may take long.
-func (o *Operator) openStore(ctx context.Context) (*Session, error) {
+// OpenStore is for a change that puts nothing into Redis, or that may take long.
+func (o *Operator) OpenStore(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, o.Timeout, false)
 }
 
-// openDispatching is for a change whose tasks go into Redis, when there is one at hand.
-func (o *Operator) openDispatching(ctx context.Context) (*Session, error) {
+// OpenDispatching is for a change whose tasks go into Redis, when there is one at hand.
+func (o *Operator) OpenDispatching(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, o.Timeout, true)
 }
 
-// readBounded reads one list or page and ends: the reading is under Timeout, too.
-func (o *Operator) readBounded(ctx context.Context, do func(context.Context, *Session) error) error {
-	st, err := o.openStore(ctx)
+// ReadBounded reads one list or page and ends: the reading is under Timeout, too.
+func (o *Operator) ReadBounded(ctx context.Context, do func(context.Context, *Session) error) error {
+	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return err
 	}

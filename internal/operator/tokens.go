@@ -3,18 +3,15 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
-
-// TokenWarning is how long before a stored token expires it is warned of.
-const TokenWarning = 7 * 24 * time.Hour
 
 // Token is a stored token without what is secret.
 type Token struct {
@@ -34,30 +31,28 @@ type Token struct {
 
 // States of a stored token.
 const (
-	tokenValid   = "valid"
-	tokenSoon    = "soon"
+	TokenValid   = "valid"
+	TokenSoon    = "soon"
 	TokenExpired = "expired"
-	tokenSealed  = "sealed"
+	TokenSealed  = "sealed"
 )
 
-const authorization = "Authorization"
+// Authorization is the header that carries a token after the word Bearer; every other one carries it bare.
+const Authorization = "Authorization"
 
-func describeToken(t store.Token, now time.Time) Token {
+// DescribeToken is what may be told of a stored token. Whether its key is at hand is not looked at.
+func DescribeToken(t store.Token, now time.Time) Token {
 	key, _ := secret.KeyID(t.Ciphertext)
-	return Token{Agent: shortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
-		Header: t.Header,
-		Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, ExpiresAt: t.ExpiresAt,
-		State: tokenState(t, now)}
-}
-
-func tokenState(t store.Token, now time.Time) string {
+	state := TokenExpired
 	switch {
-	case t.ExpiresAt == nil || t.ExpiresAt.After(now.Add(TokenWarning)):
-		return tokenValid
+	case t.ExpiresAt == nil || t.ExpiresAt.After(now.Add(agentauth.ExpiryWarning)):
+		state = TokenValid
 	case t.ExpiresAt.After(now):
-		return tokenSoon
+		state = TokenSoon
 	}
-	return TokenExpired
+	return Token{Agent: ShortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
+		Header: t.Header, Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
+		ExpiresAt: t.ExpiresAt, State: state}
 }
 
 // Destination tells where a token goes.
@@ -74,32 +69,31 @@ func (t Token) Destination() string {
 // Sent tells in which header a token is sent, and how it is had.
 func (t Token) Sent() string {
 	how := "the header " + t.Header
-	if t.Header == authorization {
+	if t.Header == Authorization {
 		how = "Authorization: Bearer"
 	}
 	if t.Scheme == store.SchemeFile {
 		how += ", read from a file"
 	}
-	return text.Printable(how + describeGrant(t.Scheme, t.Issuer))
+	return text.Printable(how + t.Grant())
 }
 
-// describeGrant is how an OAuth token is had.
-func describeGrant(scheme, issuer string) string {
+// Grant tells how an OAuth token is had: ", had by a login from ISSUER". It is empty for others.
+func (t Token) Grant() string {
 	grant := ""
-	switch scheme {
+	switch t.Scheme {
 	case store.SchemeClientCredentials:
 		grant = "client credentials"
 	case store.SchemeAuthorizationCode:
 		grant = "a login"
-	}
-	if grant == "" {
+	default:
 		return ""
 	}
-	return fmt.Sprintf(", had by %s from %s", grant, cmp.Or(issuer, "nobody"))
+	return fmt.Sprintf(", had by %s from %s", grant, cmp.Or(t.Issuer, "nobody"))
 }
 
-// eachToken goes through all that are stored, page by page.
-func eachToken(ctx context.Context, after func(context.Context, *store.Token) ([]store.Token, error),
+// EachToken goes through all that are stored, page by page.
+func EachToken(ctx context.Context, after func(context.Context, *store.Token) ([]store.Token, error),
 	do func(store.Token) error) error {
 	for last := (*store.Token)(nil); ; {
 		page, err := after(ctx, last)
@@ -113,11 +107,4 @@ func eachToken(ctx context.Context, after func(context.Context, *store.Token) ([
 		}
 		last = &page[len(page)-1]
 	}
-}
-
-// isForbidden tells that the guard dials no such address, now or later.
-func isForbidden(err error) bool {
-	var blocked *netguard.BlockedError
-	var refused *netguard.RefusedURLError
-	return errors.As(err, &blocked) || errors.As(err, &refused)
 }

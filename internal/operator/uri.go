@@ -191,7 +191,7 @@ func parseHash(s string) (common.Hash, error) {
 	}
 	b, err := hexutil.Decode(s)
 	if err != nil || len(b) != common.HashLength {
-		return common.Hash{}, newMisuse("--hash %q is no hash: 0x and 64 hex digits", s)
+		return common.Hash{}, NewMisuse("--hash %q is no hash: 0x and 64 hex digits", s)
 	}
 	return common.BytesToHash(b), nil
 }

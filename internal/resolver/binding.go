@@ -51,6 +51,21 @@ func (t Target) Bound() bool {
 	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
 }
 
+// DescribeBinding tells what binds the agent to its endpoint.
+func (t Target) DescribeBinding() string {
+	switch t.Binding {
+	case BoundByOrigin:
+		return "bound: the endpoint's own origin serves the registration document"
+	case BoundByDomain:
+		return "bound: the endpoint's domain names this agent"
+	case Unbound:
+		return "not bound: nothing on the endpoint's side names this agent; all such agents of an origin share small limits of their own"
+	case BindingUnknown:
+		return "not known to be bound: the endpoint's domain could not be asked just now"
+	}
+	return "nobody was asked whether it is bound"
+}
+
 // isServedByEndpoint tells whether a document is the word of the endpoint's own origin about this agent. One that names
 // agents, and not this one, is somebody else's: anybody can mint an agent whose tokenURI is that of another.
 func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {

@@ -5,13 +5,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
-
-// TokenWarning is how long before a stored token expires it is warned of.
-const TokenWarning = 7 * 24 * time.Hour
 
 // tokenGauge counts the tokens that expire when it is scraped.
 type tokenGauge struct {
@@ -33,7 +31,7 @@ func (g *tokenGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
 func (g *tokenGauge) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	e, err := g.store.TokensExpiring(ctx, TokenWarning)
+	e, err := g.store.TokensExpiring(ctx, agentauth.ExpiryWarning)
 	if err != nil {
 		g.log.Warn("metrics: tokens that expire could not be counted", logging.About(logging.Postgres), "error", err)
 		return

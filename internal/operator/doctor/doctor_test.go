@@ -1,4 +1,4 @@
-package operator
+package doctor
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/operator"
 )
 
 // What a start makes up for is a warning.
@@ -17,7 +18,7 @@ func TestJudgePrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := New(Config{Settings: cfg})
+	o := operator.New(operator.Config{Settings: cfg})
 	for _, c := range []struct {
 		found embedded.Programs
 		want  []Finding
@@ -31,13 +32,12 @@ func TestJudgePrograms(t *testing.T) {
 			{Mark: MarkFail, Text: "nobody may"}, {Mark: MarkOK, Text: "redis-server 7"},
 		}},
 	} {
-		d := &doctor{Operator: o}
-		d.judgePrograms(c.found)
+		findings := (&doctor{Operator: o}).judgePrograms(c.found)
 		for _, want := range c.want {
-			if !slices.ContainsFunc(d.findings, func(f Finding) bool {
-				return f.Check == "programs" && f.Mark == want.Mark && f.OK == (want.Mark != MarkFail) && strings.Contains(f.Text, want.Text)
+			if !slices.ContainsFunc(findings, func(f Finding) bool {
+				return f.Mark == want.Mark && f.OK == (want.Mark != MarkFail) && strings.Contains(f.Text, want.Text)
 			}) {
-				t.Errorf("no %s of programs says %q: %+v", want.Mark, want.Text, d.findings)
+				t.Errorf("no %s of programs says %q: %+v", want.Mark, want.Text, findings)
 			}
 		}
 	}

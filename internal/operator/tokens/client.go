@@ -1,4 +1,4 @@
-package operator
+package tokens
 
 import (
 	"context"
@@ -7,69 +7,68 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
 
 // checkClient refuses what does not go together.
-func (r TokenRequest) checkClient() error {
+func (r SetRequest) checkClient() error {
 	switch {
-	case r.ClientID == "" && (r.OAuthClient != OAuthClient{} || r.Unchecked):
-		return newMisuse("--auth-method, --key-id, --algorithm, --issuer, --scope, --resource and --unchecked are for an OAuth client: " +
+	case r.ClientID == "" && (r.Client != Client{} || r.Unchecked):
+		return operator.NewMisuse("--auth-method, --key-id, --algorithm, --issuer, --scope, --resource and --unchecked are for an OAuth client: " +
 			"name it with --client-id")
 	case r.ClientID != "" && (r.Header != "" || r.File != ""):
-		return newMisuse("--header and --file are not for an OAuth client: its tokens are sent as Authorization: Bearer, " +
+		return operator.NewMisuse("--header and --file are not for an OAuth client: its tokens are sent as Authorization: Bearer, " +
 			"and its secret is on stdin")
 	case r.AuthMethod == oauth.MethodNone:
-		return newMisuse("--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
+		return operator.NewMisuse("--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
 	}
 	return r.checkMethod()
 }
 
 // checkMethod does not tell what was given, which may be the secret.
-func (c OAuthClient) checkMethod() error {
+func (c Client) checkMethod() error {
 	known := []string{oauth.MethodNone, oauth.MethodBasic, oauth.MethodPost, oauth.MethodKey}
 	if c.AuthMethod != "" && !slices.Contains(known, c.AuthMethod) {
-		return newMisuse("--auth-method is none of %s", strings.Join(known, ", "))
+		return operator.NewMisuse("--auth-method is none of %s", strings.Join(known, ", "))
 	}
 	return nil
 }
 
 // checkAsked looks at what somebody else would refuse later.
-func (c OAuthClient) checkAsked() error {
+func (c Client) checkAsked() error {
 	probe := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "any", Method: oauth.MethodNone,
 		Resource: c.Resource}
 	if err := probe.Check(); err != nil {
-		return newMisuse("--resource is no absolute http or https URL of the agent: %v", err)
+		return operator.NewMisuse("--resource is no absolute http or https URL of the agent: %v", err)
 	}
 	if probe.Scope = c.Scope; probe.Check() != nil {
-		return newMisuse("--scope is no list of scopes with single spaces between, each once")
+		return operator.NewMisuse("--scope is no list of scopes with single spaces between, each once")
 	}
 	if c.Issuer == "" {
 		return nil
 	}
 	u, err := url.Parse(c.Issuer)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
-		u.RawQuery != "" ||
-		u.Fragment != "" {
-		return newMisuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
+		u.RawQuery != "" || u.Fragment != "" {
+		return operator.NewMisuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
 	}
 	return nil
 }
 
 // setClient stores an OAuth client that gets its tokens by itself (client credentials), once its server has given it
 // one.
-func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token) (c TokenChange, err error) {
+func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c Change, err error) {
 	keys, err := o.Backend.Keyset()
 	if err != nil {
 		return c, err
 	}
-	f, err := o.newSourceFinder(t.Agent, r.OAuthClient, r.Origin)
+	f, err := o.newSourceFinder(t.Agent, r.Request)
 	if err != nil {
 		return c, err
 	}
@@ -83,7 +82,7 @@ func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token)
 		return c, err
 	}
 	f.warnSource(s)
-	cred, err := o.readClient(r, s)
+	cred, err := f.readClient(s)
 	if err != nil {
 		return c, err
 	}
@@ -93,78 +92,34 @@ func (o *Operator) setClient(ctx context.Context, r TokenRequest, t store.Token)
 	}
 
 	t.Origin, t.Path = s.Origin, s.Path
-	t.Scheme, t.Header, t.Issuer = store.SchemeClientCredentials, authorization, s.Issuer
-	st, err := o.openDispatching(ctx)
-	if err != nil {
-		return c, err
-	}
-	defer st.Close()
-	c = describeChange(t).withCredential(cred, s.Scope)
+	t.Scheme, t.Header, t.Issuer = store.SchemeClientCredentials, operator.Authorization, s.Issuer
 	if err := sealCredential(keys, &t, cred, first, s.Scope); err != nil {
 		return c, err
 	}
-	if err := c.storeToken(ctx, st, t, r.Actor, "token set", "the OAuth client"); err != nil {
-		return c, err
-	}
-	c.sayToken(s.Issuer, first)
-	return c, nil
-}
-
-// sealCredential puts a credential into the row that it is for, and the access token that came of it, if there is
-// one. asked is the scope that the next one is asked for with; of a login it is empty, since its refresh token has
-// it.
-func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, first oauth.Token, asked string) error {
-	plain, err := cred.Marshal()
+	c, err = o.store(ctx, t, describeChange(t).withCredential(cred, s.Scope), r.Actor, "the OAuth client")
 	if err == nil {
-		t.Ciphertext, err = keys.Seal(plain, t.Binding())
+		c.sayToken(s.Issuer, first)
 	}
-	if err != nil || first.Access.IsZero() {
-		return err
-	}
-	first.Scope = asked
-	t.Access, err = agentauth.SealAccess(keys, *t, first, time.Now())
-	return err
-}
-
-// withCredential adds what of an OAuth credential is no secret. Its resource may be one, as an agent's address is.
-func (c TokenChange) withCredential(cred oauth.Credential, asked string) TokenChange {
-	c.ClientID, c.AuthMethod, c.Scope = cred.ClientID, cred.Method, asked
-	return c
-}
-
-// sayToken says what the authorization server gave.
-func (c *TokenChange) sayToken(issuer string, first oauth.Token) {
-	if first.Access.IsZero() {
-		return
-	}
-	said := fmt.Sprintf("%s gave a token", text.Printable(text.Shorten(issuer)))
-	if !first.Expires.IsZero() {
-		said += ", good until " + first.Expires.UTC().Format(time.RFC3339)
-	}
-	if first.Scope != "" {
-		said += ", for " + text.Printable(text.Shorten(first.Scope))
-	}
-	c.Said = append(c.Said, said)
+	return c, err
 }
 
 // readClient is the client with its secret or key. Its scope is the most that will be asked for: what the operator
 // said, else what the agent wants now. What it wants later it does not get by saying so.
-func (o *Operator) readClient(r TokenRequest, s tokenSource) (oauth.Credential, error) {
-	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: r.ClientID, KeyID: r.KeyID,
-		Algorithm: r.Algorithm,
-		Resource:  s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
-	return cred, o.readProof(r, &cred, s)
+func (f *sourceFinder) readClient(s tokenSource) (oauth.Credential, error) {
+	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: f.asked.ClientID, KeyID: f.asked.KeyID,
+		Algorithm: f.asked.Algorithm, Resource: s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
+	return cred, f.readProof(&cred, s)
 }
 
 // readProof reads a secret or a key into a credential, with the method that was asked for or fits both it and the
 // server.
-func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSource) error {
-	read, err := r.ReadSecret("the client's secret or private key", agentauth.MaxToken)
+func (f *sourceFinder) readProof(cred *oauth.Credential, s tokenSource) error {
+	read, err := f.asked.ReadSecret("the client's secret or private key", agentauth.MaxToken)
 	if err != nil {
 		return err
 	}
 	isKey := strings.HasPrefix(strings.TrimSpace(read), "-----BEGIN ")
-	if cred.Method, err = chooseMethod(r.AuthMethod, isKey, s.Server); err != nil {
+	if cred.Method, err = chooseMethod(f.asked.AuthMethod, isKey, s.Server); err != nil {
 		return err
 	}
 	if isKey {
@@ -173,12 +128,11 @@ func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSour
 		cred.Secret = secret.New(withoutLineEnd(read))
 	}
 	if err := cred.Check(); err != nil {
-		return newMisuse("the client as it is given cannot be used: %v", err)
+		return operator.NewMisuse("the client as it is given cannot be used: %v", err)
 	}
 	if offered := s.Server.AuthMethods; len(offered) > 0 && !slices.Contains(offered, cred.Method) {
-		o.notify("warning: the authorization server does not name %s among the ways that clients prove themselves: %s",
-			cred.Method,
-			text.Printable(text.Shorten(strings.Join(offered, ", "))))
+		f.Notify("warning: the authorization server does not name %s among the ways that clients prove themselves: %s",
+			cred.Method, text.Printable(text.Shorten(strings.Join(offered, ", "))))
 	}
 	return nil
 }
@@ -187,15 +141,15 @@ func (o *Operator) readProof(r TokenRequest, cred *oauth.Credential, s tokenSour
 func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error) {
 	switch {
 	case isKey && asked != "" && asked != oauth.MethodKey:
-		return "", newMisuse("there is a private key on stdin, and --auth-method %s wants a secret", asked)
+		return "", operator.NewMisuse("there is a private key on stdin, and --auth-method %s wants a secret", asked)
 	case !isKey && asked == oauth.MethodKey:
-		return "", newMisuse("--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
+		return "", operator.NewMisuse("--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
 	case asked != "":
 		return asked, nil
 	}
 	method, err := server.Method(!isKey, isKey)
 	if err != nil {
-		return "", newMisuse("%v; say --auth-method if the server's metadata is wrong about that", err)
+		return "", operator.NewMisuse("%v; say --auth-method if the server's metadata is wrong about that", err)
 	}
 	return method, nil
 }
@@ -210,18 +164,17 @@ func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 	if err = s.Away; err == nil {
 		first, err = f.content.OAuth.Obtain(ctx, s.Server, cred, s.Scope)
 	}
-	var away *oauth.UnavailableError
 	switch {
 	case ctx.Err() != nil:
 		return oauth.Token{}, fmt.Errorf("nothing was stored: %w", ctx.Err())
 	case err == nil:
 		return first, nil
-	case s.Away != nil, errors.As(err, &away) && !isForbidden(err):
-		f.notify("warning: no token could be asked for now, so nobody knows yet whether the authorization server takes this client: %s",
+	case s.Away != nil, oauth.MayAnswerLater(err):
+		f.Notify("warning: no token could be asked for now, so nobody knows yet whether the authorization server takes this client: %s",
 			text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	case s.Mute != nil && mayWantResource(err):
-		f.notify("warning: nobody knows yet whether the authorization server takes this client, since it wants to be told for which "+
+		f.Notify("warning: nobody knows yet whether the authorization server takes this client, since it wants to be told for which "+
 			"resource: %s; name that with --resource", text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	}

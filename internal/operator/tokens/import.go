@@ -1,4 +1,4 @@
-package operator
+package tokens
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -24,8 +25,8 @@ const (
 	importAtATime = 8         // agents that are looked up at once
 )
 
-// ImportedToken is one row of the file and what becomes of it.
-type ImportedToken struct {
+// ImportedRow is one row of the file and what becomes of it.
+type ImportedRow struct {
 	Agent   string                    `json:"agent"`
 	Line    int                       `json:"line"`
 	Origin  netguard.CredentialOrigin `json:"origin,omitempty"`
@@ -39,13 +40,13 @@ type ImportedToken struct {
 	plain secret.Secret
 }
 
-// TokenImport is a file of tokens, and what became of each.
-type TokenImport struct {
-	Rows     []*ImportedToken `json:"rows"`
-	Good     int              `json:"good"`
-	Stored   int              `json:"stored"`
-	Released int              `json:"released"`
-	Audit    int64            `json:"audit,omitempty"`
+// Import is a file of tokens, and what became of each.
+type Import struct {
+	Rows     []*ImportedRow `json:"rows"`
+	Good     int            `json:"good"`
+	Stored   int            `json:"stored"`
+	Released int            `json:"released"`
+	Audit    int64          `json:"audit,omitempty"`
 
 	Origins  int `json:"-"` // of what can be stored
 	chain    uint64
@@ -53,10 +54,10 @@ type TokenImport struct {
 	keys     *secret.Keyset
 }
 
-// ReadTokens reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
-func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string,
-	from io.Reader) (*TokenImport, error) {
-	out := &TokenImport{chain: chain, registry: registry}
+// ReadImport reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
+func (o Tokens) ReadImport(ctx context.Context, chain uint64, registry string,
+	from io.Reader) (*Import, error) {
+	out := &Import{chain: chain, registry: registry}
 	if err := out.readRows(o, from); err != nil {
 		return nil, err
 	}
@@ -79,19 +80,19 @@ func (o *Operator) ReadTokens(ctx context.Context, chain uint64, registry string
 }
 
 // End is how a command ends that read these: not well when some are left out.
-func (i *TokenImport) End() error {
+func (i *Import) End() error {
 	if bad := len(i.Rows) - i.Good; bad > 0 {
-		return &LeftError{fmt.Sprintf("%d of %d tokens are left out, see above", bad, len(i.Rows))}
+		return &operator.LeftError{Text: fmt.Sprintf("%d of %d tokens are left out, see above", bad, len(i.Rows))}
 	}
 	return nil
 }
 
 // readRows parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds
 // anything of a token.
-func (i *TokenImport) readRows(o *Operator, from io.Reader) error {
+func (i *Import) readRows(o Tokens, from io.Reader) error {
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
-	i.Rows = []*ImportedToken{}
+	i.Rows = []*ImportedRow{}
 	first := map[string]int{}
 	for {
 		fields, err := r.Read()
@@ -99,14 +100,14 @@ func (i *TokenImport) readRows(o *Operator, from io.Reader) error {
 			break
 		}
 		if err != nil {
-			return newMisuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
+			return operator.NewMisuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
 		}
 		line, _ := r.FieldPos(0)
 		if len(i.Rows) == 0 && fields[0] == "agent_id" && fields[1] == "token" {
 			continue // COPY … CSV HEADER
 		}
 		if len(i.Rows) == maxImported {
-			return newMisuse("the file has more than %d rows: split it", maxImported)
+			return operator.NewMisuse("the file has more than %d rows: split it", maxImported)
 		}
 		row, err := i.parseRow(o, strings.Clone(fields[0]), strings.Clone(fields[1]))
 		if err != nil {
@@ -122,15 +123,14 @@ func (i *TokenImport) readRows(o *Operator, from io.Reader) error {
 	return nil
 }
 
-func (i *TokenImport) parseRow(o *Operator, id, token string) (*ImportedToken, error) {
-	row := &ImportedToken{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))),
+func (i *Import) parseRow(o Tokens, id, token string) (*ImportedRow, error) {
+	row := &ImportedRow{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))),
 		plain: secret.New(token)}
-	if n, ok := new(big.Int).SetString(id, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 ||
-		strings.Trim(id, "0123456789") != "" {
+	if n, ok := new(big.Int).SetString(id, 10); !ok || n.BitLen() > 256 || strings.Trim(id, "0123456789") != "" {
 		row.Problem = "its agent_id is no agent id"
 		return row, nil
 	}
-	g, err := o.parseRef(AgentRef{fmt.Sprintf("%d:%s", i.chain, id), i.registry})
+	g, err := o.ParseRef(operator.AgentRef{Agent: fmt.Sprintf("%d:%s", i.chain, id), Registry: i.registry})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (i *TokenImport) parseRow(o *Operator, id, token string) (*ImportedToken, e
 }
 
 // findTargets finds where each agent is.
-func (i *TokenImport) findTargets(ctx context.Context, o *Operator) error {
+func (i *Import) findTargets(ctx context.Context, o Tokens) error {
 	content, err := o.Backend.OpenContent()
 	if err != nil {
 		return err
@@ -160,12 +160,12 @@ func (i *TokenImport) findTargets(ctx context.Context, o *Operator) error {
 }
 
 // findTarget looks up one agent; only what would be the same for every agent is an error.
-func (r *ImportedToken) findTarget(ctx context.Context, o *Operator, content *Content) error {
-	t, err := o.findTargetWith(ctx, content, r.agent, "")
+func (r *ImportedRow) findTarget(ctx context.Context, o Tokens, content *operator.Content) error {
+	t, err := o.findTarget(ctx, content, r.agent, "")
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var misuse *MisuseError
+	var misuse *operator.MisuseError
 	if errors.As(err, &misuse) {
 		return err
 	}
@@ -181,16 +181,16 @@ func (r *ImportedToken) findTarget(ctx context.Context, o *Operator, content *Co
 	return nil
 }
 
-// StoreTokens writes what was read, one agent after the other. It can be stopped and run again.
-func (o *Operator) StoreTokens(ctx context.Context, i *TokenImport, actor string) error {
-	st, err := o.openDispatching(ctx)
+// StoreImport writes what was read, one agent after the other. It can be stopped and run again.
+func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error {
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	row := store.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good),
-		Filter: mustMarshal(map[string]any{"chain": i.chain, "rows": len(i.Rows)})}
-	i.Audit, err = runAudited(ctx, st, row, func() (int64, error) {
+	row := store.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good)}
+	what := map[string]any{"chain": i.chain, "rows": len(i.Rows)}
+	i.Audit, err = operator.RunAudited(ctx, st, row, what, func() (int64, error) {
 		for _, r := range i.Rows {
 			if r.Problem != "" {
 				continue
@@ -204,7 +204,7 @@ func (o *Operator) StoreTokens(ctx context.Context, i *TokenImport, actor string
 	return err
 }
 
-func (i *TokenImport) storeRow(ctx context.Context, st *Session, r *ImportedToken) error {
+func (i *Import) storeRow(ctx context.Context, st *operator.Session, r *ImportedRow) error {
 	t := store.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
 	t.Scheme, t.Header = chooseScheme(r.Header, false)
 	var err error
@@ -212,7 +212,7 @@ func (i *TokenImport) storeRow(ctx context.Context, st *Session, r *ImportedToke
 		return err
 	}
 	released, tasks, err := st.SetToken(ctx, t)
-	st.dispatch(ctx, tasks)
+	st.Dispatch(ctx, tasks)
 	i.Released += released
 	if err == nil {
 		r.Stored = true

@@ -1,4 +1,4 @@
-package operator
+package tokens
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -22,17 +23,12 @@ const offlineAccess = "offline_access"
 
 // LoginRequest says for which agent a person logs in, and as which client.
 type LoginRequest struct {
-	AgentRef
-	OAuthClient
-	Actor             string // whom the audit names
-	Origin            string // where the tokens may go, with all below it; "": where the agent is now, after somebody agreed
+	Request
 	ClientMetadataURL string // instead of a client id: the address of a client id metadata document
 	LoginPage         string // where people log in, when that is not where the authorization server is
 
 	// OpenBrowser makes ready for the browser to come back.
 	OpenBrowser func(context.Context) (Browser, error)
-	// ReadSecret reads the client's secret or private key, up to limit bytes; what names it.
-	ReadSecret func(what string, limit int64) (string, error)
 }
 
 // Browser is how a person logs in.
@@ -46,9 +42,9 @@ type Browser interface {
 
 // LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker
 // gets tokens with from then on. What can be found wrong without the person is looked for before.
-func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, err error) {
-	t := store.Token{Header: authorization}
-	if t.Agent, err = o.parseRef(r.AgentRef); err != nil {
+func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error) {
+	t := store.Token{Header: operator.Authorization}
+	if t.Agent, err = o.ParseRef(r.AgentRef); err != nil {
 		return c, err
 	}
 	if err := r.check(); err != nil {
@@ -58,7 +54,7 @@ func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, er
 	if err != nil {
 		return c, err
 	}
-	f, err := o.newSourceFinder(t.Agent, r.OAuthClient, r.Origin)
+	f, err := o.newSourceFinder(t.Agent, r.Request)
 	if err != nil {
 		return c, err
 	}
@@ -72,7 +68,7 @@ func (o *Operator) LogIn(ctx context.Context, r LoginRequest) (c TokenChange, er
 		return c, err
 	}
 
-	st, err := o.openDispatching(ctx)
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return c, fmt.Errorf("nothing was stored, though the login is done: %w; log in again when that is mended", err)
 	}
@@ -86,16 +82,16 @@ func (r *LoginRequest) check() error {
 	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
 	switch {
 	case r.ClientID != "" && r.ClientMetadataURL != "":
-		return newMisuse("--client-id and --client-metadata-url both say who the client is")
+		return operator.NewMisuse("--client-id and --client-metadata-url both say who the client is")
 	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
-		return newMisuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
+		return operator.NewMisuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
 	case !secretMethod && (r.KeyID != "" || r.Algorithm != ""):
-		return newMisuse("--key-id and --algorithm are for --auth-method private_key_jwt")
+		return operator.NewMisuse("--key-id and --algorithm are for --auth-method private_key_jwt")
 	}
 	if r.LoginPage != "" {
 		page, err := netguard.CredentialOriginOf(r.LoginPage)
 		if err != nil {
-			return newMisuse("--login-page: %v", err)
+			return operator.NewMisuse("--login-page: %v", err)
 		}
 		r.LoginPage = string(page)
 	}
@@ -130,7 +126,7 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 		return s, err
 	}
 	if s.Page != "" {
-		f.notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)),
+		f.Notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)),
 			text.Printable(s.Page))
 	}
 	f.warnSource(s)
@@ -139,8 +135,8 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 
 // checkStore finds out before a person logs in that what comes of it could not be stored. It is not kept open
 // meanwhile: embedded services would be locked for everybody else until the person is done.
-func (o *Operator) checkStore(ctx context.Context) error {
-	st, err := o.openStore(ctx)
+func (o Tokens) checkStore(ctx context.Context) error {
+	st, err := o.OpenStore(ctx)
 	if err == nil {
 		st.Close()
 	}
@@ -153,7 +149,7 @@ func (r LoginRequest) checkProof(s oauth.Server) error {
 		slices.Contains(s.AuthMethods, oauth.MethodNone) {
 		return nil
 	}
-	return newMisuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
+	return operator.NewMisuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
 		"or --auth-method none, if you know that it does",
 		text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
 }
@@ -195,7 +191,7 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
 		return cfg, errors.New("the authorization server takes no address of a metadata document for a client's id: have Herald made known there, and name it with --client-id")
 	case cfg.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
-		return f.proveClient(r, s, cfg)
+		return f.proveClient(s, cfg)
 	case cfg.ClientID != "":
 		return cfg, nil
 	case s.Server.RegistrationEndpoint == "":
@@ -211,18 +207,18 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 }
 
 // proveClient is a client with the secret or key that is read.
-func (f *sourceFinder) proveClient(r LoginRequest, s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
-	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: r.KeyID,
-		Algorithm: r.Algorithm}
-	err := f.readProof(TokenRequest{OAuthClient: r.OAuthClient, ReadSecret: r.ReadSecret}, &cred, s)
+func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
+	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: cfg.KeyID,
+		Algorithm: cfg.Algorithm}
+	err := f.readProof(&cred, s)
 	cfg.Method, cfg.Secret, cfg.Key = cred.Method, cred.Secret, cred.Key
 	return cfg, err
 }
 
 // storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server
 // gave nothing more.
-func (o *Operator) storeLogin(ctx context.Context, st *Session, keys *secret.Keyset, actor string, t store.Token, s tokenSource,
-	token oauth.Token, cred oauth.Credential) (c TokenChange, err error) {
+func (o Tokens) storeLogin(ctx context.Context, st *operator.Session, keys *secret.Keyset, actor string, t store.Token, s tokenSource,
+	token oauth.Token, cred oauth.Credential) (c Change, err error) {
 	what := "the login"
 	if cred.RefreshToken.IsZero() {
 		what = "the token"
@@ -231,7 +227,7 @@ func (o *Operator) storeLogin(ctx context.Context, st *Session, keys *secret.Key
 			at := token.Expires.UTC().Truncate(time.Second)
 			t.ExpiresAt = &at
 		}
-		o.notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
+		o.Notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
 			"when it has expired, somebody has to log in again")
 		t.Ciphertext, err = keys.Seal([]byte(token.Access.Reveal()), t.Binding())
 	} else {

@@ -1,4 +1,4 @@
-package operator
+package tokens
 
 import (
 	"context"
@@ -11,23 +11,24 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
 
-// RemoveToken forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at
+// Remove forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at
 // its authorization server, if that can.
-func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor string) (c TokenChange, err error) {
-	g, err := o.parseRef(ref)
+func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor string) (c Change, err error) {
+	g, err := o.ParseRef(ref)
 	if err != nil {
 		return c, err
 	}
 	origin, err := netguard.CredentialOriginOf(stored)
 	if err != nil {
-		return c, newMisuse("--origin: %v", err)
+		return c, operator.NewMisuse("--origin: %v", err)
 	}
-	st, err := o.openDispatching(ctx)
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -42,21 +43,22 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 	}
 
 	c = describeChange(store.Token{Agent: g, Origin: origin, Path: t.Path})
-	c.Audit, err = runAudited(ctx, st, c.auditRow(actor, "token remove"), func() (int64, error) {
+	row := store.Audit{Actor: actor, Action: "token remove", Matched: 1}
+	c.Audit, err = operator.RunAudited(ctx, st, row, c.auditFilter(), func() (int64, error) {
 		released, tasks, err := st.RemoveToken(ctx, g, origin)
-		st.dispatch(ctx, tasks)
+		st.Dispatch(ctx, tasks)
 		c.Released = released
 		return 1, err
 	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", DescribeAgent(g),
+		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", operator.DescribeAgent(g),
 			text.Printable(origin))
 	case err != nil:
 		return c, err
 	}
 	c.Said = append(c.Said, fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
-		DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
+		operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
 	if had != nil { // after it is gone here, so that no worker renews it meanwhile
 		c.Revocation = o.revokeLogin(ctx, had)
 		c.Said = append(c.Said, c.Revocation.describeRevocation())
@@ -66,7 +68,7 @@ func (o *Operator) RemoveToken(ctx context.Context, ref AgentRef, stored, actor 
 
 // findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for
 // an origin.
-func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard.CredentialOrigin,
+func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin netguard.CredentialOrigin,
 	path string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {
@@ -78,8 +80,8 @@ func findStored(ctx context.Context, st *Session, g store.Agent, origin netguard
 	}
 	t := tokens[i]
 	if path != "/" && path != t.Path {
-		return t, newMisuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
-			DescribeAgent(g), describeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)),
+		return t, operator.NewMisuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
+			operator.DescribeAgent(g), operator.DescribeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)),
 			text.Printable(origin))
 	}
 	return t, nil
@@ -111,7 +113,7 @@ type removedLogin struct {
 
 // openLogin opens a credential and its access token, each as it was renewed last. What does not open is told when it
 // is removed.
-func (o *Operator) openLogin(ctx context.Context, st *Session, t store.Token) *removedLogin {
+func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Token) *removedLogin {
 	l := &removedLogin{token: t}
 	keys, err := o.Backend.Keyset()
 	if err != nil {
@@ -132,12 +134,16 @@ func (o *Operator) openLogin(ctx context.Context, st *Session, t store.Token) *r
 }
 
 // revokeLogin has the server end the refresh token, with which all that came of the login ends, and the access token.
-func (o *Operator) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
+func (o Tokens) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
 	out := &Revocation{Issuer: l.token.Issuer, Revoked: []string{}, StillGood: []string{}}
 	ctx, cancel := context.WithTimeout(ctx, revokeTime)
 	defer cancel()
-	client, server, done, err := o.findRevoker(ctx, l)
-	defer done()
+	content, err := o.Backend.OpenContent()
+	var server oauth.Server
+	if err == nil {
+		defer content.Close()
+		server, err = l.findRevoker(ctx, content.OAuth)
+	}
 	var problems []string
 	for _, of := range []struct {
 		hint string
@@ -150,7 +156,7 @@ func (o *Operator) revokeLogin(ctx context.Context, l *removedLogin) *Revocation
 		}
 		failed := err
 		if failed == nil {
-			failed = client.Revoke(ctx, server, l.credential, of.text, of.hint)
+			failed = content.OAuth.Revoke(ctx, server, l.credential, of.text, of.hint)
 		}
 		if failed == nil {
 			out.Revoked = append(out.Revoked, of.hint)
@@ -171,27 +177,20 @@ func (o *Operator) revokeLogin(ctx context.Context, l *removedLogin) *Revocation
 	return out
 }
 
-// findRevoker finds who revokes, as a renewal finds who gives tokens. done is to be called in any case.
-func (o *Operator) findRevoker(ctx context.Context, l *removedLogin) (
-	client *oauth.Client, server oauth.Server, done func(), err error) {
-	done = func() {}
+// findRevoker finds who revokes, as a renewal finds who gives tokens.
+func (l *removedLogin) findRevoker(ctx context.Context, client *oauth.Client) (oauth.Server, error) {
 	if l.fault != nil {
-		return nil, server, done, l.fault
+		return oauth.Server{}, l.fault
 	}
-	content, err := o.Backend.OpenContent()
-	if err != nil {
-		return nil, server, done, err
-	}
-	done, client = content.Close, content.OAuth
-	server, err = client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer},
+	server, err := client.ServerOf(ctx, oauth.Resource{Issuers: []string{l.token.Issuer},
 		Legacy: l.token.Issuer == string(l.token.Origin)}, l.token.Issuer)
-	if err == nil && server.RevocationEndpoint == "" {
+	switch {
+	case err == nil && server.RevocationEndpoint == "":
 		err = oauth.ErrNoRevocation
-	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 		err = fmt.Errorf("it did not answer within %s", revokeTime)
 	}
-	return client, server, done, err
+	return server, err
 }
 
 // describeRevocation tells what the server ended, and what not.

@@ -1,4 +1,4 @@
-package operator
+package tokens
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -35,9 +36,9 @@ type tokenSource struct {
 
 // sourceFinder finds it: as the request has it, else as the agent says.
 type sourceFinder struct {
-	*Operator
+	Tokens
+	asked  Request
 	agent  store.Agent
-	client OAuthClient
 	origin netguard.CredentialOrigin // of the request, "" when it names none
 	path   string                    // of the same
 	alone  bool                      // nobody is asked about what the request says
@@ -45,20 +46,20 @@ type sourceFinder struct {
 	// who gives its tokens.
 	lenient bool
 
-	content  *Content        // is to be closed
-	resource *oauth.Resource // what the agent says; nil: it was not asked
+	content  *operator.Content // is to be closed
+	resource *oauth.Resource   // what the agent says; nil: it was not asked
 }
 
-func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin string) (*sourceFinder, error) {
-	f := &sourceFinder{Operator: o, agent: g, client: client}
+func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, error) {
+	f := &sourceFinder{Tokens: o, asked: asked, agent: g}
 	var err error
-	if origin != "" {
-		if f.origin, err = netguard.CredentialOriginOf(origin); err != nil {
-			return nil, newMisuse("--origin: %v", err)
+	if asked.Origin != "" {
+		if f.origin, err = netguard.CredentialOriginOf(asked.Origin); err != nil {
+			return nil, operator.NewMisuse("--origin: %v", err)
 		}
-		f.path = agentauth.CredentialPath(origin)
+		f.path = agentauth.CredentialPath(asked.Origin)
 	}
-	if err := client.checkAsked(); err != nil {
+	if err := asked.checkAsked(); err != nil {
 		return nil, err
 	}
 	f.content, err = o.Backend.OpenContent()
@@ -67,8 +68,8 @@ func (o *Operator) newSourceFinder(g store.Agent, client OAuthClient, origin str
 
 // findSource looks only for what the command line does not say.
 func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
-	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.client.Issuer, Resource: f.client.Resource,
-		Scope: f.client.Scope}
+	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.asked.Issuer, Resource: f.asked.Resource,
+		Scope: f.asked.Scope}
 	told := s.Origin != "" && s.Issuer != ""
 	if !told || s.Resource == "" && !f.alone {
 		err := f.askAgent(ctx, &s)
@@ -87,7 +88,7 @@ func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 
 // askAgent looks the agent up and has it say what the command line does not.
 func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
-	found, err := f.findTargetWith(ctx, f.content, f.agent, "")
+	found, err := f.findTarget(ctx, f.content, f.agent, "")
 	switch {
 	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored all the same
 		return err
@@ -95,7 +96,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err,
 			f.listUnsaid("--origin", "--issuer", "--resource"))
 	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
-		return newMisuse("%s is at %s now (%s), and not at %s", DescribeAgent(f.agent),
+		return operator.NewMisuse("%s is at %s now (%s), and not at %s", operator.DescribeAgent(f.agent),
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))
 	}
@@ -126,10 +127,10 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 	}
 	switch {
 	case s.Issuer != "" && !r.Legacy && !slices.Contains(r.Issuers, s.Issuer):
-		f.notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: once the agent refuses a token, deliveries are held",
+		f.Notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: once the agent refuses a token, deliveries are held",
 			listIssuers(r.Issuers), text.Printable(s.Issuer))
 	case s.Issuer == "" && len(r.Issuers) > 1:
-		return newMisuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
+		return operator.NewMisuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
 			listIssuers(r.Issuers))
 	case s.Issuer == "":
 		s.Issuer, s.Guessed = r.Issuers[0], r.Legacy
@@ -159,7 +160,7 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 	if err != nil {
 		return oauth.Challenge{}, err
 	}
-	defer f.disconnect(ctx, pool)
+	defer f.Disconnect(ctx, pool)
 	asking, cancel := context.WithTimeout(ctx, f.Settings.CallTimeout)
 	defer cancel()
 	e.Headers = nil
@@ -167,7 +168,7 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 	var call *mcpcall.CallError
 	switch {
 	case err == nil:
-		f.notify("note: the agent lists its tools without a credential; who gives its tokens is taken from its metadata alone")
+		f.Notify("note: the agent lists its tools without a credential; who gives its tokens is taken from its metadata alone")
 		return oauth.Challenge{}, nil
 	case errors.As(err, &call) && (call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden):
 		return oauth.ParseChallenge(call.Challenge), nil
@@ -176,37 +177,31 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 		err, f.listUnsaid("--issuer", "--resource"))
 }
 
-// findServer reads the authorization server's metadata. That it gives no answer now is noted and no error.
+// findServer reads the metadata of the authorization server that the agent names, else of the one that the command line
+// does: it may know better than the agent. That it gives no answer now is noted and no error.
 func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 	s.Server.Issuer = s.Issuer
-	if f.alone && f.client.Issuer != "" {
+	if f.alone && f.asked.Issuer != "" {
 		s.Away = errors.New("nobody was asked")
 		return nil
 	}
-	server, err := f.askServer(ctx, s)
-	var away *oauth.UnavailableError
+	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == string(s.Origin)}
+	if f.resource != nil && slices.Contains(f.resource.Issuers, s.Issuer) {
+		r = *f.resource
+	}
+	server, err := f.content.OAuth.ServerOf(ctx, r, s.Issuer)
 	var other *oauth.IssuerError
 	switch {
 	case err == nil:
 		s.Server = server
-	case errors.As(err, &away) && !isForbidden(err):
+	case oauth.MayAnswerLater(err):
 		s.Away = err
-	case errors.As(err, &other) && len(other.Named) == 1 && sameButSlash(other.Named[0], f.client.Issuer):
+	case errors.As(err, &other) && len(other.Named) == 1 && sameButSlash(other.Named[0], f.asked.Issuer):
 		return &spellingError{other.Named[0]}
 	default:
 		return fmt.Errorf("the authorization server %s: %w", text.Printable(text.Shorten(s.Issuer)), err)
 	}
 	return nil
-}
-
-// askServer asks the one that the agent names, else the one that the command line does: it may know better than the
-// agent.
-func (f *sourceFinder) askServer(ctx context.Context, s *tokenSource) (oauth.Server, error) {
-	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == string(s.Origin)}
-	if f.resource != nil && slices.Contains(f.resource.Issuers, s.Issuer) {
-		r = *f.resource
-	}
-	return f.content.OAuth.ServerOf(ctx, r, s.Issuer)
 }
 
 // sameButSlash: an issuer counts by the letter, and the slash at its end is what people get wrong.
@@ -223,12 +218,12 @@ func (e *spellingError) Error() string {
 }
 
 // Unwrap makes it a misuse.
-func (e *spellingError) Unwrap() error { return &MisuseError{e.Error()} }
+func (e *spellingError) Unwrap() error { return &operator.MisuseError{Text: e.Error()} }
 
 // listUnsaid names those of the flags that the command line does not have.
 func (f *sourceFinder) listUnsaid(names ...string) string {
-	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.client.Issuer != "",
-		"--resource": f.client.Resource != ""}
+	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.asked.Issuer != "",
+		"--resource": f.asked.Resource != ""}
 	names = slices.DeleteFunc(names, func(n string) bool { return said[n] })
 	if n := len(names) - 1; n > 0 {
 		return strings.Join(names[:n], ", ") + " and " + names[n]
@@ -241,7 +236,7 @@ func (f *sourceFinder) warnSource(s tokenSource) {
 	f.warnListedHeaders(f.agent)
 	f.warnPlainHTTP(s.Origin)
 	if s.Mute != nil {
-		f.notify("warning: %s; workers will ask it before they ask for a token, which --resource spares them",
+		f.Notify("warning: %s; workers will ask it before they ask for a token, which --resource spares them",
 			text.Printable(s.Mute.Error()))
 	}
 }
@@ -249,12 +244,12 @@ func (f *sourceFinder) warnSource(s tokenSource) {
 // confirmSource shows where the agent is, who gives its tokens and what they are asked for, unless the command line
 // says both places, and has somebody agree.
 func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
-	if f.origin != "" && f.client.Issuer != "" {
+	if f.origin != "" && f.asked.Issuer != "" {
 		return nil
 	}
 	says := "as it says"
 	switch {
-	case f.client.Issuer != "":
+	case f.asked.Issuer != "":
 		says = "as you say"
 	case s.Guessed:
 		says = "since it names none"
@@ -264,7 +259,7 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 		where += " (" + text.Printable(s.Words) + ")"
 	}
 	found := fmt.Sprintf("%s is at %s. Its authorization server is %s, %s, and is asked for tokens %s",
-		DescribeAgent(f.agent), where, text.Printable(s.Issuer), says, describeAsked(s))
+		operator.DescribeAgent(f.agent), where, text.Printable(s.Issuer), says, describeAsked(s))
 	if s.Page != "" {
 		found += fmt.Sprintf(". People log in at another place, %s", text.Printable(s.Page))
 	}
@@ -326,101 +321,15 @@ func checkPage(s oauth.Server, named string) (other string, err error) {
 	together := bad == nil && worse == nil && page == tokens && page == issuer
 	switch {
 	case named != "" && named != string(page):
-		return "", newMisuse("--login-page is %s, and the authorization server %s has people log in at %s",
+		return "", operator.NewMisuse("--login-page is %s, and the authorization server %s has people log in at %s",
 			text.Printable(named), text.Printable(text.Shorten(s.Issuer)), text.Printable(page))
 	case together:
 		return "", nil
 	case named == "" && !s.IssParameter:
-		return "", newMisuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
+		return "", operator.NewMisuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
 			"somebody who is after a login at the first: if you know that they do, say --login-page %s",
 			text.Printable(text.Shorten(s.Issuer)), text.Printable(page),
 			text.Printable(text.Shorten(s.TokenEndpoint)), text.Printable(page))
 	}
 	return string(page), nil
-}
-
-// target is where an agent's deliveries go now.
-type target struct {
-	Origin netguard.CredentialOrigin
-	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
-	// goes where that leads.
-	Path        string
-	TokenHeader string // that the registration names, as it names it
-	Words       string // where that is from, and what binds the agent to it
-	Endpoint    mcpcall.Endpoint
-}
-
-// tokenHeader is the canonical one that the registration asks for, "" when it does not say.
-func (t target) tokenHeader() (string, error) {
-	if t.TokenHeader == "" {
-		return "", nil
-	}
-	h, err := mcpcall.CredentialHeader(t.TokenHeader)
-	if err != nil {
-		return "", fmt.Errorf("the registration names a header that its token is not sent in: %w", err)
-	}
-	return h, nil
-}
-
-// findTarget finds one agent as a delivery would: the servers file, then the chain.
-func (o *Operator) findTarget(ctx context.Context, g store.Agent) (target, error) {
-	content, err := o.Backend.OpenContent()
-	if err != nil {
-		return target{}, err
-	}
-	defer content.Close()
-	return o.findTargetWith(ctx, content, g, ", or say --origin")
-}
-
-// findTargetWith is findTarget. instead is what the request can say when nobody can look, as in ", or say --origin";
-// "": nothing.
-func (o *Operator) findTargetWith(ctx context.Context, content *Content, g store.Agent,
-	instead string) (target, error) {
-	listed, err := o.listedServer(g)
-	if err != nil {
-		return target{}, err
-	}
-	if listed != nil {
-		if e, ok := listed.Endpoint(); ok {
-			return listedTarget(e)
-		}
-	}
-	if !content.HasChain(g.ChainID) {
-		return target{}, newMisuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
-			g.ChainID, instead)
-	}
-	agent, err := resolverAgent(g)
-	if err != nil {
-		return target{}, err
-	}
-	t, err := content.Resolver.Resolve(ctx, agent)
-	if err != nil {
-		return target{}, fmt.Errorf("%s is not found: %s", DescribeAgent(g), text.Printable(err.Error()))
-	}
-	if t.URL == "" {
-		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
-	}
-	origin, err := netguard.CredentialOriginOf(t.URL)
-	if err != nil {
-		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
-	}
-	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
-		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
-			describeBinding(t.Binding)),
-		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
-}
-
-// listedTarget is what the servers file says; what it sends itself wins over a token.
-func listedTarget(e mcpcall.Endpoint) (target, error) {
-	switch {
-	case e.URL == "":
-		return target{}, errors.New("the servers file names a command for this agent, which takes no token: give it one by env there")
-	case len(e.Headers) > 0:
-		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
-	}
-	origin, err := netguard.CredentialOriginOf(e.URL)
-	if err != nil {
-		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
-	}
-	return target{Origin: origin, Words: "from the servers file", Endpoint: e}, nil
 }

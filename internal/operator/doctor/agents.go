@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/servers"
+)
+
+func (d *doctor) checkChains(ctx context.Context) []Finding {
+	if len(d.Settings.Chains) == 0 {
+		return ok("none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
+	}
+	var findings []Finding
+	for _, id := range slices.Sorted(maps.Keys(d.Settings.Chains)) {
+		usual := d.Settings.Chains[id].Registries.Default()
+		for _, f := range judge(d.checkChain(ctx, id), "answers; identity registry %s, reputation registry %s",
+			usual.Identity, usual.Reputation) {
+			f.Check = fmt.Sprintf("chain %d", id)
+			findings = append(findings, f)
+		}
+	}
+	return findings
+}
+
+func (d *doctor) checkChain(ctx context.Context, id uint64) error {
+	c := d.Settings.Chains[id]
+	if c.RPCURL.IsZero() {
+		return fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id)
+	}
+	client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.Logger})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := try(ctx, client.Ping); err != nil {
+		return err
+	}
+	if !c.Known {
+		return fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
+	}
+	return nil
+}
+
+// checkGateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the
+// others.
+func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
+	content, err := d.Backend.OpenContent()
+	if err != nil {
+		return fail("%v", err)
+	}
+	defer content.Close()
+	probed := content.Fetcher.Probe(ctx)
+	away := 0
+	for _, p := range probed {
+		if p.Err != nil {
+			away++
+		}
+	}
+	for _, p := range probed {
+		switch {
+		case p.Err == nil:
+			findings = append(findings, ok("%s answers", p.Gateway)...)
+		case away < len(probed):
+			findings = append(findings, warn("%s: %v; the others of IPFS_GATEWAYS are asked instead", p.Gateway, p.Err)...)
+		default:
+			findings = append(findings, fail("%s: %v; no gateway of IPFS_GATEWAYS answers, and documents in IPFS "+
+				"cannot be fetched", p.Gateway, p.Err)...)
+		}
+	}
+	return findings
+}
+
+// checkCommands looks for the programs that registrations may name.
+func (d *doctor) checkCommands(context.Context) (findings []Finding) {
+	for _, argv := range d.Settings.StdioCommands {
+		path, err := exec.LookPath(argv[0])
+		if err != nil {
+			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
+		}
+		findings = append(findings, judge(err, "%s can be run", path)...)
+	}
+	return findings
+}
+
+// checkServersFile reads the servers file as the worker would.
+func (d *doctor) checkServersFile(context.Context) []Finding {
+	if d.Settings.ServersFile == "" {
+		return nil
+	}
+	file, err := servers.Load(d.Settings.ServersFile, os.LookupEnv)
+	if err != nil {
+		return fail("%v", err)
+	}
+	return ok("HERALD_SERVERS_FILE names %d agents", len(file.Keys()))
+}

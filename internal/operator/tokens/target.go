@@ -1,0 +1,91 @@
+package tokens
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+)
+
+// target is where an agent's deliveries go now.
+type target struct {
+	Origin netguard.CredentialOrigin
+	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
+	// goes where that leads.
+	Path        string
+	TokenHeader string // that the registration names, as it names it
+	Words       string // where that is from, and what binds the agent to it
+	Endpoint    mcpcall.Endpoint
+}
+
+// tokenHeader is the canonical one that the registration asks for, "" when it does not say.
+func (t target) tokenHeader() (string, error) {
+	if t.TokenHeader == "" {
+		return "", nil
+	}
+	h, err := mcpcall.CredentialHeader(t.TokenHeader)
+	if err != nil {
+		return "", fmt.Errorf("the registration names a header that its token is not sent in: %w", err)
+	}
+	return h, nil
+}
+
+// findTarget finds one agent as a delivery would: the servers file, then the chain. instead is what the request can say
+// when nobody can look, as in ", or say --origin"; "": nothing.
+func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g store.Agent,
+	instead string) (target, error) {
+	listed, err := o.ListedServer(g)
+	if err != nil {
+		return target{}, err
+	}
+	if listed != nil {
+		if e, ok := listed.Endpoint(); ok {
+			return listedTarget(e)
+		}
+	}
+	if !content.HasChain(g.ChainID) {
+		return target{}, operator.NewMisuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
+			g.ChainID, instead)
+	}
+	agent, err := operator.ResolverAgent(g)
+	if err != nil {
+		return target{}, err
+	}
+	t, err := content.Resolver.Resolve(ctx, agent)
+	if err != nil {
+		return target{}, fmt.Errorf("%s is not found: %s", operator.DescribeAgent(g), text.Printable(err.Error()))
+	}
+	if t.URL == "" {
+		return target{}, errors.New("the agent is a command, which takes no token: give it one by env in HERALD_SERVERS_FILE")
+	}
+	origin, err := netguard.CredentialOriginOf(t.URL)
+	if err != nil {
+		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
+	}
+	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
+		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
+			t.DescribeBinding()),
+		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
+}
+
+// listedTarget is what the servers file says; what it sends itself wins over a token.
+func listedTarget(e mcpcall.Endpoint) (target, error) {
+	switch {
+	case e.URL == "":
+		return target{}, errors.New("the servers file names a command for this agent, which takes no token: give it one by env there")
+	case len(e.Headers) > 0:
+		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
+	}
+	origin, err := netguard.CredentialOriginOf(e.URL)
+	if err != nil {
+		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
+	}
+	return target{Origin: origin, Words: "from the servers file", Endpoint: e}, nil
+}
