@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/ipfs/boxo/blockservice"
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	uio "github.com/ipfs/boxo/ipld/unixfs/io"
@@ -64,12 +63,9 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 
 // walkPath goes from the root through the segments and reads the file there.
 func (s *session) walkPath(ref *reference) ([]byte, error) {
-	service := blockservice.New(&sessionStore{s}, s, blockservice.WriteThrough(true),
-		blockservice.WithAllowlist(bindingHashes()))
-	dag := merkledag.NewDAGService(service)
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
 		s.plain = ref.cid
-		b, err := service.GetBlock(s.ctx, ref.cid)
+		b, err := s.readBlock(s.ctx, ref.cid)
 		if err != nil {
 			return nil, err
 		}
@@ -81,12 +77,12 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 		return nil, &NoDocumentError{URI: s.shown,
 			Why: fmt.Sprintf("its CID is of codec 0x%x, which is no file", codec)}
 	}
-	node, err := dag.Get(s.ctx, ref.cid)
+	node, err := s.Get(s.ctx, ref.cid)
 	if err != nil {
 		return nil, err
 	}
 	for _, seg := range ref.segments {
-		if node, err = s.resolveChild(dag, node, seg); err != nil {
+		if node, err = s.resolveChild(node, seg); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +91,7 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return s.appendFile(service, node, nil)
+	return s.appendFile(node, nil)
 }
 
 // checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The
@@ -121,7 +117,7 @@ const readAhead = 10
 
 // appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten
 // thousand links would be gigabytes.
-func (s *session) appendFile(service blockservice.BlockService, node format.Node, content []byte) ([]byte, error) {
+func (s *session) appendFile(node format.Node, content []byte) ([]byte, error) {
 	data, err := unixfs.ReadUnixFSNodeData(node)
 	if err != nil {
 		return nil, err
@@ -135,12 +131,12 @@ func (s *session) appendFile(service blockservice.BlockService, node format.Node
 		return nil, s.tooManyLinks()
 	}
 	for ahead := range slices.Chunk(links, readAhead) {
-		parts, err := getNodes(s.ctx, service, ahead)
+		parts, err := s.getNodes(ahead)
 		if err != nil {
 			return nil, err
 		}
 		for _, part := range parts {
-			if content, err = s.appendFile(service, part, content); err != nil {
+			if content, err = s.appendFile(part, content); err != nil {
 				return nil, err
 			}
 		}
@@ -151,8 +147,8 @@ func (s *session) appendFile(service blockservice.BlockService, node format.Node
 // getNodes returns the nodes that the links name, in their order. The blocks are fetched in parallel and decoded here,
 // where a panic of the decoders is recovered. It waits for every request that it made: boxo's GetMany leaves a
 // goroutine behind for good when its caller gives up after all nodes came.
-func getNodes(ctx context.Context, service blockservice.BlockService, links []*format.Link) ([]format.Node, error) {
-	group, ctx := errgroup.WithContext(ctx)
+func (s *session) getNodes(links []*format.Link) ([]format.Node, error) {
+	group, ctx := errgroup.WithContext(s.ctx)
 	group.SetLimit(parallelBlocks)
 	fetched := make([]blocks.Block, len(links))
 	first := make(map[cid.Cid]int, len(links))
@@ -162,7 +158,7 @@ func getNodes(ctx context.Context, service blockservice.BlockService, links []*f
 		}
 		first[link.Cid] = i
 		group.Go(func() (err error) {
-			fetched[i], err = service.GetBlock(ctx, link.Cid)
+			fetched[i], err = s.readBlock(ctx, link.Cid)
 			return err
 		})
 	}
@@ -171,11 +167,7 @@ func getNodes(ctx context.Context, service blockservice.BlockService, links []*f
 	}
 	nodes := make([]format.Node, len(links))
 	for i, link := range links {
-		block, decode := fetched[first[link.Cid]], merkledag.DecodeProtobufBlock
-		if block.Cid().Type() == cid.Raw {
-			decode = merkledag.DecodeRawBlock
-		}
-		node, err := decode(block)
+		node, err := decodeNode(fetched[first[link.Cid]])
 		if err != nil {
 			return nil, err
 		}
@@ -184,9 +176,33 @@ func getNodes(ctx context.Context, service blockservice.BlockService, links []*f
 	return nodes, nil
 }
 
+// Get is what boxo's directories call for their nodes.
+func (s *session) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
+	block, err := s.readBlock(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return decodeNode(block)
+}
+
+// GetMany is part of format.NodeGetter; to look up one name needs none.
+func (s *session) GetMany(context.Context, []cid.Cid) <-chan *format.NodeOption {
+	none := make(chan *format.NodeOption)
+	close(none)
+	return none
+}
+
+// decodeNode reads a block of the two codecs that refuseBlock lets through.
+func decodeNode(block blocks.Block) (format.Node, error) {
+	if block.Cid().Type() == cid.Raw {
+		return merkledag.DecodeRawBlock(block)
+	}
+	return merkledag.DecodeProtobufBlock(block)
+}
+
 // resolveChild finds one name in a directory, decoded first and then as it was spelt.
-func (s *session) resolveChild(dag format.DAGService, node format.Node, seg segment) (format.Node, error) {
-	dir, err := uio.NewDirectoryFromNode(dag, node)
+func (s *session) resolveChild(node format.Node, seg segment) (format.Node, error) {
+	dir, err := uio.NewDirectoryFromNode(merkledag.NewReadOnlyDagService(s), node)
 	if errors.Is(err, uio.ErrNotADir) {
 		return nil, &NotFoundError{URI: s.shown, Proven: true}
 	}

@@ -8,14 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ipfs/boxo/blockstore"
-	"github.com/ipfs/boxo/exchange"
 	"github.com/ipfs/boxo/verifcid"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
 
 	blocks "github.com/ipfs/go-block-format"
-	format "github.com/ipfs/go-ipld-format"
 
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -29,10 +26,8 @@ const maxVisits = 4096
 // whose blocks nobody has.
 const parallelBlocks = 2
 
-// session is one fetch: its budgets, its blocks and its gateways. It is the
-// blockstore and the exchange of a boxo block service, because boxo takes any
-// error of a store for "missing" and reports every failure of a group of blocks
-// alike: the first real failure is kept here and cancels the fetch.
+// session is one fetch: its budgets, its blocks and its gateways. boxo's directories read their nodes from it. The first
+// real failure is kept here and cancels the fetch, whatever boxo makes of it.
 type session struct {
 	shown string
 	limit int64
@@ -64,11 +59,6 @@ type held struct {
 	blocks.Block
 	from string
 }
-
-var (
-	_ exchange.Interface    = (*session)(nil)
-	_ blockstore.Blockstore = (*sessionStore)(nil)
-)
 
 func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try,
 	hedge time.Duration) *session {
@@ -186,15 +176,33 @@ func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
 	return b, err == nil
 }
 
-// GetBlock brings one block from the gateways. Whatever it fails with ends the
-// fetch: a file with a block missing is no file.
-func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
+// readBlock returns a block that is here, or brings it from the gateways, and counts the look at it.
+func (s *session) readBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
+	if err := verifcid.ValidateCid(bindingHashes(), c); err != nil {
+		return nil, err
+	}
 	if err := s.failureCause(); err != nil {
 		return nil, err
 	}
 	if err := s.refuseBlock(c); err != nil {
 		return nil, err
 	}
+	block, ok := s.storedBlock(c)
+	if !ok {
+		var err error
+		if block, err = s.fetchBlock(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.visitBlock(block); err != nil {
+		return nil, err
+	}
+	return block, nil
+}
+
+// fetchBlock brings one block from the gateways. Whatever it fails with ends the fetch: a file with a block missing is
+// no file.
+func (s *session) fetchBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
 	var once sync.Once
 	var got blocks.Block
 	err := s.askGateways(ctx, func(ctx context.Context, g *gateway) error {
@@ -212,22 +220,8 @@ func (s *session) GetBlock(ctx context.Context, c cid.Cid) (blocks.Block, error)
 		}
 		return nil, err
 	}
-	if err := s.visitBlock(got); err != nil {
-		return nil, err
-	}
 	return got, nil
 }
-
-// GetBlocks is part of exchange.Interface; the walk asks for single blocks, see getNodes.
-func (s *session) GetBlocks(context.Context, []cid.Cid) (<-chan blocks.Block, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// NotifyNewBlocks is part of exchange.Interface; nobody is served here.
-func (s *session) NotifyNewBlocks(context.Context, ...blocks.Block) error { return nil }
-
-// Close is part of exchange.Interface; the session's owner calls end.
-func (s *session) Close() error { return nil }
 
 // askGateways puts one question to the gateways: to the first at once, to the next when
 // one fails or after the hedge delay. The first answer wins and the others are
@@ -397,47 +391,4 @@ func (e *verdictError) Unwrap() error { return e.kind }
 // function that binds, and not an identity, whose bytes are in the link.
 func isDecodable(c cid.Cid) bool {
 	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(bindingHashes(), c) == nil
-}
-
-// sessionStore is the session as boxo's blockstore. Get is where the walk is
-// counted; writing is done by keep, so Put has nothing left to do.
-type sessionStore struct{ *session }
-
-func (s *sessionStore) Get(_ context.Context, c cid.Cid) (blocks.Block, error) {
-	if err := s.failureCause(); err != nil {
-		return nil, err
-	}
-	if err := s.refuseBlock(c); err != nil {
-		return nil, err
-	}
-	b, ok := s.storedBlock(c)
-	if !ok {
-		return nil, format.ErrNotFound{Cid: c}
-	}
-	if err := s.visitBlock(b); err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-func (s *sessionStore) Has(_ context.Context, c cid.Cid) (bool, error) {
-	_, ok := s.storedBlock(c)
-	return ok, nil
-}
-
-func (s *sessionStore) GetSize(_ context.Context, c cid.Cid) (int, error) {
-	b, ok := s.storedBlock(c)
-	if !ok {
-		return -1, format.ErrNotFound{Cid: c}
-	}
-	return len(b.RawData()), nil
-}
-
-func (s *sessionStore) Put(context.Context, blocks.Block) error       { return nil }
-func (s *sessionStore) PutMany(context.Context, []blocks.Block) error { return nil }
-func (s *sessionStore) DeleteBlock(context.Context, cid.Cid) error    { return nil }
-
-// AllKeysChan is part of blockstore.Blockstore; nobody lists a session.
-func (s *sessionStore) AllKeysChan(context.Context) (<-chan cid.Cid, error) {
-	return nil, errors.ErrUnsupported
 }

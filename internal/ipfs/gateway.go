@@ -60,7 +60,7 @@ func newGateway(base *url.URL, client *http.Client, try time.Duration, now func(
 	return &gateway{base: base, client: client, try: try, now: now, permits: make(chan struct{}, gatewayInflight)}
 }
 
-// acquire waits for a place: one gateway gets only so many requests at a time. leave gives it back.
+// acquire waits until the gateway may be asked: it gets only so many requests at a time. release lets the next one go.
 func (g *gateway) acquire(ctx context.Context) error {
 	select {
 	case g.permits <- struct{}{}:
