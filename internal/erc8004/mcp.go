@@ -21,10 +21,8 @@ type MCPEntry struct {
 	URL         string // as written, trimmed, scheme in lower case; may hold {agentId}, see Substitute
 	Command     string
 	Args        []string
-	Version     string   // the protocol revision the author named: a hint
-	Tools       []string // what the author says it offers: a hint, often stale
+	Version     string // the protocol revision the author named: a hint
 	TokenHeader string
-	AuthType    string
 	From        string // "services[2]": where it stood
 }
 
@@ -43,8 +41,7 @@ func (r Registration) ListMCPEntries() []MCPEntry {
 			continue
 		}
 		e := MCPEntry{Transport: findTransport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args,
-			Version: s.Version, Tools: s.Tools,
-			TokenHeader: s.TokenHeader, AuthType: s.AuthType, From: s.From}
+			Version: s.Version, TokenHeader: s.TokenHeader, From: s.From}
 		same := func(o MCPEntry) bool {
 			return o.Transport == e.Transport && o.URL == e.URL && o.Command == e.Command &&
 				slices.Equal(o.Args, e.Args)

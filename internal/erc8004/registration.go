@@ -21,7 +21,7 @@ const (
 	MaxRegistrationBytes = 1 << 20
 	maxServices          = 256
 	maxRegistrations     = 1024
-	maxListed            = 256     // tools of a service, arguments of a command
+	maxListed            = 256     // arguments of a command
 	maxField             = 8 << 10 // bytes of one string that is kept
 )
 
@@ -65,7 +65,6 @@ func (e *DocumentError) Unwrap() error { return e.Err }
 // Registration is an agent's registration document, the parts that Herald reads. Strings are the author's.
 type Registration struct {
 	Name          string
-	Description   string
 	Active        *bool // nil: not said, or not with a boolean
 	Services      []Service
 	Registrations []BackReference
@@ -82,8 +81,6 @@ type Service struct {
 	Command   string
 	Args      []string
 	OddArgs   bool // args held something that is no string, so the command is not what the author meant
-	Tools     []string
-	AuthType  string // authentication.type: "bearer", …
 	// TokenHeader is authentication.tokenHeader, the header that the agent wants the token in.
 	TokenHeader string
 }
@@ -123,7 +120,7 @@ func ParseRegistration(b []byte) (Registration, error) {
 		return Registration{}, &DocumentError{Problem: ProblemNotObject}
 	}
 	r := &documentReader{}
-	r.out.Name, r.out.Description = r.readText(doc, "name"), r.readText(doc, "description")
+	r.out.Name = r.readText(doc, "name")
 	r.out.Active = parseFlag(findMember(doc, "active"))
 	r.readServices(doc, "services")
 	r.readServices(doc, "endpoints")
@@ -151,10 +148,9 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 	s := Service{From: from, Name: name, Transport: r.readText(entry, "transport"),
 		Command: r.readText(entry, "command")}
 	s.Version = strings.TrimSpace(r.readText(entry, "version"))
-	// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
-	meta := findObject(entry, "meta")
 	if s.Version == "" {
-		s.Version = strings.TrimSpace(r.readText(meta, "version"))
+		// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
+		s.Version = strings.TrimSpace(r.readText(findObject(entry, "meta"), "version"))
 	}
 	for _, key := range []string{"endpoint", "url", "value"} {
 		if s.Endpoint = lowerURLScheme(strings.TrimSpace(r.readText(entry, key))); s.Endpoint != "" {
@@ -169,22 +165,7 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 		}
 		s.Args = append(s.Args, arg)
 	}
-	for _, from := range []*strictjson.Object{entry, meta} {
-		for _, key := range []string{"mcpTools", "tools"} {
-			for _, v := range r.readList(from, key, maxListed) {
-				tool := r.takeText(v)
-				if named, ok := v.Object(); ok {
-					tool = r.readText(named, "name")
-				}
-				if tool != "" {
-					s.Tools = append(s.Tools, tool)
-				}
-			}
-		}
-	}
-	auth := findObject(entry, "authentication")
-	s.AuthType, s.TokenHeader = strings.TrimSpace(r.readText(auth, "type")),
-		strings.TrimSpace(r.readText(auth, "tokenHeader"))
+	s.TokenHeader = strings.TrimSpace(r.readText(findObject(entry, "authentication"), "tokenHeader"))
 	return s
 }
 

@@ -149,7 +149,7 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 		return p
 	}
 	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
-	t.ProtocolHint, t.TokenHeader, t.AuthType, t.From = parseProtocol(e.Version), e.TokenHeader, e.AuthType, e.From
+	t.ProtocolHint, t.TokenHeader, t.From = parseProtocol(e.Version), e.TokenHeader, e.From
 	if isServedByEndpoint(a, doc, reg, t.URL) {
 		t.Binding = BoundByOrigin
 	}
