@@ -10,12 +10,12 @@ import (
 	"sync"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
@@ -57,9 +57,9 @@ func (t *timeline) printLine(text string) { t.events <- func() { fmt.Fprintln(t.
 func (t *timeline) printFact(name, text string) { t.printLine(fmt.Sprintf("  %-12s %s", name, text)) }
 
 // printStep is one step of a story.
-func (t *timeline) printStep(number int, what, text string) {
+func (t *timeline) printStep(number int, what, detail string) {
 	at := time.Since(t.began)
-	t.printLine(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, printable(text)))
+	t.printLine(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, text.Printable(detail)))
 }
 
 func (t *timeline) followWorker(w *service.Worker) {
@@ -216,19 +216,19 @@ type quiet struct {
 func (h *quiet) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (h *quiet) Handle(_ context.Context, r slog.Record) error {
-	name, text, service := strings.Cut(r.Message, ": ")
+	name, rest, service := strings.Cut(r.Message, ": ")
 	if r.Level < slog.LevelWarn && !service {
 		return nil
 	}
 	if r.Level >= slog.LevelWarn {
-		name, text = "warning", r.Message
+		name, rest = "warning", r.Message
 	}
-	add := func(a slog.Attr) bool { text += fmt.Sprintf(" %s=%v", a.Key, a.Value); return true }
+	add := func(a slog.Attr) bool { rest += fmt.Sprintf(" %s=%v", a.Key, a.Value); return true }
 	for _, a := range h.attrs {
 		add(a)
 	}
 	r.Attrs(add)
-	h.t.printFact(name, printable(text))
+	h.t.printFact(name, text.Printable(rest))
 	return nil
 }
 
@@ -237,13 +237,3 @@ func (h *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (h *quiet) WithGroup(string) slog.Handler { return h }
-
-// printable keeps strangers' text from driving the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-			return '·'
-		}
-		return r
-	}, s)
-}

@@ -124,7 +124,7 @@ func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) st
 }
 
 // sameTag1 compares a tag with one of which the log may have the hash only. That of a tag that a job could not hold
-// is another one: see lostDiffers.
+// is another one: see compareState.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {
 		return erc8004.SameText(e.Tag1, tag)

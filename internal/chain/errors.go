@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -92,7 +93,10 @@ const maxMessage = 300
 func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	var httpErr rpc.HTTPError
 	var code rpc.Error
+	var tooLarge *http.MaxBytesError
 	switch {
+	case errors.As(err, &tooLarge):
+		return errTooLarge
 	case errors.As(err, &httpErr):
 		return &statusError{httpErr.Status}
 	case errors.As(err, &code):

@@ -147,7 +147,7 @@ func fitDecimal(d job.Decimal, types typeSet) any {
 	if d.Unscaled == nil || d.Unscaled.Sign() < 0 {
 		return dropped
 	}
-	text := decimalText(d)
+	text := d.String()
 	whole, fraction, _ := strings.Cut(text, ".")
 	if len(whole) > 3 || len(whole) == 3 && text != "100" {
 		return dropped
@@ -166,23 +166,6 @@ func fitDecimal(d job.Decimal, types typeSet) any {
 		return text
 	}
 	return json.Number(text) // the validation will name what is wanted
-}
-
-// decimalText is exact, without exponent and without zeros at the end of a fraction.
-func decimalText(d job.Decimal) string {
-	digits := d.Unscaled.String()
-	n := int(d.Decimals)
-	if n == 0 {
-		return digits
-	}
-	if missing := n + 1 - len(digits); missing > 0 {
-		digits = strings.Repeat("0", missing) + digits
-	}
-	whole, fraction := digits[:len(digits)-n], strings.TrimRight(digits[len(digits)-n:], "0")
-	if fraction == "" {
-		return whole
-	}
-	return whole + "." + fraction
 }
 
 var numberForm = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)

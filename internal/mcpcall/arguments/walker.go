@@ -81,7 +81,7 @@ func alternativeGroups(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
 	}
 }
 
-// never: s is the schema false.
+// isFalse: s is the schema false.
 func isFalse(s *jsonschema.Schema) bool { return s != nil && s.Bool != nil && !*s.Bool }
 
 // allowedTypes returns the types that s lets through.
