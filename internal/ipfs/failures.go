@@ -35,9 +35,9 @@ type failed struct {
 	wait  time.Duration // the last one, of a failure that may pass
 }
 
-func newFailures() (*failures, error) {
-	byKey, err := lru.New[[sha256.Size]byte, *failed](maxFailures)
-	return &failures{byKey: byKey}, err
+func newFailures() *failures {
+	byKey, _ := lru.New[[sha256.Size]byte, *failed](maxFailures) // fails for a size below 1 only
+	return &failures{byKey: byKey}
 }
 
 // get returns the error of a failure that stands.

@@ -1,6 +1,7 @@
 package ipfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,25 +114,10 @@ func New(cfg Config) (*Fetcher, error) {
 	if cfg.Guard == nil {
 		return nil, errors.New("ipfs: no guard for strangers' addresses was given")
 	}
-	for _, d := range []struct {
-		value *time.Duration
-		def   time.Duration
-		name  string
-	}{
-		{&cfg.Timeout, 15 * time.Second, "Timeout"},
-		{&cfg.TryTimeout, 5 * time.Second, "TryTimeout"},
-		{&cfg.Hedge, 500 * time.Millisecond, "Hedge"},
-	} {
-		if *d.value < 0 {
-			return nil, fmt.Errorf("ipfs: %s is negative", d.name)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
-	}
-	if cfg.CacheBytes == 0 {
-		cfg.CacheBytes = 16 << 20
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
+	cfg.TryTimeout = cmp.Or(cfg.TryTimeout, 5*time.Second)
+	cfg.Hedge = cmp.Or(cfg.Hedge, 500*time.Millisecond)
+	cfg.CacheBytes = cmp.Or(cfg.CacheBytes, 16<<20)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -141,14 +127,6 @@ func New(cfg Config) (*Fetcher, error) {
 	if cfg.LookupTXT == nil {
 		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
-	failures, err := newFailures()
-	if err != nil {
-		return nil, fmt.Errorf("ipfs: %w", err)
-	}
-	names, err := newNames()
-	if err != nil {
-		return nil, fmt.Errorf("ipfs: %w", err)
-	}
 	f := &Fetcher{
 		cfg:    cfg,
 		client: gatewayClient(cfg.TryTimeout),
@@ -156,8 +134,8 @@ func New(cfg Config) (*Fetcher, error) {
 			Header: headerTimeout(cfg.Timeout), Total: cfg.Timeout,
 		}, maxRedirects),
 		cache:    newCache(max(0, cfg.CacheBytes)),
-		failures: failures,
-		names:    names,
+		failures: newFailures(),
+		names:    newNames(),
 		log:      cfg.Logger,
 		now:      cfg.Now,
 	}

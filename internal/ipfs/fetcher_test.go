@@ -476,13 +476,12 @@ func TestRefusedConfig(t *testing.T) {
 	t.Parallel()
 	guard := must[*netguard.Guard](t)(netguard.New(netguard.Config{}))
 	for name, cfg := range map[string]ipfs.Config{
-		"no guard":          {},
-		"no URL":            {Guard: guard, Gateways: []string{"ipfs.io"}},
-		"scheme":            {Guard: guard, Gateways: []string{"ftp://ipfs.io"}},
-		"password":          {Guard: guard, Gateways: []string{"https://u:secret@ipfs.io"}},
-		"token":             {Guard: guard, Gateways: []string{"https://ipfs.io?token=secret"}},
-		"arweave":           {Guard: guard, Arweave: "arweave.net"},
-		"negative duration": {Guard: guard, Hedge: -1},
+		"no guard": {},
+		"no URL":   {Guard: guard, Gateways: []string{"ipfs.io"}},
+		"scheme":   {Guard: guard, Gateways: []string{"ftp://ipfs.io"}},
+		"password": {Guard: guard, Gateways: []string{"https://u:secret@ipfs.io"}},
+		"token":    {Guard: guard, Gateways: []string{"https://ipfs.io?token=secret"}},
+		"arweave":  {Guard: guard, Arweave: "arweave.net"},
 	} {
 		if _, err := ipfs.New(cfg); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)

@@ -291,9 +291,9 @@ type nameEntry struct {
 
 const maxNames = 4096
 
-func newNames() (*nameCache, error) {
-	byID, err := lru.New[string, *nameEntry](maxNames)
-	return &nameCache{byID: byID}, err
+func newNames() *nameCache {
+	byID, _ := lru.New[string, *nameEntry](maxNames) // fails for a size below 1 only
+	return &nameCache{byID: byID}
 }
 
 func (n *nameCache) get(name string, now time.Time) (nameRecord, bool) {

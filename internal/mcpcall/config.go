@@ -1,11 +1,10 @@
 package mcpcall
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/decode"
@@ -62,8 +61,6 @@ type Config struct {
 	// whatever the command started when the command or this process ends, however that was. Without it, and elsewhere
 	// than on Linux, that is only the command and its process group.
 	Supervised bool
-	// ClientVersion is what agents are told beside the name "herald". Default "dev".
-	ClientVersion string
 	// Logger, default discards. Clock, default time.Now, decides about idleness and age; deadlines are the contexts'.
 	Logger *slog.Logger
 	Clock  func() time.Time
@@ -73,38 +70,19 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Guard == nil {
 		return c, errors.New("mcpcall: Config.Guard is required")
 	}
-	for name, d := range map[string]*time.Duration{
-		"OpenTimeout": &c.OpenTimeout, "ProbeTimeout": &c.ProbeTimeout, "CallTimeout": &c.CallTimeout,
-		"IdleTimeout": &c.IdleTimeout, "ToolsTTL": &c.ToolsTTL, "RelistAfter": &c.RelistAfter,
-		"MaxAge": &c.MaxAge, "PingAfter": &c.PingAfter,
-	} {
-		if *d < 0 {
-			return c, fmt.Errorf("mcpcall: Config.%s is negative", name)
-		}
-	}
-	if c.MaxAnswerBytes < 0 || c.MaxRequestBytes < 0 || c.MaxClients < 0 || c.IdlePerHost < 0 || c.MaxHeldBytes < 0 {
-		return c, errors.New("mcpcall: a bound in Config is negative")
-	}
-	for _, argv := range c.StdioCommands {
-		if len(argv) == 0 || argv[0] == "" {
-			return c, errors.New("mcpcall: Config.StdioCommands has an empty command")
-		}
-	}
-	setDefault(&c.MaxAnswerBytes, 1<<20)
-	setDefault(&c.MaxRequestBytes, 8<<20)
-	setDefault(&c.OpenTimeout, 10*time.Second)
-	setDefault(&c.ProbeTimeout, 2*time.Second)
-	c.ProbeTimeout = min(c.ProbeTimeout, c.OpenTimeout/2)
-	setDefault(&c.CallTimeout, 30*time.Second)
-	setDefault(&c.IdleTimeout, 5*time.Minute)
-	setDefault(&c.ToolsTTL, 10*time.Minute)
-	setDefault(&c.RelistAfter, time.Second)
-	setDefault(&c.MaxAge, 24*time.Hour)
-	setDefault(&c.PingAfter, time.Minute)
-	setDefault(&c.MaxClients, 1024)
-	setDefault(&c.MaxHeldBytes, 64<<20)
-	setDefault(&c.IdlePerHost, 16)
-	setDefault(&c.ClientVersion, "dev")
+	c.MaxAnswerBytes = cmp.Or(c.MaxAnswerBytes, 1<<20)
+	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 8<<20)
+	c.OpenTimeout = cmp.Or(c.OpenTimeout, 10*time.Second)
+	c.ProbeTimeout = min(cmp.Or(c.ProbeTimeout, 2*time.Second), c.OpenTimeout/2)
+	c.CallTimeout = cmp.Or(c.CallTimeout, 30*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
+	c.ToolsTTL = cmp.Or(c.ToolsTTL, 10*time.Minute)
+	c.RelistAfter = cmp.Or(c.RelistAfter, time.Second)
+	c.MaxAge = cmp.Or(c.MaxAge, 24*time.Hour)
+	c.PingAfter = cmp.Or(c.PingAfter, time.Minute)
+	c.MaxClients = cmp.Or(c.MaxClients, 1024)
+	c.MaxHeldBytes = cmp.Or(c.MaxHeldBytes, 64<<20)
+	c.IdlePerHost = cmp.Or(c.IdlePerHost, 16)
 	if c.StdioEnv == nil {
 		for _, name := range []string{"PATH", "HOME", "LANG"} {
 			if v, ok := os.LookupEnv(name); ok {
@@ -112,7 +90,6 @@ func (c Config) withDefaults() (Config, error) {
 			}
 		}
 	}
-	c.StdioEnv = slices.Clone(c.StdioEnv)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -120,11 +97,4 @@ func (c Config) withDefaults() (Config, error) {
 		c.Clock = time.Now
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, value T) {
-	var zero T
-	if *v == zero {
-		*v = value
-	}
 }

@@ -258,7 +258,7 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 func (c *conn) initializeClient(ctx context.Context, version string) error {
 	var request mcp.InitializeRequest
 	request.Params.ProtocolVersion = version
-	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: c.cfg.ClientVersion}
+	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: "dev"}
 	result, err := c.client.Initialize(ctx, request)
 	if err != nil {
 		return err

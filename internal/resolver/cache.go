@@ -39,9 +39,9 @@ type cache struct {
 	entries *lru.Cache[string, entry]
 }
 
-func newCache(most int) (*cache, error) {
-	entries, err := lru.New[string, entry](most)
-	return &cache{entries: entries}, err
+func newCache(most int) *cache {
+	entries, _ := lru.New[string, entry](most) // fails for a size below 1 only
+	return &cache{entries: entries}
 }
 
 // getFresh returns an outcome that is neither older than epoch nor out of date, and when it was made. An outcome of a

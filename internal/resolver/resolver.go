@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,6 @@ type Target struct {
 	Args         []string
 	ProtocolHint string // MCP protocol revision the author named, "" when none
 	TokenHeader  string // header that the agent wants its token in, "" when not said
-	AuthType     string // authentication.type: "bearer", …
 
 	DocumentURI    string // without query and user information; "data:" for one that is on chain
 	DocumentSource string // cid, ipns, data, https, http, ar
@@ -126,51 +126,18 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Chain == nil || cfg.Fetcher == nil {
 		return nil, errors.New("resolver: a chain reader and a fetcher are needed")
 	}
-	for _, d := range []struct {
-		value *time.Duration
-		def   time.Duration
-		name  string
-	}{
-		{&cfg.Timeout, 30 * time.Second, "Timeout"},
-		{&cfg.MutableTTL, 5 * time.Minute, "MutableTTL"},
-		{&cfg.PinnedTTL, time.Hour, "PinnedTTL"},
-		{&cfg.NegativeTTL, time.Minute, "NegativeTTL"},
-	} {
-		if *d.value < 0 {
-			return nil, fmt.Errorf("resolver: %s is negative", d.name)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
-	}
-	if cfg.Limit < 0 || cfg.Limit > erc8004.MaxRegistrationBytes {
-		return nil, fmt.Errorf("resolver: Limit is outside of 1 to %d bytes", erc8004.MaxRegistrationBytes)
-	}
-	if cfg.Limit == 0 {
-		cfg.Limit = erc8004.MaxRegistrationBytes
-	}
-	switch cfg.Binding {
-	case "":
-		cfg.Binding = BindingWarn
-	case BindingOff, BindingWarn, BindingRequire:
-	default:
-		return nil, fmt.Errorf("resolver: Binding is %.20q; it is off, warn or require", cfg.Binding)
-	}
-	if cfg.CacheEntries <= 0 {
-		cfg.CacheEntries = 10_000
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
+	cfg.MutableTTL = cmp.Or(cfg.MutableTTL, 5*time.Minute)
+	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, time.Hour)
+	cfg.NegativeTTL = cmp.Or(cfg.NegativeTTL, time.Minute)
+	cfg.Limit = cmp.Or(cfg.Limit, erc8004.MaxRegistrationBytes)
+	cfg.Binding = cmp.Or(cfg.Binding, BindingWarn)
+	cfg.CacheEntries = cmp.Or(cfg.CacheEntries, 10_000)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	agents, err := newCache(cfg.CacheEntries)
-	if err != nil {
-		return nil, fmt.Errorf("resolver: %w", err)
-	}
-	domains, err := lru.New[string, domainList](maxDomains)
-	if err != nil {
-		return nil, fmt.Errorf("resolver: %w", err)
-	}
-	r := &Resolver{cfg: cfg, cache: agents, domains: domains}
+	domains, _ := lru.New[string, domainList](maxDomains) // fails for a size below 1 only
+	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries), domains: domains}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
