@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"go.uber.org/goleak"
 )
 
@@ -21,13 +22,15 @@ type bench struct {
 	mu       sync.Mutex
 	dir      string
 	programs Programs
+	before   Programs // of commit
+	commit   string
 	postgres *Postgres
 	log      *os.File
 }
 
 var shared bench
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}, devnettest.Leftovers()...) }
 
 // runner ends what is shared before goroutines are looked for.
 type runner struct{ m *testing.M }
@@ -66,6 +69,44 @@ func (b *bench) get(t testing.TB) (Programs, *Postgres) {
 		t.Fatal(err)
 	}
 	return b.programs, b.postgres
+}
+
+// getBefore gives the programs of an older commit, and names it: HERALD_TRIAL_BEFORE (make chaos BEFORE=…), else the
+// last one without the newest migration.
+func (b *bench) getBefore(t *testing.T) (before Programs, commit string) {
+	t.Helper()
+	b.get(t) // makes the folder
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	err := b.makeBefore(ctx, source(t))
+	skipWithoutHistory(t, err)
+	if err != nil {
+		t.Fatalf("the programs of an older commit cannot be built: %v (BEFORE= names another commit, "+
+			"HERALD_TRIAL_NO_HISTORY=1 leaves this row out)", err)
+	}
+	return b.before, b.commit
+}
+
+func (b *bench) makeBefore(ctx context.Context, source string) (err error) {
+	if b.before.dir != "" {
+		return nil
+	}
+	if name := os.Getenv("HERALD_TRIAL_BEFORE"); name != "" {
+		b.commit, err = ResolveCommit(ctx, source, name)
+	} else {
+		b.commit, _, err = BeforeMigration(ctx, source)
+	}
+	if err != nil {
+		return err
+	}
+	tree := filepath.Join(b.dir, "before")
+	if err = Export(ctx, source, b.commit, tree); err != nil {
+		return err
+	}
+	b.before, err = Build(ctx, tree, filepath.Join(b.dir, "bin-before"))
+	return err
 }
 
 func (b *bench) make(ctx context.Context, source string) (err error) {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -312,23 +311,9 @@ func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {
 	return all[0], nil
 }
 
-// A worker of the last commit before the newest migration works beside one of this tree, on the migrated database.
+// A worker of an older commit (getBefore) works beside one of this tree, on a database that this one migrated.
 func TestChaosVersionBefore(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), rowTimeout)
-	defer cancel()
-	commit, migration, err := BeforeMigration(ctx, source(t))
-	skipWithoutHistory(t, err)
-	if err != nil {
-		t.Fatalf("the worker before the newest migration cannot be built: %v (HERALD_TRIAL_NO_HISTORY=1 leaves this row out)", err)
-	}
-	old := t.TempDir()
-	if err := Export(ctx, source(t), commit, filepath.Join(old, "tree")); err != nil {
-		t.Fatal(err)
-	}
-	before, err := Build(ctx, filepath.Join(old, "tree"), filepath.Join(old, "bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before, commit := shared.getBefore(t)
 	r := newRow(t, "N-1 beside N", 60)
 	r.grownUp()
 	// Some deliveries need a second call, so that waits pass from one version to the other: too few for a breaker to open.
@@ -363,7 +348,7 @@ func TestChaosVersionBefore(t *testing.T) {
 		}
 	}
 	r.figures.Add("delivered_by_before", by["before"]).Add("delivered_by_now", by["now"]).Add("overlaps", v.calls.Overlaps()).
-		Add("commit", commit[:12]).Add("migration", migration)
+		Add("commit", commit[:12])
 	r.print()
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		if by[name] == 0 {

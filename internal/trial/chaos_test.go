@@ -53,12 +53,18 @@ func newRow(t *testing.T, name string, agents int) *row {
 }
 
 func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
-	programs, postgres := shared.get(t)
+	programs, _ := shared.get(t)
+	return newRowOf(t, name, rowTimeout, programs, start)
+}
+
+// newRowOf makes the row's Herald with these programs.
+func newRowOf(t *testing.T, name string, timeout time.Duration, programs Programs, start func() (*Agents, error)) *row {
+	_, postgres := shared.get(t)
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), rowTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
 	if r.agents, err = start(); err != nil {

@@ -54,8 +54,14 @@ func BeforeMigration(ctx context.Context, source string) (commit, migration stri
 	if commits := strings.Fields(added); len(commits) > 0 {
 		of = commits[len(commits)-1] + "^"
 	}
-	commit, err = git(ctx, source, "rev-parse", "--verify", of+"^{commit}")
-	return strings.TrimSpace(commit), migration, err
+	commit, err = ResolveCommit(ctx, source, of)
+	return commit, migration, err
+}
+
+// ResolveCommit is the whole hash of what names a commit in the repository of the tree at source.
+func ResolveCommit(ctx context.Context, source, name string) (string, error) {
+	commit, err := git(ctx, source, "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
+	return strings.TrimSpace(commit), err
 }
 
 // Export writes the files of a commit into a folder. Unlike a worktree it leaves nothing in the repository when this process dies.

@@ -151,10 +151,16 @@ func (s *Site) start(p program) (*Process, error) {
 
 // Run runs one of the worker's commands to its end and returns what it printed.
 func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
+	return s.RunWith(ctx, nil, args...)
+}
+
+// RunWith is Run with something on the command's standard input.
+func (s *Site) RunWith(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	p, err := s.start(program{name: "command-" + args[0], path: s.programs.worker(), args: args, env: s.environment(), stdout: &out})
+	p, err := s.start(program{name: "command-" + args[0], path: s.programs.worker(), args: args, env: s.environment(),
+		stdin: stdin, stdout: &out})
 	if err != nil {
 		return "", err
 	}
