@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -69,7 +68,7 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 }
 
 // Agents lists agents in the order of chain, registry and id. The next page starts after the last one.
-func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
+func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err error) {
 	var n narrowing
 	if f.ChainID != nil {
 		n.addCondition("g.chain_id =", *f.ChainID)
@@ -87,36 +86,22 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) ([]AgentRow, error) {
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "list agents")
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
-	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.whereClause()+
+	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.whereClause()+
 		` ORDER BY g.chain_id, g.identity_registry, g.agent_id LIMIT $`+strconv.Itoa(len(args)), args...)
-	if err != nil {
-		return nil, fmt.Errorf("list agents: %w", Plain(err))
-	}
-	list, err := pgx.CollectRows(rows, scanAgentRow)
-	if err != nil {
-		return nil, fmt.Errorf("list agents: %w", Plain(err))
-	}
-	return list, nil
+	return pgx.CollectRows(rows, scanAgentRow)
 }
 
 // AgentRow reads one agent. ErrNotFound.
-func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
+func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g
+	defer explain(&err, "read agent %d:%s", a.ChainID, a.ID)
+	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
-	var r AgentRow
-	if err == nil {
-		r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
-	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return AgentRow{}, fmt.Errorf("read agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-	}
-	return r, nil
+	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
+	return r, noRows(err, ErrNotFound)
 }
 
 // EnableAgent enables or disables an agent; one that is not known yet is made known. A disabled one's deliveries are
@@ -124,36 +109,31 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (AgentRow, error) {
 // returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again
 // goes on.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
+	defer explain(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
 	var reasons []string
 	if enabled {
 		reasons = []string{agentDisabled}
 	}
-	released, tasks, err = s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
+	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
 		return err
 	})
-	if err != nil {
-		err = fmt.Errorf("enable or disable agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-	}
-	return released, tasks, err
 }
 
 // SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An
 // agent that is not known yet is made known.
-func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) error {
+func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	if !p.isValid() {
 		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
+	defer explain(&err, "set the policy of agent %d:%s", a.ChainID, a.ID)
+	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
 			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,
 		a.ChainID, a.Registry, a.ID, p)
-	if err != nil {
-		return fmt.Errorf("set the policy of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-	}
-	return nil
+	return err
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,47 +28,34 @@ type Audit struct {
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "note %s in the audit", a.Action)
 	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
 		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes),
 		a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
-	if err != nil {
-		return 0, fmt.Errorf("note %s in the audit: %w", a.Action, Plain(err))
-	}
-	return id, nil
+	return id, err
 }
 
 // EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning.
 // ErrNotFound.
-func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) error {
+func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	err := s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
+	defer explain(&err, "note the end of audit %d", id)
+	err = s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
 		id, moved, boundText(state, maxNameBytes), nullIfEmpty(boundText(note, maxErrorBytes))).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return fmt.Errorf("note the end of audit %d: %w", id, Plain(err))
-	}
-	return nil
+	return noRows(err, ErrNotFound)
 }
 
 // Audits lists them, newest first, from the one before the id before (0: from the newest); default 50, at most maxRows.
-func (s *Store) Audits(ctx context.Context, before int64, limit int) ([]Audit, error) {
+func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
+	defer explain(&err, "list the audit")
+	rows, _ := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
 		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))
-	if err != nil {
-		return nil, fmt.Errorf("list the audit: %w", Plain(err))
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {
 		err = row.Scan(&a.ID, &a.At, &a.Actor, &a.Action, &a.Filter, &a.Matched, &a.Moved, &a.State, &a.FinishedAt,
 			&a.Note)
 		return a, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the audit: %w", Plain(err))
-	}
-	return list, nil
 }

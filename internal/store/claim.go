@@ -92,13 +92,14 @@ var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
 // Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, the task is old, or
 // the delivery is not due. The lease counts from Postgres' now().
-func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
+func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // no task of ours
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	c := &Claim{ID: id, N: n}
+	defer explain(&err, "claim delivery %s", id)
+	c = &Claim{ID: id, N: n}
 	var raw, policy []byte
 	var base int
 	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
@@ -107,18 +108,15 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
 			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.Succeeded, &c.week, &c.rank)
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("claim delivery %s: %w", id, Plain(err))
+		return nil, noRows(err, nil)
 	}
 	c.Budget, c.Policy, c.week = max(c.Attempt-base, 1), parsePolicy(policy), parseWeek(c.week)
 	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > base
 	c.Called = c.Called || c.Unfinished
 	if err := json.Unmarshal(raw, &c.Job); err != nil {
 		c.Job = job.Job{}
-		return c, fmt.Errorf("claim delivery %s: %w: %w", id, ErrUnreadableJob, err)
+		return c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
 	}
 	return c, nil
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -88,7 +86,7 @@ func (d *Delivery) scanTargets() []any {
 }
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
-func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
+func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
 	n := f.narrow()
 	if f.Before > 0 {
 		n.addCondition("seq <", f.Before)
@@ -96,16 +94,10 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) ([]Delivery, error) {
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
+	defer explain(&err, "list deliveries")
+	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
-	if err != nil {
-		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
-	}
-	list, err := pgx.CollectRows(rows, scanDelivery)
-	if err != nil {
-		return nil, fmt.Errorf("list deliveries: %w", Plain(err))
-	}
-	return list, nil
+	return pgx.CollectRows(rows, scanDelivery)
 }
 
 // narrow says which rows the filter means; Before and Limit are a page's, not the filter's.
@@ -158,25 +150,20 @@ func (n *narrowing) whereClause() string {
 }
 
 // Count tells how many deliveries the filter means, by status; Before and Limit do not count.
-func (s *Store) Count(ctx context.Context, f Filter) (map[Status]int64, error) {
+func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, err error) {
 	n := f.narrow()
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
-	if err != nil {
-		return nil, fmt.Errorf("count deliveries: %w", Plain(err))
-	}
-	counts := make(map[Status]int64)
+	defer explain(&err, "count deliveries")
+	rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
+	counts = make(map[Status]int64)
 	var status Status
 	var count int64
 	_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
 		counts[status] = count
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("count deliveries: %w", Plain(err))
-	}
-	return counts, nil
+	return counts, err
 }
 
 // Stuck is how many deliveries do not move, for one reason.
@@ -191,52 +178,36 @@ const overdueAfter = time.Minute
 
 // ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran
 // out.
-func (s *Store) ListStuck(ctx context.Context) ([]Stuck, error) {
+func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
+	defer explain(&err, "count what is held or overdue")
+	rows, _ := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
 		 WHERE finished_at IS NULL AND status IN ('queued', 'running', 'waiting', 'held')
 		   AND (status = 'held' OR now() - $1::interval > CASE status WHEN 'waiting' THEN next_attempt_at WHEN 'queued' THEN handed_at
 		                                                              WHEN 'running' THEN lease_until END)
 		 GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2`, overdueAfter)
-	var stuck []Stuck
-	if err == nil {
-		stuck, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
-	}
-	if err != nil {
-		return nil, fmt.Errorf("count what is held or overdue: %w", Plain(err))
-	}
-	return stuck, nil
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.
-func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (Delivery, error) {
+func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "read delivery %s", id)
 	b := &pgx.Batch{}
-	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id)
+	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id).
+		QueryRow(func(row pgx.Row) error { return row.Scan(append(d.scanTargets(), &d.Job, &d.Result)...) })
 	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),
 	                coalesce(error, ''), arguments, response, coalesce(protocol, '')
-	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id)
-	res := s.pool.SendBatch(ctx, b)
-	defer res.Close()
-	var d Delivery
-	if err := res.QueryRow().Scan(append(d.scanTargets(), &d.Job, &d.Result)...); err != nil {
-		if errors.Is(err, pgx.ErrNoRows) {
-			return d, fmt.Errorf("delivery %s: %w", id, ErrNotFound)
-		}
-		return d, fmt.Errorf("read delivery %s: %w", id, Plain(err))
-	}
-	rows, err := res.Query()
-	if err == nil {
-		d.History, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
-			err = row.Scan(&a.Number, &a.StartedAt, &a.DurationMs, &a.Stage, &a.Outcome, &a.Reason, &a.Error,
-				&a.Arguments, &a.Response, &a.Protocol)
-			return a, err
+	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id).
+		Query(func(rows pgx.Rows) (err error) {
+			d.History, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
+				err = row.Scan(&a.Number, &a.StartedAt, &a.DurationMs, &a.Stage, &a.Outcome, &a.Reason, &a.Error,
+					&a.Arguments, &a.Response, &a.Protocol)
+				return a, err
+			})
+			return err
 		})
-	}
-	if err != nil {
-		return d, fmt.Errorf("read the attempts of delivery %s: %w", id, Plain(err))
-	}
-	return d, nil
+	return d, noRows(s.pool.SendBatch(ctx, b).Close(), ErrNotFound)
 }

@@ -101,13 +101,10 @@ func ensureSchema(ctx context.Context, db *sql.DB) error {
 
 // EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it
 // made.
-func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
+func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	var made int
-	err := s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
-	if err != nil {
-		return 0, fmt.Errorf("make partitions of herald.attempts: %w", Plain(err))
-	}
-	return made, nil
+	defer explain(&err, "make partitions of herald.attempts")
+	err = s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
+	return made, err
 }

@@ -32,21 +32,19 @@ type AgentObservation struct {
 
 // ObserveAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays
 // disabled. It does not count as a success (last_ok_at): only a delivery does.
-func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) error {
+func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, s.sql.observe.text, s.sql.observe.args(pgx.NamedArgs{
+	defer explain(&err, "write down what was learned of agent %d:%s", a.ChainID, a.ID)
+	_, err = s.pool.Exec(ctx, s.sql.observe.text, s.sql.observe.args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
 		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
 		"error":       nullIfEmpty(boundText(l.Error, maxErrorBytes)),
 		"server_info": Storable(l.ServerInfo, maxSideBytes), "tools": Storable(l.Tools, maxSideBytes)})...)
-	if err != nil {
-		return fmt.Errorf("write down what was learned of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-	}
-	return nil
+	return err
 }
 
 // KnownTool is one entry of agents.tools.

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -54,41 +53,33 @@ func (s *Store) tryLead(ctx context.Context) (conn *pgxpool.Conn, leads bool, er
 // ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the
 // attempts of their budget, and returns how many there were, and how many of them are dead now.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
+	defer explain(&err, "take back deliveries whose lease ran out")
 	found, err := s.findRows(ctx, s.sql.lostLeases, limit)
 	if err == nil && len(found.ids) > 0 {
 		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, s.sql.expireLeases, found.ids, attempts)
 	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("take back deliveries whose lease ran out: %w", Plain(err))
-	}
-	return n, dead, nil
+	return n, dead, err
 }
 
 // Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
-func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (int, error) {
+func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
+	defer explain(&err, "end expired deliveries")
 	found, err := s.findRows(ctx, s.sql.tooOld, age, limit)
-	n := 0
 	if err == nil && len(found.ids) > 0 {
 		_, err = s.moveRows(ctx, found, false, []any{&n}, s.sql.expire, found.ids, age)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("end expired deliveries: %w", Plain(err))
-	}
-	return n, nil
+	return n, err
 }
 
 // Due puts waits that stayed in Postgres and are over back into their agents' lines, and dispatches from these.
-func (s *Store) Due(ctx context.Context, limit int) ([]Task, error) {
+func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, err error) {
+	defer explain(&err, "dispatch waits that are over")
 	found, err := s.findRows(ctx, s.sql.due, limit)
-	var tasks []Task
 	if err == nil && len(found.ids) > 0 {
 		var n int
 		tasks, err = s.moveRows(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("dispatch waits that are over: %w", Plain(err))
-	}
-	return tasks, nil
+	return tasks, err
 }
 
 // foundRows are rows that the reconciler or an operator wants to move, and their agents.
@@ -100,10 +91,7 @@ type foundRows struct {
 func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return f, err
-	}
+	rows, _ := s.pool.Query(ctx, sql, args...)
 	var id uuid.UUID
 	var a Agent
 	_, err = pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
@@ -130,28 +118,25 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 		tasks, err = s.dispatchAgents(ctx, tx, f.agents)
 		return err
 	})
-	return tasks, err
+	if err != nil {
+		return nil, err // what was not committed was not dispatched
+	}
+	return tasks, nil
 }
 
 // Backlog dispatches for agents that have both work and a free place, at most limit of them.
-func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
+func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.backlog, MaxDispatchedPerAgent, limit)
-	if err != nil {
-		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
-	}
+	defer explain(&err, "dispatch a backlog")
+	rows, _ := s.pool.Query(ctx, s.sql.backlog, MaxDispatchedPerAgent, limit)
 	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
 		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
 		return a, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("find agents with a backlog: %w", Plain(err))
+	if err != nil || len(agents) == 0 {
+		return nil, err
 	}
-	if len(agents) == 0 {
-		return nil, nil
-	}
-	var tasks []Task
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.lockAgents(ctx, tx, agents); err != nil {
 			return err
@@ -160,75 +145,56 @@ func (s *Store) Backlog(ctx context.Context, limit int) ([]Task, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("dispatch a backlog: %w", Plain(err))
+		return nil, err // as in moveRows
 	}
 	return tasks, nil
 }
 
 // Overdue lists dispatched deliveries that should have been claimed at least late ago, in order of id, after a cursor
 // (zero: from the start). Redis may or may not still hold their tasks.
-func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]Task, error) {
+func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
-	if err == nil {
-		var tasks []Task
-		if tasks, err = pgx.CollectRows(rows, scanTask); err == nil {
-			return tasks, nil
-		}
-	}
-	return nil, fmt.Errorf("find overdue deliveries: %w", Plain(err))
+	defer explain(&err, "find overdue deliveries")
+	rows, _ := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
+	return pgx.CollectRows(rows, scanTask)
 }
 
 // Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
-func (s *Store) Redispatch(ctx context.Context, t Task) (Task, bool, error) {
+func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
-	if err == nil {
-		t, err = pgx.CollectExactlyOneRow(rows, scanTask)
-	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Task{}, false, nil
-	}
-	if err != nil {
-		return Task{}, false, fmt.Errorf("dispatch delivery %s again: %w", t.ID, Plain(err))
-	}
-	return t, true, nil
+	defer explain(&err, "dispatch delivery %s again", t.ID)
+	rows, _ := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
+	again, err = pgx.CollectExactlyOneRow(rows, scanTask)
+	return again, err == nil, noRows(err, nil)
 }
 
 // LostBefore gives new tasks to what was dispatched before Redis lost its data, at most limit of them; a wait keeps its
 // time, in Task.At. Those are dispatched again, so calling it until fewer than limit come back finds all.
-func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) ([]Task, error) {
+func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.lostBefore, before, limit)
-	if err == nil {
-		var tasks []Task
-		tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
-			var at *time.Time
-			if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
-				t.At = *at
-			}
-			return t, err
-		})
-		if err == nil {
-			slices.SortFunc(tasks, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-			return tasks, nil
+	defer explain(&err, "dispatch again what Redis lost")
+	rows, _ := s.pool.Query(ctx, s.sql.lostBefore, before, limit)
+	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
+		var at *time.Time
+		if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
+			t.At = *at
 		}
-	}
-	return nil, fmt.Errorf("dispatch again what Redis lost: %w", Plain(err))
+		return t, err
+	})
+	slices.SortFunc(tasks, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return tasks, err
 }
 
 // Clock is Postgres' time, and when it was started.
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "read the clock of Postgres")
 	err = s.pool.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
-	if err != nil {
-		return now, started, fmt.Errorf("read the clock of Postgres: %w", Plain(err))
-	}
-	return now, started, nil
+	return now, started, err
 }
 
 // Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a
@@ -239,14 +205,12 @@ type Depth struct {
 }
 
 // Depth reads the queue's depth for the metrics; it costs an index scan of what is open.
-func (s *Store) Depth(ctx context.Context) (Depth, error) {
+func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	d := Depth{ByStatus: map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}}
-	rows, err := s.pool.Query(ctx, s.sql.depth)
-	if err != nil {
-		return d, fmt.Errorf("count open deliveries: %w", Plain(err))
-	}
+	defer explain(&err, "count open deliveries")
+	d.ByStatus = map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}
+	rows, _ := s.pool.Query(ctx, s.sql.depth)
 	var status Status
 	var n int64
 	var late float64
@@ -255,28 +219,22 @@ func (s *Store) Depth(ctx context.Context) (Depth, error) {
 		d.Overdue = max(d.Overdue, time.Duration(late*float64(time.Second)))
 		return nil
 	})
-	if err != nil {
-		return d, fmt.Errorf("count open deliveries: %w", Plain(err))
-	}
-	return d, nil
+	return d, err
 }
 
 // Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave
 // gateway. It returns how many.
-func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error) {
+func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (released int, err error) {
 	if len(chains) == 0 && !gateway {
 		return 0, nil
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
 	ids := make([]int64, len(chains))
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
 	tag, err := s.pool.Exec(ctx, s.sql.release, ids, gateway, limit)
-	if err != nil {
-		return 0, fmt.Errorf("release deliveries whose chain has an RPC URL, or whose gateway is set, now: %w",
-			Plain(err))
-	}
-	return int(tag.RowsAffected()), nil
+	return int(tag.RowsAffected()), err
 }

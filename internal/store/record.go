@@ -84,16 +84,17 @@ type Recorded struct {
 //
 // ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late
 // Delivered of a delivery that is not final is no error: it ends it.
-func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
+func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rec, err := s.recordOnce(ctx, c, o)
+	defer explain(&err, "record delivery %s", c.ID)
+	rec, err = s.recordOnce(ctx, c, o)
 	if err != nil && c.week != "" && isMissingWeek(err) {
 		c.week = "" // through the partitioned table then
 		rec, err = s.recordOnce(ctx, c, o)
 	}
 	if err != nil {
-		return Recorded{}, fmt.Errorf("record delivery %s: %w", c.ID, Plain(err))
+		return Recorded{}, err // what was not committed was not dispatched
 	}
 	return rec, nil
 }
@@ -128,17 +129,10 @@ func isMissingWeek(err error) bool {
 // harmless.
 //
 // ErrFenced: as Record. ErrStale: p's attempt has an outcome already, or was free and taken back: nothing changed.
-func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (Recorded, error) {
+func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rec, err := s.adoptOnce(ctx, c, p)
-	if err != nil {
-		return Recorded{}, fmt.Errorf("adopt what attempt %d of delivery %s led to: %w", p.Attempt, c.ID, Plain(err))
-	}
-	return rec, nil
-}
-
-func (s *Store) adoptOnce(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
+	defer explain(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
 	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}

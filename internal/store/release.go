@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -21,12 +20,8 @@ const anyEpoch = int64(-1)
 // takes. It returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling
 // it again goes on.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
-	released, tasks, err = s.releaseInBatches(ctx, a, reasons, nil)
-	if err != nil {
-		err = fmt.Errorf("release what is held of agent %d:%s (%s): %w", a.ChainID, a.ID, strings.Join(reasons, ", "),
-			Plain(err))
-	}
-	return released, tasks, err
+	defer explain(&err, "release what is held of agent %d:%s (%s)", a.ChainID, a.ID, strings.Join(reasons, ", "))
+	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
 // releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that

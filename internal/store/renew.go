@@ -1,11 +1,8 @@
 package store
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -37,15 +34,11 @@ type Renewal struct {
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "renew the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
 	b := &pgx.Batch{}
 	if lease > 0 {
-		b.Queue(s.sql.leaseRenewal, t.ChainID, t.Registry, t.ID, t.Origin, lease,
-			seen).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&r.No); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
+		b.Queue(s.sql.leaseRenewal, t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).
+			QueryRow(func(row pgx.Row) error { return noRows(row.Scan(&r.No), nil) })
 	}
 	var access Access
 	b.Queue(`SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
@@ -54,13 +47,12 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 		QueryRow(func(row pgx.Row) error {
 			return row.Scan(append(r.Token.scanColumns(), &access.Ciphertext, &access.ExpiresAt)...)
 		})
-	err = s.pool.SendBatch(ctx, b).Close()
-	if errors.Is(err, pgx.ErrNoRows) || isForeignKeyViolation(err) {
+	err = noRows(s.pool.SendBatch(ctx, b).Close(), ErrNotFound)
+	if isForeignKeyViolation(err) {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return Renewal{}, fmt.Errorf("renew the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin,
-			Plain(err))
+		return Renewal{}, err
 	}
 	if access.Ciphertext != nil {
 		r.Access = &access
@@ -78,7 +70,7 @@ func isForeignKeyViolation(err error) bool {
 // SaveRenewal ends a renewal: it keeps the access token, and the credential's new ciphertext when the authorization
 // server gave another refresh token (nil: it stays). Both or nothing; calling it again is harmless. ErrSuperseded: the
 // lease ended and somebody else renewed, or the credential was replaced.
-func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) error {
+func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) (err error) {
 	t := r.Token
 	key, ok := secret.KeyID(a.Ciphertext)
 	if !ok || r.No == 0 {
@@ -90,36 +82,28 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "save the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
 	var done bool
-	err := s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
+	err = s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
 		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No,
 		"stored_at":  t.UpdatedAt,
 		"ciphertext": a.Ciphertext, "key_id": int64(key), "expires_at": a.ExpiresAt,
 		"credential": credential, "credential_key_id": int64(rotated)})...).Scan(&done)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrSuperseded
-	}
-	if err != nil {
-		return fmt.Errorf("save the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin, Plain(err))
-	}
-	return nil
+	return noRows(err, ErrSuperseded)
 }
 
 // YieldRenewal ends a renewal that came to nothing, so that another worker may try at once. It is harmless when the
 // lease has ended, or the credential was replaced, whose renewals count from 1 again.
-func (s *Store) YieldRenewal(ctx context.Context, r Renewal) error {
+func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	t := r.Token
-	_, err := s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
+	defer explain(&err, "give up renewing the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	_, err = s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5 AND EXISTS (SELECT FROM herald.agent_mcp_tokens
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6)`,
 		t.ChainID, t.Registry, t.ID, t.Origin, r.No, t.UpdatedAt)
-	if err != nil {
-		return fmt.Errorf("give up renewing the access token of agent %d:%s for %s: %w", t.ChainID, t.ID, t.Origin,
-			Plain(err))
-	}
-	return nil
+	return err
 }
 
 // setAccess puts t.Access in the place of what was had for the credential before: perhaps nothing.
@@ -141,44 +125,18 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 // AccessAfter lists the credentials that an access token is stored for, as TokensAfter does: with that, in
 // Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
-	after := Token{Agent: Agent{ID: "-1"}}
-	if last != nil {
-		after = *last
-	}
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_access x
-		JOIN herald.agent_mcp_tokens t USING (chain_id, identity_registry, agent_id, origin)
-		WHERE x.ciphertext IS NOT NULL AND (x.chain_id, x.identity_registry, x.agent_id, x.origin) > ($1::bigint, $2::text, $3::numeric, $4::text)
-		ORDER BY x.chain_id, x.identity_registry, x.agent_id, x.origin LIMIT $5`,
-		int64(after.ChainID), after.Registry, cmp.Or(after.ID, "0"), after.Origin, tokenPage)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
+	defer explain(&err, "list access tokens")
+	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
+		JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin) WHERE x.ciphertext IS NOT NULL`, last,
+		func(row pgx.CollectableRow) (t Token, err error) {
 			t.Access = &Access{}
 			return t, row.Scan(append(t.scanColumns(), &t.Access.Ciphertext, &t.Access.ExpiresAt)...)
 		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list access tokens: %w", Plain(err))
-	}
-	return list, nil
 }
 
 // ResealAccess replaces the ciphertext of an access token, if it is still the one that was read. changed false: it was
 // renewed or removed meanwhile.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
-	key, ok := secret.KeyID(ciphertext)
-	if !ok || old.Access == nil || bytes.Equal(old.Access.Ciphertext, ciphertext) {
-		return false, errors.New("an access token is sealed anew with another ciphertext")
-	}
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	tag, err := s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET ciphertext = $5, key_id = $6
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7`,
-		old.ChainID, old.Registry, old.ID, old.Origin, ciphertext, int64(key), old.Access.Ciphertext)
-	if err != nil {
-		return false, fmt.Errorf("seal the access token of agent %d:%s for %s anew: %w", old.ChainID, old.ID,
-			old.Origin, Plain(err))
-	}
-	return tag.RowsAffected() > 0, nil
+	defer explain(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)
 }

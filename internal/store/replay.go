@@ -16,22 +16,17 @@ const maxMove = 500
 // why the others were left (a sentence each), and the tasks that the caller puts into Redis.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
-	moved, left, tasks, err = s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("replay %d deliveries: %w", len(ids), Plain(err))
-	}
-	return moved, left, tasks, nil
+	defer explain(&err, "replay %d deliveries", len(ids))
+	return s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
 }
 
 // Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
 // workers' writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, err error) {
+	defer explain(&err, "cancel %d deliveries", len(ids))
 	moved, left, _, err = s.moveByOperator(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
-	if err != nil {
-		return 0, nil, fmt.Errorf("cancel %d deliveries: %w", len(ids), Plain(err))
-	}
-	return moved, left, nil
+	return moved, left, err
 }
 
 // NoSuchDelivery is why an id was left that no delivery has.
@@ -87,7 +82,10 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 		}
 		return err
 	})
-	return moved, left, tasks, err
+	if err != nil {
+		return 0, nil, nil, err // what was not committed was not moved
+	}
+	return moved, left, tasks, nil
 }
 
 const movedMeanwhile = "it changed at the same moment: look again"

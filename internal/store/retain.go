@@ -15,10 +15,11 @@ import (
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "drop what old deliveries carried")
 	for _, sql := range []string{s.sql.retain, s.sql.retainAttempts} {
 		tag, err := s.pool.Exec(ctx, sql, age, limit)
 		if err != nil {
-			return rows, fmt.Errorf("drop what old deliveries carried: %w", Plain(err))
+			return rows, err
 		}
 		rows += int(tag.RowsAffected())
 	}
@@ -31,25 +32,22 @@ const dropLockTimeout = 2 * time.Second
 // DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at
 // least that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it
 // was replayed, stays. A week whose lock is not given within 2 s is an error and stays for the next call.
-func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (int, error) {
+func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.oldWeeks, age)
-	if err != nil {
-		return 0, fmt.Errorf("list weeks of attempts: %w", Plain(err))
-	}
+	defer explain(&err, "drop weeks of attempts")
+	rows, _ := s.pool.Query(ctx, s.sql.oldWeeks, age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return 0, fmt.Errorf("list weeks of attempts: %w", Plain(err))
+		return 0, err
 	}
-	dropped := 0
 	for _, week := range weeks {
 		gone, err := s.dropWeek(ctx, week)
 		if err != nil {
-			return dropped, fmt.Errorf("drop %s: %w", week, Plain(err))
+			return dropped, fmt.Errorf("%s: %w", week, Plain(err))
 		}
 		if gone {
 			dropped++

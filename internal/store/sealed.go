@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -29,7 +28,8 @@ func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
+	defer explain(&err, "look for sealed headers")
+	rows, _ := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
 			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2
 		), sealed AS (
 			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
@@ -40,9 +40,6 @@ func (s *Store) SealedAfter(ctx context.Context,
 		SELECT own, id, chain_id, identity_registry, agent_id::text,
 		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
 		  FROM sealed ORDER BY id`, after, sealedPage)
-	if err != nil {
-		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
-	}
 	seen := 0
 	var r Sealed
 	var own bool
@@ -59,7 +56,7 @@ func (s *Store) SealedAfter(ctx context.Context,
 			return nil
 		})
 	if err != nil {
-		return nil, after, false, fmt.Errorf("look for sealed headers: %w", Plain(err))
+		return nil, after, false, err
 	}
 	return page, next, seen < sealedPage, nil
 }
@@ -70,14 +67,12 @@ func (s *Store) SealedAfter(ctx context.Context,
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "replace the sealed headers of delivery %s", old.ID)
 	err = s.pool.QueryRow(ctx, `WITH own AS (
 			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
 		), candidate AS (
 			UPDATE herald.candidates SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
 		)
 		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM candidate)`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
-	if err != nil {
-		return false, fmt.Errorf("replace the sealed headers of delivery %s: %w", old.ID, Plain(err))
-	}
-	return changed, nil
+	return changed, err
 }

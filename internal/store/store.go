@@ -192,6 +192,21 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, s.timeout)
 }
 
+// explain, deferred, says in a call's error what failed. Callers get sentences, so it is Plain's error that follows.
+func explain(err *error, what string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), Plain(*err))
+	}
+}
+
+// noRows is err, or instead of it what it means that a statement gave no row.
+func noRows(err, meaning error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return meaning
+	}
+	return err
+}
+
 // Close ends all connections; it waits for those in use.
 func (s *Store) Close() { s.pool.Close() }
 

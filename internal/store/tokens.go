@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
@@ -99,7 +98,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	case t.OAuth() != (t.Issuer != ""):
 		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
-	released, tasks, err = s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
+	defer explain(&err, "store a token of agent %d:%s", t.ChainID, t.ID)
+	return s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.setToken.text, s.sql.setToken.args(pgx.NamedArgs{
 			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme,
 			"header":     t.Header,
@@ -109,17 +109,14 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 		}
 		return setAccess(ctx, tx, t)
 	})
-	if err != nil {
-		err = fmt.Errorf("store a token of agent %d:%s: %w", t.ChainID, t.ID, Plain(err))
-	}
-	return released, tasks, err
 }
 
 // RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there
 // is none.
 func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
-	released, tasks, err = s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
+	defer explain(&err, "remove the token of agent %d:%s for %s", a.ChainID, a.ID, origin)
+	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
 		if err == nil && tag.RowsAffected() == 0 {
@@ -127,10 +124,6 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 		}
 		return err
 	})
-	if err != nil {
-		err = fmt.Errorf("remove the token of agent %d:%s for %s: %w", a.ChainID, a.ID, origin, Plain(err))
-	}
-	return released, tasks, err
 }
 
 // PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path
@@ -138,17 +131,11 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "bind the token of agent %d:%s for %s to its path", t.ChainID, t.ID, t.Origin)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
 		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return "", fmt.Errorf("bind the token of agent %d:%s for %s to its path: %w", t.ChainID, t.ID, t.Origin,
-			Plain(err))
-	}
-	return pinned, nil
+	return pinned, noRows(err, ErrNotFound)
 }
 
 // changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that
@@ -174,6 +161,7 @@ const maxTokens = 64
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "look for tokens of agent %d:%s", a.ChainID, a.ID)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
@@ -184,10 +172,8 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.deliveries
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, authRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, false, fmt.Errorf("look for tokens of agent %d:%s: %w", a.ChainID, a.ID, Plain(err))
-	}
-	return tokens, held, nil
+	err = s.pool.SendBatch(ctx, b).Close()
+	return tokens, held, err
 }
 
 // tokenPage is how many tokens are read at once.
@@ -195,67 +181,63 @@ const tokenPage = 1000
 
 // TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts
 // after the last one; nil is before the first.
-func (s *Store) TokensAfter(ctx context.Context, last *Token) ([]Token, error) {
+func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err error) {
+	defer explain(&err, "list tokens")
+	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
+}
+
+// listTokens reads a page of what is selected from t.
+func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
+	scan pgx.RowToFunc[Token]) ([]Token, error) {
 	after := Token{Agent: Agent{ID: "-1"}}
 	if last != nil {
 		after = *last
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
-		WHERE (t.chain_id, t.identity_registry, t.agent_id, t.origin) > ($1::bigint, $2::text, $3::numeric, $4::text)
-		ORDER BY t.chain_id, t.identity_registry, t.agent_id, t.origin LIMIT $5`, int64(after.ChainID), after.Registry, cmp.Or(after.ID, "0"), after.Origin, tokenPage)
-	var list []Token
-	if err == nil {
-		list, err = pgx.CollectRows(rows, scanToken)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", Plain(err))
-	}
-	return list, nil
+	rows, _ := s.pool.Query(ctx, selection+`
+		AND (t.chain_id, t.identity_registry, t.agent_id, t.origin) > ($1::bigint, $2::text, $3::numeric, $4::text)
+		ORDER BY t.chain_id, t.identity_registry, t.agent_id, t.origin LIMIT $5`,
+		int64(after.ChainID), after.Registry, cmp.Or(after.ID, "0"), after.Origin, tokenPage)
+	return pgx.CollectRows(rows, scan)
 }
 
 // ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or
 // removed meanwhile. A worker that knows the old one goes on with it for a while; its keyset still opens that.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
+	defer explain(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
+}
+
+// replaceCiphertext replaces what a table keeps for t, if it is still the one that was read.
+func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, old, ciphertext []byte) (bool, error) {
 	key, ok := secret.KeyID(ciphertext)
-	if !ok || bytes.Equal(old.Ciphertext, ciphertext) {
-		return false, errors.New("a token is sealed anew with another ciphertext")
+	if !ok || bytes.Equal(old, ciphertext) {
+		return false, errors.New("what is sealed anew needs another ciphertext")
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET ciphertext = $5, key_id = $6
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7 RETURNING true`,
-		old.ChainID, old.Registry, old.ID, old.Origin, ciphertext, int64(key), old.Ciphertext).Scan(&changed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("seal the token of agent %d:%s for %s anew: %w", old.ChainID, old.ID, old.Origin,
-			Plain(err))
-	}
-	return changed, nil
+	tag, err := s.pool.Exec(ctx, `UPDATE herald.`+table+` SET ciphertext = $5, key_id = $6
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND ciphertext = $7`,
+		t.ChainID, t.Registry, t.ID, t.Origin, ciphertext, int64(key), old)
+	return tag.RowsAffected() > 0, err
 }
 
 // SealingKeys counts the tokens that each key has sealed, by the key's id; access tokens count, too.
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
+	defer explain(&err, "count what each key has sealed")
+	rows, _ := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
 		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
 	uses = map[uint32]int{}
-	if err == nil {
-		var id int64
-		var n int
-		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
-			uses[uint32(id)] = n
-			return nil
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("count what each key has sealed: %w", Plain(err))
-	}
-	return uses, nil
+	var id int64
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+		uses[uint32(id)] = n
+		return nil
+	})
+	return uses, err
 }
 
 // Expiring is how many tokens there are, and how many of them will not be sent any more.
@@ -269,10 +251,8 @@ type Expiring struct {
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer explain(&err, "count the tokens that expire")
 	err = s.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
 		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).Scan(&e.Stored, &e.Soon, &e.Expired)
-	if err != nil {
-		return Expiring{}, fmt.Errorf("count the tokens that expire: %w", Plain(err))
-	}
-	return e, nil
+	return e, err
 }
