@@ -207,8 +207,8 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 		chains[i], registries[i], ids[i] = int64(a.ChainID), a.Registry, a.ID
 	}
 	b := &pgx.Batch{}
-	b.Queue(s.sql.makeAgents, chains, registries, ids)
-	b.Queue(s.sql.lockAgents, chains, registries, ids)
+	b.Queue(statement("make_agents"), chains, registries, ids)
+	b.Queue(statement("lock_agents"), chains, registries, ids)
 	return tx.SendBatch(ctx, b).Close()
 }
 
@@ -286,7 +286,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
-	rows, err := tx.Query(ctx, s.sql.accept.text, s.sql.accept.args(pgx.NamedArgs{
+	rows, err := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
@@ -351,7 +351,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 }
 
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
-	rows, err := tx.Query(ctx, s.sql.known, keys)
+	rows, err := tx.Query(ctx, statement("known"), keys)
 	if err != nil {
 		return nil, fmt.Errorf("look up known keys: %w", err)
 	}
@@ -402,7 +402,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if !vanished && !notFound {
 		return out, nil
 	}
-	err := tx.QueryRow(ctx, s.sql.reopen, h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
+	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
 		a.agent.Registry).Scan(&out.ID)
 	switch {
 	case err == nil:
@@ -417,7 +417,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	err = tx.QueryRow(ctx, s.sql.displace, h.id, a.key).Scan(&moved)
+	err = tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = errMoved
 	}
@@ -456,7 +456,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	}
 	b := &pgx.Batch{}
 	for _, a := range agents {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil,
+		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil,
 			nil).Query(func(rows pgx.Rows) error {
 			tasks, err := pgx.CollectRows(rows, scanTask)
 			lines[a] = append(lines[a], tasks...)

@@ -86,7 +86,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "list agents")
+	defer wrapError(&err, "list agents")
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g`+n.whereClause()+
 		` ORDER BY g.chain_id, g.identity_registry, g.agent_id LIMIT $`+strconv.Itoa(len(args)), args...)
@@ -97,7 +97,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "read agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "read agent %d:%s", a.ChainID, a.ID)
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+` FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
@@ -109,7 +109,7 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 // returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again
 // goes on.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
-	defer explain(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
 	var reasons []string
 	if enabled {
 		reasons = []string{agentDisabled}
@@ -130,7 +130,7 @@ func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "set the policy of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "set the policy of agent %d:%s", a.ChainID, a.ID)
 	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
 			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,

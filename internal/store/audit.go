@@ -28,7 +28,7 @@ type Audit struct {
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "note %s in the audit", a.Action)
+	defer wrapError(&err, "note %s in the audit", a.Action)
 	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
 		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes),
 		a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
@@ -40,7 +40,7 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "note the end of audit %d", id)
+	defer wrapError(&err, "note the end of audit %d", id)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
 		id, moved, boundText(state, maxNameBytes), nullIfEmpty(boundText(note, maxErrorBytes))).Scan(&id)
 	return noRows(err, ErrNotFound)
@@ -50,7 +50,7 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "list the audit")
+	defer wrapError(&err, "list the audit")
 	rows, _ := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
 		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {

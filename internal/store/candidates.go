@@ -48,13 +48,13 @@ func (a arrival) sameHeaders(sealed []byte) bool {
 func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	j job.Job) (contested bool, err error) {
 	var locked bool
-	err = tx.QueryRow(ctx, s.sql.lockKnown, h.id, a.key, h.raw).Scan(&locked)
+	err = tx.QueryRow(ctx, statement("lock_known"), h.id, a.key, h.raw).Scan(&locked)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = errMoved
 	}
 	if err == nil {
 		event, action := j.EventSum(), actionSum(j, a.SealedHeaders)
-		err = tx.QueryRow(ctx, s.sql.candidate.text, s.sql.candidate.args(pgx.NamedArgs{
+		err = tx.QueryRow(ctx, statement("candidate"), namedStatement("candidate").args(pgx.NamedArgs{
 			"delivery_id": h.id, "transaction_hash": transactionOf(j), "event": event[:], "action": action[:],
 			"registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": j.OrderKey(),
 			"order_seq": fmt.Sprint(j.OrderSeq()),
@@ -86,7 +86,7 @@ func transactionOf(j job.Job) string {
 // queueSucceed queues what lets the next in line take over from the claim's job, after its outcome is recorded.
 func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
 	event, action := c.Job.EventSum(), actionSum(c.Job, c.SealedHeaders)
-	b.Queue(s.sql.succeed, c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
+	b.Queue(statement("succeed"), c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
 }
 
 // readSucceeded reads the answer to queueSucceed; next is until when the delivery waits, nil: it does not.

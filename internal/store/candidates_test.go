@@ -408,8 +408,8 @@ func TestLongLine(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'rejected', reason = 'event_not_found'`)
 	id := "'" + c.ID.String() + "'"
 	for name, st := range map[string][2]string{
-		"candidate": {s.sql.candidate.text, id + `, '', 'new', 'same', '0xaa', '7', 'o', '1', '{}', NULL`},
-		"succeed":   {s.sql.succeed, fmt.Sprintf(`%s, %d, 0, '', '', ''`, id, c.No)},
+		"candidate": {statement("candidate"), id + `, '', 'new', 'same', '0xaa', '7', 'o', '1', '{}', NULL`},
+		"succeed":   {statement("succeed"), fmt.Sprintf(`%s, %d, 0, '', '', ''`, id, c.No)},
 	} {
 		for _, when := range []string{"unknown", "known"} { // to the statistics
 			plan, _ := explain(t, s, name+when, st[0], st[1])

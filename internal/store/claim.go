@@ -98,7 +98,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "claim delivery %s", id)
+	defer wrapError(&err, "claim delivery %s", id)
 	c = &Claim{ID: id, N: n}
 	var raw, policy []byte
 	var base int
@@ -137,14 +137,14 @@ func parseWeek(table string) string {
 func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration,
 	scan func(pgx.Row) error) (unfinished int, err error) {
 	if n == 1 {
-		return 0, scan(s.pool.QueryRow(ctx, s.sql.claim, id, n, lease, clockTolerance, RecentSuccess))
+		return 0, scan(s.pool.QueryRow(ctx, statement("claim"), id, n, lease, clockTolerance, RecentSuccess))
 	}
 	b := &pgx.Batch{}
-	b.Queue(s.sql.lockAgentOf, id)
-	b.Queue(s.sql.yield, id, n, clockTolerance, MaxDispatchedPerAgent)
-	b.Queue(s.sql.unfinished, id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
+	b.Queue(statement("lock_agent_of"), id)
+	b.Queue(statement("yield"), id, n, clockTolerance, MaxDispatchedPerAgent)
+	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
-	b.Queue(s.sql.claim, id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
+	b.Queue(statement("claim"), id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
 		if err = scan(row); errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

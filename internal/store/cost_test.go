@@ -118,54 +118,53 @@ func TestPlans(t *testing.T) {
 	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
 		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 100000) n`)
 	exec(t, s, `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts`)
-	q := s.sql
 	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
 	const agents = `'{8453}', '{0xaa}', '{7}'`
 	for name, st := range map[string]struct{ sql, args string }{
-		"claim":         {q.claim, id + `, 1, '2 min', '1 s', '1 hour'`},
-		"lock_agent_of": {q.lockAgentOf, id},
-		"unfinished":    {q.unfinished, id},
-		"yield":         {q.yield, id + `, 1, '1 s', 8`},
-		"lock_agent":    {q.lockAgent, agent},
-		"record": {q.record.text, id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL,
+		"claim":         {statement("claim"), id + `, 1, '2 min', '1 s', '1 hour'`},
+		"lock_agent_of": {statement("lock_agent_of"), id},
+		"unfinished":    {statement("unfinished"), id},
+		"yield":         {statement("yield"), id + `, 1, '1 s', 8`},
+		"lock_agent":    {statement("lock_agent"), agent},
+		"record": {statement("record"), id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL,
 			NULL, NULL, NULL, NULL, true, NULL, NULL, NULL, false, true, 0, NULL`},
-		"adopt":           {q.adopt, id + `, 1, now(), 2, now(), 1, true`},
-		"lost_before":     {q.lostBefore, `now(), 500`},
-		"agents_of":       {q.agentsOf, `ARRAY[` + id + `]::uuid[]`},
-		"replay":          {q.replay, `ARRAY[` + id + `]::uuid[], true`},
-		"cancel":          {q.cancel, `ARRAY[` + id + `]::uuid[], true`},
-		"release_held":    {q.releaseHeld, agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
-		"held_disabled":   {q.heldDisabled, `8453, 17, 500`},
-		"observe":         {q.observe.text, agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
-		"set_token":       {q.setToken.text, agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
-		"lease_renewal":   {q.leaseRenewal, agent + `, 'https://a.example', '30 s', NULL`},
-		"save_renewal":    {q.saveRenewal.text, agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
-		"retain":          {q.retain, `'1 day', 500`},
-		"retain_attempts": {q.retainAttempts, `'1 day', 500`},
+		"adopt":           {statement("adopt"), id + `, 1, now(), 2, now(), 1, true`},
+		"lost_before":     {statement("lost_before"), `now(), 500`},
+		"agents_of":       {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},
+		"replay":          {statement("replay"), `ARRAY[` + id + `]::uuid[], true`},
+		"cancel":          {statement("cancel"), `ARRAY[` + id + `]::uuid[], true`},
+		"release_held":    {statement("release_held"), agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
+		"held_disabled":   {statement("held_disabled"), `8453, 17, 500`},
+		"observe":         {statement("observe"), agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
+		"set_token":       {statement("set_token"), agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
+		"lease_renewal":   {statement("lease_renewal"), agent + `, 'https://a.example', '30 s', NULL`},
+		"save_renewal":    {statement("save_renewal"), agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
+		"retain":          {statement("retain"), `'1 day', 500`},
+		"retain_attempts": {statement("retain_attempts"), `'1 day', 500`},
 		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
 		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
 		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
-		"dispatch":        {q.dispatch, agent + `, 8, ` + id + `, 1`},
-		"make_agents":     {q.makeAgents, agents},
-		"lock_agents":     {q.lockAgents, agents},
-		"accept":          {q.accept.text, `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
-		"known":           {q.known, `'{k}'`},
-		"reopen":          {q.reopen, id + `, 'k', NULL, NULL, 1, '0xaa'`},
-		"lock_known":      {q.lockKnown, id + `, 'k', '{}'`},
-		"candidate":       {q.candidate.text, id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
-		"succeed":         {q.succeed, id + `, 1, 0, '', '', ''`},
-		"displace":        {q.displace, id + `, 'k'`},
-		"backlog":         {q.backlog, `8, 500`},
-		"due":             {q.due, `500`},
-		"requeue":         {q.requeue, `ARRAY[` + id + `]::uuid[]`},
-		"lost_leases":     {q.lostLeases, `500`},
-		"expire_leases":   {q.expireLeases, `ARRAY[` + id + `]::uuid[], 11`},
-		"too_old":         {q.tooOld, `'30 days', 500`},
-		"expire":          {q.expire, `ARRAY[` + id + `]::uuid[], '30 days'`},
-		"release":         {q.release, `'{1}', true, 500`},
-		"overdue":         {q.overdue, `'15 s', ` + id + `, 500`},
-		"redispatch":      {q.redispatch, id + `, 1`},
-		"depth":           {q.depth, ``},
+		"dispatch":        {statement("dispatch"), agent + `, 8, ` + id + `, 1`},
+		"make_agents":     {statement("make_agents"), agents},
+		"lock_agents":     {statement("lock_agents"), agents},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
+		"known":           {statement("known"), `'{k}'`},
+		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 1, '0xaa'`},
+		"lock_known":      {statement("lock_known"), id + `, 'k', '{}'`},
+		"candidate":       {statement("candidate"), id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
+		"succeed":         {statement("succeed"), id + `, 1, 0, '', '', ''`},
+		"displace":        {statement("displace"), id + `, 'k'`},
+		"backlog":         {statement("backlog"), `8, 500`},
+		"due":             {statement("due"), `500`},
+		"requeue":         {statement("requeue"), `ARRAY[` + id + `]::uuid[]`},
+		"lost_leases":     {statement("lost_leases"), `500`},
+		"expire_leases":   {statement("expire_leases"), `ARRAY[` + id + `]::uuid[], 11`},
+		"too_old":         {statement("too_old"), `'30 days', 500`},
+		"expire":          {statement("expire"), `ARRAY[` + id + `]::uuid[], '30 days'`},
+		"release":         {statement("release"), `'{1}', true, 500`},
+		"overdue":         {statement("overdue"), `'15 s', ` + id + `, 500`},
+		"redispatch":      {statement("redispatch"), id + `, 1`},
+		"depth":           {statement("depth"), ``},
 	} {
 		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
 		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|candidates)\w*`).FindAllString(plan, -1) {
@@ -192,7 +191,7 @@ func TestPlansOfAFlood(t *testing.T) {
 	const dispatch = `8453, '0xaa', 7, 8, NULL, NULL`
 	check := func(when string) {
 		t.Helper()
-		for name, st := range map[string][2]string{"accept": {s.sql.accept.text, accept}, "dispatch": {s.sql.dispatch, dispatch}} {
+		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch"), dispatch}} {
 			plan, _ := explain(t, s, fmt.Sprint(name, len(when)), st[0], st[1])
 			for line := range strings.Lines(plan) {
 				var read int
@@ -257,7 +256,7 @@ func TestClaimWritesNoIndex(t *testing.T) {
 	for i, task := range tasks {
 		var updated, hot int64 // by this session since it last told the statistics
 		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), s.sql.claim, task.ID, task.N, time.Minute, time.Second, RecentSuccess); err != nil {
+			if _, err := tx.Exec(t.Context(), statement("claim"), task.ID, task.N, time.Minute, time.Second, RecentSuccess); err != nil {
 				return err
 			}
 			return tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)

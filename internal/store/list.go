@@ -94,7 +94,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "list deliveries")
+	defer wrapError(&err, "list deliveries")
 	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	return pgx.CollectRows(rows, scanDelivery)
@@ -154,7 +154,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	n := f.narrow()
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "count deliveries")
+	defer wrapError(&err, "count deliveries")
 	rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
 	counts = make(map[Status]int64)
 	var status Status
@@ -181,7 +181,7 @@ const overdueAfter = time.Minute
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "count what is held or overdue")
+	defer wrapError(&err, "count what is held or overdue")
 	rows, _ := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
 		 WHERE finished_at IS NULL AND status IN ('queued', 'running', 'waiting', 'held')
 		   AND (status = 'held' OR now() - $1::interval > CASE status WHEN 'waiting' THEN next_attempt_at WHEN 'queued' THEN handed_at
@@ -194,7 +194,7 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "read delivery %s", id)
+	defer wrapError(&err, "read delivery %s", id)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id).
 		QueryRow(func(row pgx.Row) error { return row.Scan(append(d.scanTargets(), &d.Job, &d.Result)...) })

@@ -83,18 +83,16 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 
 // ensureSchema makes the schema that goose's own table lives in. Two processes may try at once; IF NOT EXISTS does not
 // shield against that, so the loser looks again.
-func ensureSchema(ctx context.Context, db *sql.DB) error {
-	const exists = `SELECT to_regnamespace('herald') IS NOT NULL`
-	var have bool
-	if err := db.QueryRowContext(ctx, exists).Scan(&have); err != nil || have {
-		return err
-	}
-	_, err := db.ExecContext(ctx, `CREATE SCHEMA IF NOT EXISTS herald`)
-	if err == nil {
-		return nil
-	}
-	if again := db.QueryRowContext(ctx, exists).Scan(&have); again == nil && have {
-		return nil
+func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
+	for range 2 {
+		var have bool
+		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL`).Scan(&have)
+		if err != nil || have {
+			return err
+		}
+		if _, err = db.ExecContext(ctx, `CREATE SCHEMA IF NOT EXISTS herald`); err == nil {
+			return nil
+		}
 	}
 	return err
 }
@@ -104,7 +102,7 @@ func ensureSchema(ctx context.Context, db *sql.DB) error {
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "make partitions of herald.attempts")
+	defer wrapError(&err, "make partitions of herald.attempts")
 	err = s.pool.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
 	return made, err
 }

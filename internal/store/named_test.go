@@ -1,12 +1,42 @@
 package store
 
 import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// TestStatements: every statement that the package names has a file, and every file is named.
+func TestStatements(t *testing.T) {
+	t.Parallel()
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`(?:s|namedS)tatement\("(\w+)"\)`).FindAllSubmatch(text, -1) {
+			named[string(m[1])] = true
+		}
+	}
+	there := slices.Sorted(maps.Keys(statements))
+	if want := slices.Sorted(maps.Keys(named)); !slices.Equal(there, want) {
+		t.Errorf("sql/ has %v, the package names %v", there, want)
+	}
+}
 
 // TestNamedArguments: names are numbered in the order of the text, and one that is not given fails the call instead of
 // being NULL.

@@ -38,8 +38,8 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "write down what was learned of agent %d:%s", a.ChainID, a.ID)
-	_, err = s.pool.Exec(ctx, s.sql.observe.text, s.sql.observe.args(pgx.NamedArgs{
+	defer wrapError(&err, "write down what was learned of agent %d:%s", a.ChainID, a.ID)
+	_, err = s.pool.Exec(ctx, statement("observe"), namedStatement("observe").args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
 		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
 		"error":       nullIfEmpty(boundText(l.Error, maxErrorBytes)),
@@ -113,7 +113,7 @@ type heldRow struct {
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.heldDisabled, int64(after.agent.ChainID), after.seq, maxMove)
+	rows, err := s.pool.Query(ctx, statement("held_disabled"), int64(after.agent.ChainID), after.seq, maxMove)
 	if err != nil {
 		return nil, err
 	}

@@ -53,31 +53,31 @@ func (s *Store) tryLead(ctx context.Context) (conn *pgxpool.Conn, leads bool, er
 // ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the
 // attempts of their budget, and returns how many there were, and how many of them are dead now.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
-	defer explain(&err, "take back deliveries whose lease ran out")
-	found, err := s.findRows(ctx, s.sql.lostLeases, limit)
+	defer wrapError(&err, "take back deliveries whose lease ran out")
+	found, err := s.findRows(ctx, statement("lost_leases"), limit)
 	if err == nil && len(found.ids) > 0 {
-		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, s.sql.expireLeases, found.ids, attempts)
+		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, statement("expire_leases"), found.ids, attempts)
 	}
 	return n, dead, err
 }
 
 // Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
-	defer explain(&err, "end expired deliveries")
-	found, err := s.findRows(ctx, s.sql.tooOld, age, limit)
+	defer wrapError(&err, "end expired deliveries")
+	found, err := s.findRows(ctx, statement("too_old"), age, limit)
 	if err == nil && len(found.ids) > 0 {
-		_, err = s.moveRows(ctx, found, false, []any{&n}, s.sql.expire, found.ids, age)
+		_, err = s.moveRows(ctx, found, false, []any{&n}, statement("expire"), found.ids, age)
 	}
 	return n, err
 }
 
 // Due puts waits that stayed in Postgres and are over back into their agents' lines, and dispatches from these.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, err error) {
-	defer explain(&err, "dispatch waits that are over")
-	found, err := s.findRows(ctx, s.sql.due, limit)
+	defer wrapError(&err, "dispatch waits that are over")
+	found, err := s.findRows(ctx, statement("due"), limit)
 	if err == nil && len(found.ids) > 0 {
 		var n int
-		tasks, err = s.moveRows(ctx, found, true, []any{&n}, s.sql.requeue, found.ids)
+		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("requeue"), found.ids)
 	}
 	return tasks, err
 }
@@ -128,8 +128,8 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "dispatch a backlog")
-	rows, _ := s.pool.Query(ctx, s.sql.backlog, MaxDispatchedPerAgent, limit)
+	defer wrapError(&err, "dispatch a backlog")
+	rows, _ := s.pool.Query(ctx, statement("backlog"), MaxDispatchedPerAgent, limit)
 	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
 		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
 		return a, err
@@ -155,8 +155,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "find overdue deliveries")
-	rows, _ := s.pool.Query(ctx, s.sql.overdue, late, after, limit)
+	defer wrapError(&err, "find overdue deliveries")
+	rows, _ := s.pool.Query(ctx, statement("overdue"), late, after, limit)
 	return pgx.CollectRows(rows, scanTask)
 }
 
@@ -164,8 +164,8 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "dispatch delivery %s again", t.ID)
-	rows, _ := s.pool.Query(ctx, s.sql.redispatch, t.ID, t.N)
+	defer wrapError(&err, "dispatch delivery %s again", t.ID)
+	rows, _ := s.pool.Query(ctx, statement("redispatch"), t.ID, t.N)
 	again, err = pgx.CollectExactlyOneRow(rows, scanTask)
 	return again, err == nil, noRows(err, nil)
 }
@@ -175,8 +175,8 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "dispatch again what Redis lost")
-	rows, _ := s.pool.Query(ctx, s.sql.lostBefore, before, limit)
+	defer wrapError(&err, "dispatch again what Redis lost")
+	rows, _ := s.pool.Query(ctx, statement("lost_before"), before, limit)
 	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
 		var at *time.Time
 		if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
@@ -192,7 +192,7 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "read the clock of Postgres")
+	defer wrapError(&err, "read the clock of Postgres")
 	err = s.pool.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
 	return now, started, err
 }
@@ -208,9 +208,9 @@ type Depth struct {
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "count open deliveries")
+	defer wrapError(&err, "count open deliveries")
 	d.ByStatus = map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}
-	rows, _ := s.pool.Query(ctx, s.sql.depth)
+	rows, _ := s.pool.Query(ctx, statement("depth"))
 	var status Status
 	var n int64
 	var late float64
@@ -230,11 +230,11 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
+	defer wrapError(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
 	ids := make([]int64, len(chains))
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
-	tag, err := s.pool.Exec(ctx, s.sql.release, ids, gateway, limit)
+	tag, err := s.pool.Exec(ctx, statement("release"), ids, gateway, limit)
 	return int(tag.RowsAffected()), err
 }

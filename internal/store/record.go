@@ -87,7 +87,7 @@ type Recorded struct {
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "record delivery %s", c.ID)
+	defer wrapError(&err, "record delivery %s", c.ID)
 	rec, err = s.recordOnce(ctx, c, o)
 	if err != nil && c.week != "" && isMissingWeek(err) {
 		c.week = "" // through the partitioned table then
@@ -105,7 +105,7 @@ func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, 
 	}
 	a := c.Agent()
 	b := &pgx.Batch{}
-	b.Queue(s.sql.lockAgent, a.ChainID, a.Registry, a.ID)
+	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
 	s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
 	res := s.pool.SendBatch(ctx, b)
 	defer res.Close()
@@ -132,7 +132,7 @@ func isMissingWeek(err error) bool {
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
+	defer wrapError(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
 	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}
@@ -141,11 +141,11 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	fenced := false
 	// Rare, so it may cost more round trips than Record: what follows depends on what the first statement finds.
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.sql.lockAgent, a.ChainID, a.Registry, a.ID); err != nil {
+		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		err := tx.QueryRow(ctx, s.sql.adopt, c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free &&
+		err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free &&
 			!o.Called).Scan(&ours, &open)
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ func (o Outcome) checkStatus() error {
 // queueRecord queues what follows the agent's lock: the outcome of attempt p, and the dispatch of the agent's next.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
 	a := c.Agent()
-	b.Queue(s.sql.recordStatement(c, p), s.sql.record.args(pgx.NamedArgs{
+	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
 		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free,
 		"called": o.Called,
@@ -198,22 +198,23 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"epoch":       c.Epoch,
 		"server_info": Storable(o.ServerInfo, maxSideBytes), "tools": Storable(o.Tools, maxSideBytes)})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
+		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
 	if o.NotAtPosition {
 		s.queueSucceed(b, c)
 	}
 	if !o.SkipDispatch {
-		b.Queue(s.sql.dispatch, a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No)
+		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No)
 	}
 }
 
 // recordStatement is record.sql with the week of attempt p, if that is c's own.
-func (q *statements) recordStatement(c *Claim, p SpooledOutcome) string {
+func recordStatement(c *Claim, p SpooledOutcome) string {
+	text := statement("record")
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
-		return q.record.text
+		return text
 	}
-	return strings.ReplaceAll(q.record.text, "herald.attempts\n", c.week+"\n")
+	return strings.ReplaceAll(text, "herald.attempts\n", c.week+"\n")
 }
 
 // readRecorded reads the answers to what queueRecord has queued, to the commit.

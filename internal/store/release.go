@@ -20,7 +20,7 @@ const anyEpoch = int64(-1)
 // takes. It returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling
 // it again goes on.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
-	defer explain(&err, "release what is held of agent %d:%s (%s)", a.ChainID, a.ID, strings.Join(reasons, ", "))
+	defer wrapError(&err, "release what is held of agent %d:%s (%s)", a.ChainID, a.ID, strings.Join(reasons, ", "))
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
@@ -57,7 +57,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
 		if len(reasons) == 0 {
 			return nil
 		}
-		tag, err := tx.Exec(ctx, s.sql.releaseHeld, a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
+		tag, err := tx.Exec(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
 		if err != nil {
 			return err
 		}

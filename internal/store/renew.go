@@ -34,10 +34,10 @@ type Renewal struct {
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "renew the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "renew the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
 	b := &pgx.Batch{}
 	if lease > 0 {
-		b.Queue(s.sql.leaseRenewal, t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).
+		b.Queue(statement("lease_renewal"), t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).
 			QueryRow(func(row pgx.Row) error { return noRows(row.Scan(&r.No), nil) })
 	}
 	var access Access
@@ -82,9 +82,9 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "save the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "save the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
 	var done bool
-	err = s.pool.QueryRow(ctx, s.sql.saveRenewal.text, s.sql.saveRenewal.args(pgx.NamedArgs{
+	err = s.pool.QueryRow(ctx, statement("save_renewal"), namedStatement("save_renewal").args(pgx.NamedArgs{
 		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No,
 		"stored_at":  t.UpdatedAt,
 		"ciphertext": a.Ciphertext, "key_id": int64(key), "expires_at": a.ExpiresAt,
@@ -98,7 +98,7 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	t := r.Token
-	defer explain(&err, "give up renewing the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "give up renewing the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5 AND EXISTS (SELECT FROM herald.agent_mcp_tokens
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6)`,
@@ -125,7 +125,7 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 // AccessAfter lists the credentials that an access token is stored for, as TokensAfter does: with that, in
 // Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
-	defer explain(&err, "list access tokens")
+	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
 		JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin) WHERE x.ciphertext IS NOT NULL`, last,
 		func(row pgx.CollectableRow) (t Token, err error) {
@@ -137,6 +137,6 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 // ResealAccess replaces the ciphertext of an access token, if it is still the one that was read. changed false: it was
 // renewed or removed meanwhile.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
-	defer explain(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	defer wrapError(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)
 }

@@ -16,16 +16,16 @@ const maxMove = 500
 // why the others were left (a sentence each), and the tasks that the caller puts into Redis.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
-	defer explain(&err, "replay %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, force, s.sql.replay, true, whyNotReplayed)
+	defer wrapError(&err, "replay %d deliveries", len(ids))
+	return s.moveByOperator(ctx, ids, force, statement("replay"), true, whyNotReplayed)
 }
 
 // Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
 // workers' writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, err error) {
-	defer explain(&err, "cancel %d deliveries", len(ids))
-	moved, left, _, err = s.moveByOperator(ctx, ids, force, s.sql.cancel, false, whyNotCancelled)
+	defer wrapError(&err, "cancel %d deliveries", len(ids))
+	moved, left, _, err = s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
 	return moved, left, err
 }
 
@@ -48,7 +48,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	if len(ids) == 0 {
 		return 0, nil, nil, nil
 	}
-	found, err := s.findRows(ctx, s.sql.agentsOf, ids)
+	found, err := s.findRows(ctx, statement("agents_of"), ids)
 	if err != nil {
 		return 0, nil, nil, err
 	}

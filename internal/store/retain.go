@@ -15,8 +15,8 @@ import (
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "drop what old deliveries carried")
-	for _, sql := range []string{s.sql.retain, s.sql.retainAttempts} {
+	defer wrapError(&err, "drop what old deliveries carried")
+	for _, sql := range []string{statement("retain"), statement("retain_attempts")} {
 		tag, err := s.pool.Exec(ctx, sql, age, limit)
 		if err != nil {
 			return rows, err
@@ -38,8 +38,8 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "drop weeks of attempts")
-	rows, _ := s.pool.Query(ctx, s.sql.oldWeeks, age)
+	defer wrapError(&err, "drop weeks of attempts")
+	rows, _ := s.pool.Query(ctx, statement("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, err

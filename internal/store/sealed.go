@@ -28,7 +28,7 @@ func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "look for sealed headers")
+	defer wrapError(&err, "look for sealed headers")
 	rows, _ := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
 			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2
 		), sealed AS (
@@ -67,7 +67,7 @@ func (s *Store) SealedAfter(ctx context.Context,
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "replace the sealed headers of delivery %s", old.ID)
+	defer wrapError(&err, "replace the sealed headers of delivery %s", old.ID)
 	err = s.pool.QueryRow(ctx, `WITH own AS (
 			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
 		), candidate AS (

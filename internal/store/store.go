@@ -1,8 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-//go:embed sql/*.sql
-var files embed.FS
 
 // MaxDispatchedPerAgent is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps
 // Redis shallow and one agent's flood from delaying the others.
@@ -82,64 +79,12 @@ type Config struct {
 // Store is a pool of connections to one database. Safe for concurrent use.
 type Store struct {
 	pool    *pgxpool.Pool
-	sql     statements
 	timeout time.Duration // of a call whose context has no earlier deadline
 }
 
 // idleInTransaction is how long the server lets a transaction of ours wait for its next statement: nothing here thinks
 // between statements, so whoever does is frozen or cut off, and holds agents' locks.
 const idleInTransaction = 10 * time.Second
-
-// statements are the texts of sql/*.sql, read once.
-type statements struct {
-	known, reopen, displace, lockKnown, succeed                     string
-	claim, lockAgentOf, yield, unfinished, lockAgent                string
-	makeAgents, lockAgents, dispatch, backlog                       string
-	due, requeue, lostLeases, expireLeases, tooOld, expire, release string
-	overdue, redispatch, lostBefore, depth                          string
-	adopt, replay, cancel, releaseHeld, agentsOf                    string
-	heldDisabled, leaseRenewal, retain, retainAttempts, oldWeeks    string
-
-	accept, candidate, record, observe, setToken, saveRenewal named
-}
-
-func readStatements() (q statements, err error) {
-	for name, text := range map[string]*string{
-		"known": &q.known, "reopen": &q.reopen, "displace": &q.displace,
-		"lock_known": &q.lockKnown, "succeed": &q.succeed,
-		"claim": &q.claim, "lock_agent_of": &q.lockAgentOf, "yield": &q.yield, "unfinished": &q.unfinished,
-		"lock_agent":  &q.lockAgent,
-		"make_agents": &q.makeAgents, "lock_agents": &q.lockAgents, "dispatch": &q.dispatch, "backlog": &q.backlog,
-		"due": &q.due, "requeue": &q.requeue, "lost_leases": &q.lostLeases, "expire_leases": &q.expireLeases,
-		"too_old": &q.tooOld, "expire": &q.expire, "release": &q.release,
-		"overdue": &q.overdue, "redispatch": &q.redispatch, "lost_before": &q.lostBefore, "depth": &q.depth,
-		"adopt": &q.adopt, "replay": &q.replay, "cancel": &q.cancel, "release_held": &q.releaseHeld,
-		"agents_of":     &q.agentsOf,
-		"held_disabled": &q.heldDisabled, "lease_renewal": &q.leaseRenewal,
-		"retain": &q.retain, "retain_attempts": &q.retainAttempts, "old_weeks": &q.oldWeeks,
-	} {
-		if *text, err = readStatement(name); err != nil {
-			return q, err
-		}
-	}
-	for name, statement := range map[string]*named{
-		"accept": &q.accept, "candidate": &q.candidate, "record": &q.record, "observe": &q.observe,
-		"set_token":    &q.setToken,
-		"save_renewal": &q.saveRenewal,
-	} {
-		text, err := readStatement(name)
-		if err != nil {
-			return q, err
-		}
-		*statement = numberArguments(text)
-	}
-	return q, nil
-}
-
-func readStatement(name string) (string, error) {
-	b, err := files.ReadFile("sql/" + name + ".sql")
-	return string(b), err
-}
 
 // Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.
 func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
@@ -160,8 +105,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.MaxConns > 0 {
 		pc.MaxConns = cfg.MaxConns
 	}
-	pc.ConnConfig.ConnectTimeout = orDefault(cfg.ConnectTimeout, defaultConnectTimeout)
-	statement := orDefault(cfg.StatementTimeout, 30*time.Second)
+	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
+	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
 	params := pc.ConnConfig.RuntimeParams
 	params["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
 	params["idle_in_transaction_session_timeout"] = fmt.Sprint(min(statement, idleInTransaction).Milliseconds())
@@ -174,9 +119,6 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	}
 	adjust(pc)
 	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout}
-	if s.sql, err = readStatements(); err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", Plain(err))
 	}
@@ -192,8 +134,8 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, s.timeout)
 }
 
-// explain, deferred, says in a call's error what failed. Callers get sentences, so it is Plain's error that follows.
-func explain(err *error, what string, args ...any) {
+// wrapError, deferred, says in a call's error what failed. Callers get sentences, so it is Plain's error that follows.
+func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), Plain(*err))
 	}
@@ -290,13 +232,6 @@ func describeHost(ce *pgconn.ConnectError) string {
 		return "the Postgres socket in " + ce.Config.Host
 	}
 	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
-}
-
-func orDefault(d, def time.Duration) time.Duration {
-	if d <= 0 {
-		return def
-	}
-	return d
 }
 
 // Away tells whether an error of this package only says that Postgres cannot be reached, or does not answer in time.

@@ -98,9 +98,9 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	case t.OAuth() != (t.Issuer != ""):
 		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
-	defer explain(&err, "store a token of agent %d:%s", t.ChainID, t.ID)
+	defer wrapError(&err, "store a token of agent %d:%s", t.ChainID, t.ID)
 	return s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.sql.setToken.text, s.sql.setToken.args(pgx.NamedArgs{
+		if _, err := tx.Exec(ctx, statement("set_token"), namedStatement("set_token").args(pgx.NamedArgs{
 			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme,
 			"header":     t.Header,
 			"ciphertext": t.Ciphertext, "key_id": int64(key), "expires_at": t.ExpiresAt,
@@ -115,7 +115,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 // is none.
 func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
-	defer explain(&err, "remove the token of agent %d:%s for %s", a.ChainID, a.ID, origin)
+	defer wrapError(&err, "remove the token of agent %d:%s for %s", a.ChainID, a.ID, origin)
 	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
@@ -131,7 +131,7 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "bind the token of agent %d:%s for %s to its path", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "bind the token of agent %d:%s for %s to its path", t.ChainID, t.ID, t.Origin)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
 		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
@@ -161,7 +161,7 @@ const maxTokens = 64
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "look for tokens of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "look for tokens of agent %d:%s", a.ChainID, a.ID)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
@@ -182,7 +182,7 @@ const tokenPage = 1000
 // TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts
 // after the last one; nil is before the first.
 func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err error) {
-	defer explain(&err, "list tokens")
+	defer wrapError(&err, "list tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
 }
 
@@ -205,7 +205,7 @@ func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 // ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or
 // removed meanwhile. A worker that knows the old one goes on with it for a while; its keyset still opens that.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
-	defer explain(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	defer wrapError(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
 }
 
@@ -227,7 +227,7 @@ func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, ol
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "count what each key has sealed")
+	defer wrapError(&err, "count what each key has sealed")
 	rows, _ := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
 		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
 	uses = map[uint32]int{}
@@ -251,7 +251,7 @@ type Expiring struct {
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer explain(&err, "count the tokens that expire")
+	defer wrapError(&err, "count the tokens that expire")
 	err = s.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
 		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).Scan(&e.Stored, &e.Soon, &e.Expired)
 	return e, err
