@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -127,9 +128,9 @@ type arrival struct {
 const maxKeyBytes = 1 << 10
 
 func newArrival(it Intake) (arrival, error) {
-	a := arrival{Intake: it, key: boundText(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
-		kind: boundText(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
-	a.Refused = boundText(it.Refused, maxErrorBytes)
+	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
+		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
+	a.Refused = storable.Text(it.Refused, maxErrorBytes)
 	if a.isAgentUpdate() {
 		return a, nil
 	}
@@ -142,7 +143,7 @@ func newArrival(it Intake) (arrival, error) {
 			return a, fmt.Errorf("encode the job of %s: %w", a.key, err)
 		}
 		var ok bool
-		if a.raw, ok = cleanJSON(raw); !ok {
+		if a.raw, ok = storable.Repair(raw); !ok {
 			a.Refused = "the job nests too deeply or holds a number too long to be stored"
 		} else if it.Job.ChainID > math.MaxInt64 {
 			a.Refused = "chainId is too large to be stored"

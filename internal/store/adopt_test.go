@@ -261,7 +261,7 @@ func TestPastJSON(t *testing.T) {
 	}
 	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
 		got := through(t, SpooledOutcome{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
-		if want := Storable([]byte(hostile), maxSideBytes); string(Storable(got.Outcome.Response, maxSideBytes)) != string(compactJSON(t, want)) {
+		if want := KeepSide([]byte(hostile)); string(KeepSide(got.Outcome.Response)) != string(compactJSON(t, want)) {
 			t.Errorf("%q became %s, not %s", hostile, got.Outcome.Response, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -30,8 +31,8 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	defer cancel()
 	defer wrapError(&err, "note %s in the audit", a.Action)
 	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
-		boundText(a.Actor, maxNameBytes), boundText(a.Action, maxNameBytes), Storable(a.Filter, maxSideBytes),
-		a.Matched, nullIfEmpty(boundText(a.Note, maxErrorBytes))).Scan(&id)
+		storable.Text(a.Actor, maxNameBytes), storable.Text(a.Action, maxNameBytes), storable.JSON(a.Filter, maxSideBytes),
+		a.Matched, nullIfEmpty(storable.Text(a.Note, maxErrorBytes))).Scan(&id)
 	return id, err
 }
 
@@ -42,7 +43,7 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	defer cancel()
 	defer wrapError(&err, "note the end of audit %d", id)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
-		id, moved, boundText(state, maxNameBytes), nullIfEmpty(boundText(note, maxErrorBytes))).Scan(&id)
+		id, moved, storable.Text(state, maxNameBytes), nullIfEmpty(storable.Text(note, maxErrorBytes))).Scan(&id)
 	return noRows(err, ErrNotFound)
 }
 

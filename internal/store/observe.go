@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -41,9 +42,9 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	defer wrapError(&err, "write down what was learned of agent %d:%s", a.ChainID, a.ID)
 	_, err = s.pool.Exec(ctx, statement("observe"), namedStatement("observe").args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
-		"endpoint": nullIfEmpty(boundText(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
-		"error":       nullIfEmpty(boundText(l.Error, maxErrorBytes)),
-		"server_info": Storable(l.ServerInfo, maxSideBytes), "tools": Storable(l.Tools, maxSideBytes)})...)
+		"endpoint": nullIfEmpty(storable.Text(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
+		"error":       nullIfEmpty(storable.Text(l.Error, maxErrorBytes)),
+		"server_info": storable.JSON(l.ServerInfo, maxSideBytes), "tools": storable.JSON(l.Tools, maxSideBytes)})...)
 	return err
 }
 
@@ -61,7 +62,7 @@ const maxToolsBytes = maxSideBytes - 64
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
-		entry, err := json.Marshal(KnownTool{Name: boundText(t.Name, maxNameBytes), Schema: t.Schema})
+		entry, err := json.Marshal(KnownTool{Name: storable.Text(t.Name, maxNameBytes), Schema: t.Schema})
 		if err != nil || len(out)+len(entry) > maxToolsBytes {
 			break
 		}

@@ -19,7 +19,7 @@ func TestToolList(t *testing.T) {
 	}{"none": {nil, 0}, "one": {many[:1], 1}, "many": {many, 0}} {
 		raw := ToolList(tt.tools)
 		var got []KnownTool
-		if err := json.Unmarshal(raw, &got); err != nil || len(raw) > maxSideBytes || string(Storable(raw, maxSideBytes)) != string(raw) {
+		if err := json.Unmarshal(raw, &got); err != nil || len(raw) > maxSideBytes || string(KeepSide(raw)) != string(raw) {
 			t.Fatalf("%s: %v, %d bytes: %.200s", name, err, len(raw), raw)
 		}
 		if name == "many" && len(got) > 50 && len(got) < 1000 {

@@ -10,8 +10,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Bounds of what is kept (DESIGN §4: attempts are bounded to 16 KiB each side).
+const (
+	maxSideBytes  = 16 << 10
+	maxErrorBytes = 4 << 10
+	maxURLBytes   = 2 << 10
+	maxNameBytes  = 256
+	maxNames      = 16
 )
 
 // Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while
@@ -55,7 +65,7 @@ type Outcome struct {
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
-		*side = Storable(*side, maxSideBytes)
+		*side = storable.JSON(*side, maxSideBytes)
 	}
 	return json.Marshal(plain(o))
 }
@@ -185,18 +195,18 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
 		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free,
 		"called": o.Called,
-		"stage":  boundText(o.Stage, maxNameBytes), "error": nullIfEmpty(boundText(o.Error, maxErrorBytes)),
+		"stage":  storable.Text(o.Stage, maxNameBytes), "error": nullIfEmpty(storable.Text(o.Error, maxErrorBytes)),
 
-		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(boundText(o.Endpoint, maxURLBytes)),
+		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)),
 		"protocol":          nameOrNull(o.Protocol),
 		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource),
 		"file_disagrees": boundNames(o.FileDisagrees),
-		"arguments":      Storable(o.Arguments, maxSideBytes), "response": Storable(o.Response, maxSideBytes),
-		"result": Storable(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
+		"arguments":      storable.JSON(o.Arguments, maxSideBytes), "response": storable.JSON(o.Response, maxSideBytes),
+		"result": storable.JSON(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
 
-		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(boundText(o.AgentError, maxErrorBytes)), "moved": o.Moved,
+		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved,
 		"epoch":       c.Epoch,
-		"server_info": Storable(o.ServerInfo, maxSideBytes), "tools": Storable(o.Tools, maxSideBytes)})...)
+		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes)})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
@@ -264,14 +274,17 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	return rec, nil
 }
 
+// KeepSide is what is kept of what one side of a call said.
+func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
+
 // nameOrNull is one of our own words, or what an agent calls something.
-func nameOrNull(s string) *string { return nullIfEmpty(boundText(s, maxNameBytes)) }
+func nameOrNull(s string) *string { return nullIfEmpty(storable.Text(s, maxNameBytes)) }
 
 // boundNames are a few of them.
 func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {
-		out = append(out, boundText(s, maxNameBytes))
+		out = append(out, storable.Text(s, maxNameBytes))
 	}
 	return out
 }

@@ -1,4 +1,6 @@
-package store
+// Package storable makes what strangers wrote into text and jsonb that Postgres takes, and that is bounded: no byte of
+// theirs can make a write fail.
+package storable
 
 import (
 	"bytes"
@@ -8,16 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what is kept (DESIGN §4: attempts are bounded to 16 KiB each side).
 const (
-	maxSideBytes  = 16 << 10
-	maxErrorBytes = 4 << 10
-	maxURLBytes   = 2 << 10
-	maxNameBytes  = 256
-	maxNames      = 16
-	maxDepth      = 64   // deeper JSON is kept as text
-	maxExponent   = 300  // jsonb numbers are numeric, written out in full: one beyond these two
-	maxDigits     = 1000 // is kept as text
+	maxDepth    = 64   // deeper JSON is kept as text
+	maxExponent = 300  // jsonb numbers are numeric, written out in full: one beyond these two
+	maxDigits   = 1000 // is kept as text
 )
 
 // truncatedJSON is how JSON that cannot be stored as it is looks: its beginning as text, and why.
@@ -30,15 +26,15 @@ type truncatedJSON struct {
 // truncationOverhead is what a cut takes without its text.
 const truncationOverhead = 64
 
-// Storable returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL
+// JSON returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL
 // and invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
 // {"truncated": true, "bytes": <length>, "text": <beginning>}. Nothing stays nothing.
-func Storable(raw json.RawMessage, limit int) json.RawMessage {
+func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
 	}
 	if len(raw) <= limit {
-		if clean, ok := cleanJSON(raw); ok && len(clean) <= limit {
+		if clean, ok := Repair(raw); ok && len(clean) <= limit {
 			return clean
 		}
 	}
@@ -46,19 +42,16 @@ func Storable(raw json.RawMessage, limit int) json.RawMessage {
 	for room := limit - truncationOverhead; ; room /= 2 {
 		room = max(room, 0)
 		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw),
-			Text: boundText(string(raw[:min(len(raw), room)]), room)})
+			Text: Text(string(raw[:min(len(raw), room)]), room)})
 		if err == nil && (len(out) <= limit || room == 0) {
 			return out
 		}
 	}
 }
 
-// KeepSide is what is kept of what one side of a call said.
-func KeepSide(raw json.RawMessage) json.RawMessage { return Storable(raw, maxSideBytes) }
-
-// cleanJSON returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not
+// Repair returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not
 // storable JSON.
-func cleanJSON(raw []byte) (json.RawMessage, bool) {
+func Repair(raw []byte) (json.RawMessage, bool) {
 	suspicious, fits := surveyJSON(raw)
 	if !fits {
 		return nil, false
@@ -169,8 +162,8 @@ func numberFits(n []byte) bool {
 	return err == nil && e <= maxExponent && e >= -maxExponent
 }
 
-// boundText makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
-func boundText(s string, limit int) string {
+// Text makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
+func Text(s string, limit int) string {
 	long := len(s) > 4*limit // far too long: the rest is not even looked at
 	if long {
 		s = s[:4*limit]
