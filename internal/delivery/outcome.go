@@ -8,6 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
 // maxScheduledWait is the longest wait that becomes a scheduled task, seen in the web UI; longer ones live in Postgres.
@@ -32,7 +33,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	}
 
 	var unread *spoolError
-	d.away = store.Away(failure) || errors.As(failure, &unread)
+	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
 	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text

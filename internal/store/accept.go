@@ -59,7 +59,7 @@ type Acceptance struct {
 // MaxAccept.
 //
 // No job makes the others fail: one that Postgres could not hold is stored as rejected, as if it had come Refused.
-func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, error) {
+func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, tasks []Task, err error) {
 	if len(in) > MaxAccept {
 		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
 	}
@@ -68,11 +68,11 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer wrapError(&err, "accept %d jobs", len(in))
 	rows := make([]arrival, len(in))
 	for i, it := range in {
-		var err error
 		if rows[i], err = newArrival(it); err != nil {
-			return nil, nil, fmt.Errorf("accept job %d of %d: %w", i+1, len(in), err)
+			return nil, nil, fmt.Errorf("job %d: %w", i+1, err)
 		}
 	}
 	for missed := 0; ; {
@@ -85,7 +85,7 @@ func (s *Store) Accept(ctx context.Context, in []Intake) ([]Acceptance, []Task, 
 			continue
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("accept %d jobs: %w", len(in), Plain(err))
+			return nil, nil, err // what was not committed was not dispatched
 		}
 		return out, tasks, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -169,7 +170,7 @@ func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) error {
 		return ErrFenced
 	}
 	if err != nil {
-		return fmt.Errorf("extend the lease of delivery %s: %w", c.ID, Plain(err))
+		return fmt.Errorf("extend the lease of delivery %s: %w", c.ID, pgerror.Explain(err))
 	}
 	c.LeaseUntil = until
 	return nil

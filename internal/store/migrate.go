@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -25,35 +24,29 @@ type Migration struct {
 }
 
 // Migrate applies what is pending and returns it. Several processes may call it at once: one works, the others wait.
-func Migrate(ctx context.Context, url secret.Secret) ([]Migration, error) {
-	var done []Migration
-	err := withProvider(ctx, url, func(p *goose.Provider) error {
+func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err error) {
+	defer wrapError(&err, "migrate the database")
+	err = withProvider(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		for _, r := range results {
 			done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path, AppliedAt: time.Now().UTC()})
 		}
 		return err
 	})
-	if err != nil {
-		return done, fmt.Errorf("migrate the database: %w", err)
-	}
-	return done, nil
+	return done, err
 }
 
 // Migrations lists every migration, oldest first.
-func Migrations(ctx context.Context, url secret.Secret) ([]Migration, error) {
-	var all []Migration
-	err := withProvider(ctx, url, func(p *goose.Provider) error {
+func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err error) {
+	defer wrapError(&err, "read the state of the migrations")
+	err = withProvider(ctx, url, func(p *goose.Provider) error {
 		states, err := p.Status(ctx)
 		for _, s := range states {
 			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the state of the migrations: %w", err)
-	}
-	return all, nil
+	return all, err
 }
 
 // withProvider opens a direct connection of its own: the session lock must not go through a pool that may swap
@@ -67,7 +60,7 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	db := stdlib.OpenDB(*cfg)
 	defer db.Close()
 	if err := ensureSchema(ctx, db); err != nil {
-		return Plain(err)
+		return err
 	}
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // asks once a second, for 5 min
 	if err != nil {
@@ -78,7 +71,7 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	if err != nil {
 		return err
 	}
-	return Plain(do(p))
+	return do(p)
 }
 
 // ensureSchema makes the schema that goose's own table lives in. Two processes may try at once; IF NOT EXISTS does not

@@ -78,12 +78,13 @@ func ToolList(tools []KnownTool) json.RawMessage {
 // except does not say otherwise (nil: it never does). It returns how many deliveries were released and the tasks that
 // the caller puts into Redis, also when it fails in the middle: calling it again goes on.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
+	defer wrapError(&err, "release what is held though its agent is enabled")
 	seen := map[Agent]bool{}
 	var last heldRow
 	for {
 		page, err := s.listHeldDisabled(ctx, last)
 		if err != nil {
-			return released, tasks, fmt.Errorf("find what is held though its agent is enabled: %w", Plain(err))
+			return released, tasks, err
 		}
 		for _, row := range page {
 			last = row
@@ -94,8 +95,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 			n, more, err := s.releaseInBatches(ctx, row.agent, []string{agentDisabled}, markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
-				return released, tasks, fmt.Errorf("release what is held of agent %d:%s: %w", row.agent.ChainID,
-					row.agent.ID, Plain(err))
+				return released, tasks, fmt.Errorf("agent %d:%s: %w", row.agent.ChainID, row.agent.ID, err)
 			}
 		}
 		if len(page) < maxMove {

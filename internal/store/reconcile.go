@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,7 +21,7 @@ const leaderLock = 0x686572616c64
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	conn, leads, err := s.tryLead(ctx)
 	if err != nil {
-		return false, fmt.Errorf("take the leader lock: %w", Plain(err))
+		return false, fmt.Errorf("take the leader lock: %w", pgerror.Explain(err))
 	}
 	defer conn.Release()
 	if !leads {
@@ -102,24 +103,32 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows locks the agents first, like everybody who locks agents and deliveries, and then moves what is still as it
-// was found; counts take what the statement counted.
+// moveRows moves what is still as it was found; counts take what the statement counted.
 func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
-	args ...any) (tasks []Task, err error) {
+	args ...any) ([]Task, error) {
+	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, sql, args...).Scan(counts...)
+	})
+}
+
+// changeAgents makes a change in one transaction that has locked the agents first, as everybody does who locks agents
+// and deliveries, and may dispatch what the agents have room for then. It returns tasks only when that was committed.
+func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
+	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, f.agents); err != nil {
+		if err := s.lockAgents(ctx, tx, agents); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, sql, args...).Scan(counts...); err != nil || !handOut {
+		if err := change(ctx, tx); err != nil || !dispatch {
 			return err
 		}
-		tasks, err = s.dispatchAgents(ctx, tx, f.agents)
+		tasks, err = s.dispatchAgents(ctx, tx, agents)
 		return err
 	})
 	if err != nil {
-		return nil, err // what was not committed was not dispatched
+		return nil, err
 	}
 	return tasks, nil
 }
@@ -137,17 +146,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, agents); err != nil {
-			return err
-		}
-		tasks, err = s.dispatchAgents(ctx, tx, agents)
-		return err
-	})
-	if err != nil {
-		return nil, err // as in moveRows
-	}
-	return tasks, nil
+	return s.changeAgents(ctx, agents, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
 // Overdue lists dispatched deliveries that should have been claimed at least late ago, in order of id, after a cursor

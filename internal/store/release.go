@@ -43,12 +43,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string,
 
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, []Agent{a}); err != nil {
-			return err
-		}
+	tasks, err = s.changeAgents(ctx, []Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
 			if err := change(ctx, tx); err != nil {
 				return err
@@ -58,15 +53,11 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
 			return nil
 		}
 		tag, err := tx.Exec(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
-		if err != nil {
-			return err
-		}
 		released = int(tag.RowsAffected())
-		tasks, err = s.dispatchAgents(ctx, tx, []Agent{a})
 		return err
 	})
 	if err != nil {
-		return 0, nil, err // what was not committed was not dispatched
+		return 0, nil, err
 	}
 	return released, tasks, nil
 }

@@ -52,24 +52,16 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		moved, left, tasks = 0, make(map[uuid.UUID]string), nil
-		for _, id := range ids {
-			left[id] = NoSuchDelivery
-		}
-		if err := s.lockAgents(ctx, tx, found.agents); err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, sql, found.ids, force)
-		if err != nil {
-			return err
-		}
+	left = make(map[uuid.UUID]string)
+	for _, id := range ids {
+		left[id] = NoSuchDelivery
+	}
+	tasks, err = s.changeAgents(ctx, found.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, sql, found.ids, force)
 		var id uuid.UUID
 		var changed bool
 		var was previousState
-		_, err = pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob}, func() error {
 			left[id] = why(was)
 			if changed {
 				delete(left, id)
@@ -77,9 +69,6 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 			}
 			return nil
 		})
-		if err == nil && handOut {
-			tasks, err = s.dispatchAgents(ctx, tx, found.agents)
-		}
 		return err
 	})
 	if err != nil {

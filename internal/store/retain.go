@@ -47,7 +47,7 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	for _, week := range weeks {
 		gone, err := s.dropWeek(ctx, week)
 		if err != nil {
-			return dropped, fmt.Errorf("%s: %w", week, Plain(err))
+			return dropped, fmt.Errorf("%s: %w", week, err)
 		}
 		if gone {
 			dropped++

@@ -5,17 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -120,7 +116,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	adjust(pc)
 	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
-		return nil, fmt.Errorf("store: %w", Plain(err))
+		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
 	return s, nil
 }
@@ -134,10 +130,10 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, s.timeout)
 }
 
-// wrapError, deferred, says in a call's error what failed. Callers get sentences, so it is Plain's error that follows.
+// wrapError, deferred, says in a call's error what failed.
 func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
-		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), Plain(*err))
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
 	}
 }
 
@@ -160,7 +156,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if plain := Plain(err); plain != err {
+	if plain := pgerror.Explain(err); plain != err {
 		return plain
 	}
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
@@ -196,55 +192,4 @@ type Agent struct {
 	ChainID  uint64
 	Registry string
 	ID       string
-}
-
-// Plain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries
-// several times and lists each try with its address.
-func Plain(err error) error {
-	var ce *pgconn.ConnectError
-	var network net.Error
-	switch {
-	case errors.As(err, &ce):
-	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return netguard.Explain("Postgres", 0, err)
-	default:
-		return err
-	}
-	cause := ce.Unwrap()
-	var answer *pgconn.PgError
-	var errno syscall.Errno
-	switch {
-	case errors.As(cause, &answer):
-		cause = answer
-	case errors.As(cause, &errno):
-		cause = errno
-	default:
-		cause = netguard.Explain("it", 0, cause)
-	}
-	return fmt.Errorf("connect to %s: %w", describeHost(ce), cause)
-}
-
-func describeHost(ce *pgconn.ConnectError) string {
-	if ce.Config == nil {
-		return "Postgres"
-	}
-	if strings.HasPrefix(ce.Config.Host, "/") {
-		return "the Postgres socket in " + ce.Config.Host
-	}
-	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
-}
-
-// Away tells whether an error of this package only says that Postgres cannot be reached, or does not answer in time.
-func Away(err error) bool {
-	var connect *pgconn.ConnectError
-	var pg *pgconn.PgError
-	var network net.Error
-	switch {
-	case errors.As(err, &pg):
-		// connection exceptions; the server is being shut down, restarted or has crashed
-		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return true
-	}
-	return pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }

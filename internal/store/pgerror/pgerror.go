@@ -1,0 +1,65 @@
+// Package pgerror says in one sentence why Postgres could not be reached, and tells that from what it answered.
+package pgerror
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Explain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries
+// several times and lists each try with its address.
+func Explain(err error) error {
+	var ce *pgconn.ConnectError
+	var network net.Error
+	switch {
+	case errors.As(err, &ce):
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return netguard.Explain("Postgres", 0, err)
+	default:
+		return err
+	}
+	cause := ce.Unwrap()
+	var answer *pgconn.PgError
+	var errno syscall.Errno
+	switch {
+	case errors.As(cause, &answer):
+		cause = answer
+	case errors.As(cause, &errno):
+		cause = errno
+	default:
+		cause = netguard.Explain("it", 0, cause)
+	}
+	return fmt.Errorf("connect to %s: %w", describeHost(ce), cause)
+}
+
+func describeHost(ce *pgconn.ConnectError) string {
+	if ce.Config == nil {
+		return "Postgres"
+	}
+	if strings.HasPrefix(ce.Config.Host, "/") {
+		return "the Postgres socket in " + ce.Config.Host
+	}
+	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
+}
+
+// Away tells whether an error only says that Postgres cannot be reached, or does not answer in time.
+func Away(err error) bool {
+	var connect *pgconn.ConnectError
+	var pg *pgconn.PgError
+	var network net.Error
+	switch {
+	case errors.As(err, &pg):
+		// connection exceptions; the server is being shut down, restarted or has crashed
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	}
+	return pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+}
