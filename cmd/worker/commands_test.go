@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -218,7 +219,7 @@ func TestResolveALocalFile(t *testing.T) {
 		{[]string{"--uri", "ar://" + strings.Repeat("a", 43)}, 1, "worker: could not be fetched, and will not be before what is said above is mended"},
 		{[]string{"--uri", dir}, 1, "is not a file"},
 		{[]string{"--uri", filepath.Join(dir, "none.json")}, 1, "no such file"},
-		{[]string{"--uri", write("large.json", strings.Repeat(" ", operator.MaxDocument+1))}, 1, "more than Herald fetches"},
+		{[]string{"--uri", write("large.json", strings.Repeat(" ", inspect.MaxDocument+1))}, 1, "more than Herald fetches"},
 	} {
 		if out, errs := p.resolve(c.code, nil, c.args...); !strings.Contains(words(out+errs), c.says) {
 			t.Errorf("%v does not say %q:\n%s%s", c.args, c.says, out, errs)

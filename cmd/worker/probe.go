@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -23,7 +23,7 @@ type agentProbeCmd struct {
 }
 
 func (c *agentProbeCmd) Run(a *app) error {
-	found, err := a.newOperator().Probe(a.ctx, operator.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind, Tool: c.Tool,
+	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), inspect.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind, Tool: c.Tool,
 		Send: c.Send, URL: c.URL,
 		Transport: c.Transport})
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *agentProbeCmd) Run(a *app) error {
 }
 
 // printProbe tells what was found, in the order in which it was.
-func printProbe(a *app, r operator.Probe) error {
+func printProbe(a *app, r inspect.Probe) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	f := a.newFields()
 	for _, s := range r.Steps {
@@ -75,7 +75,7 @@ func printProbe(a *app, r operator.Probe) error {
 }
 
 // printArguments is a table of the sample beside what is sent of it.
-func printArguments(a *app, r operator.Probe) error {
+func printArguments(a *app, r inspect.Probe) error {
 	if len(r.Arguments) == 0 {
 		return nil
 	}
@@ -86,9 +86,9 @@ func printArguments(a *app, r operator.Probe) error {
 		switch {
 		case !r.Fits:
 			sent = "-"
-		case arg.Change == operator.ArgumentDropped:
+		case arg.Change == inspect.ArgumentDropped:
 			sent = "left out"
-		case arg.Change == operator.ArgumentKept:
+		case arg.Change == inspect.ArgumentKept:
 			sent = "as it is"
 		}
 		t.addRow(arg.Name, formatValue(arg.Sample), sent)

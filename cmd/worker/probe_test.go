@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/embedded/embeddedtest"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -122,7 +122,7 @@ func TestProbe(t *testing.T) {
 
 	for _, want := range []string{"server test agent 1.2", "protocol 2025-11-25", "tools 1: agent_receiveFeedback, listed in", "over http, as the servers file says",
 		"a sample NewFeedback, fitted to agent_receiveFeedback:", "score 99.77 100", `value "9977" 9977`, `tag1 "probe" left out`, `tag2 "" left out`,
-		`deliveryId "` + operator.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "what was learned is written down"} {
+		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "what was learned is written down"} {
 		d.says(0, want, "agent", "probe", "8453:42")
 	}
 	if n := len(a.received()); n != 0 {
@@ -136,16 +136,16 @@ func TestProbe(t *testing.T) {
 	d.says(0, "AGENT STATE QUEUED RUNNING WAITING HELD LAST OK SERVER PROTOCOL TOOLS ENDPOINT LAST ERROR 8453:42 connected 0 0 0 0 - test agent 1.2 2025-11-25 1 http://127.0.0.1", "agent", "list")
 
 	out, errs := d.worker(0, "agent", "probe", "--send", "--json", "8453:42")
-	found := decode[operator.Probe](t, out)
+	found := decode[inspect.Probe](t, out)
 	if strings.Contains(out+errs, "hunter2") || found.Answer == nil || found.Answer.Text != "thank you[2J" || !found.Fits || found.Status != "" || !found.Kept || found.Tool != "agent_receiveFeedback" {
 		t.Errorf("%s%s", out, errs)
 	}
 	calls := a.received()
-	if len(calls) != 1 || calls[0].key != "hunter2hunter2" || calls[0].Name != "agent_receiveFeedback" || calls[0].Arguments["deliveryId"] != operator.ProbeDeliveryID || len(calls[0].Arguments) != 5 {
+	if len(calls) != 1 || calls[0].key != "hunter2hunter2" || calls[0].Name != "agent_receiveFeedback" || calls[0].Arguments["deliveryId"] != inspect.ProbeDeliveryID || len(calls[0].Arguments) != 5 {
 		t.Fatalf("%+v", calls)
 	}
 	about, _ := calls[0].Meta["io.agentherald/delivery"].(map[string]any)
-	if about["id"] != operator.ProbeDeliveryID || about["probe"] != true || about["key"] != "probe:8453:42#NewFeedback" {
+	if about["id"] != inspect.ProbeDeliveryID || about["probe"] != true || about["key"] != "probe:8453:42#NewFeedback" {
 		t.Errorf("%v", calls[0].Meta)
 	}
 	d.lists(`{"8453:42":{"url":7}}`)
@@ -156,7 +156,7 @@ func TestProbe(t *testing.T) {
 	d.worker(0, "agent", "disable", "8453:42")
 	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries next: say \"enabled\": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable 8453:42 note: once it is enabled: a delivery calls agent_receiveFeedback",
 		"agent", "probe", "8453:42")
-	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[operator.Probe](t, out).Reason != "agent_disabled" || decode[operator.Probe](t, out).Status != store.Held {
+	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[inspect.Probe](t, out).Reason != "agent_disabled" || decode[inspect.Probe](t, out).Status != store.Held {
 		t.Errorf("%s", out)
 	}
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))
@@ -235,7 +235,7 @@ func TestProbeByChain(t *testing.T) {
 	agent := "31337:" + id.String()
 	probe(0, "called at "+a.URL+"/mcp over http, as services[0] says", agent)
 	probe(0, "note: what was learned is not written down: no database is configured, and no worker runs here", agent)
-	if r := decode[operator.Probe](t, probe(0, "", "--json", agent)); len(r.Steps) != 5 || !r.Fits || r.Kept || r.Endpoint.From != "services[0]" {
+	if r := decode[inspect.Probe](t, probe(0, "", "--json", agent)); len(r.Steps) != 5 || !r.Fits || r.Kept || r.Endpoint.From != "services[0]" {
 		t.Errorf("%+v", r)
 	}
 	path := filepath.Join(t.TempDir(), "servers.json")

@@ -8,6 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -29,20 +30,20 @@ func (c *agentResolveCmd) Run(a *app) error {
 	case c.URI == nil && c.Hash != "":
 		return refuseUsage("--hash is for --uri: a registration document has no hash on chain")
 	case c.URI != nil:
-		d, err := a.newOperator().ResolveURI(a.ctx, *c.URI, c.Hash)
+		d, err := inspect.ResolveURI(a.ctx, a.newOperator(), *c.URI, c.Hash)
 		if err != nil {
 			return err
 		}
 		return cmp.Or(c.printAnswer(a, d, func() error { return printDocument(a, d) }), d.End(c.Check))
 	}
-	r, err := a.newOperator().Resolve(a.ctx, operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
+	r, err := inspect.Resolve(a.ctx, a.newOperator(), operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
 	if err != nil {
 		return err
 	}
 	return cmp.Or(c.printAnswer(a, r, func() error { return printResolution(a, r) }), r.End(c.Check))
 }
 
-func printResolution(a *app, r operator.Resolution) error {
+func printResolution(a *app, r inspect.Resolution) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	t := a.newTable("STEP", "TOOK", "SOURCE", "FOUND")
 	for _, s := range r.Steps {
@@ -69,7 +70,7 @@ func printVerdict(a *app, verdict, nextStep string) error {
 	return err
 }
 
-func printDocument(a *app, d operator.Document) error {
+func printDocument(a *app, d inspect.Document) error {
 	f := a.newFields()
 	f.addRow("uri", d.URI)
 	f.addRow("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
@@ -104,7 +105,7 @@ func describeAnchor(source string, dnsLink bool) string {
 		return "(the name was looked up in DNS, DNSLink: not verified)"
 	case source == ipfs.SourceIPNS:
 		return "(verified against the name's signed record)"
-	case source == operator.SourceFile:
+	case source == inspect.SourceFile:
 		return "(of this machine)"
 	case source == ipfs.SourceData:
 		return "(in the URI itself)"

@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -175,24 +175,24 @@ func TestAgentResolve(t *testing.T) {
 			}
 		}
 		out, _ = p.resolve(c.code, c.env, "--json", agent)
-		r := decode[operator.Resolution](t, out)
+		r := decode[inspect.Resolution](t, out)
 		if len(r.Steps) == 0 || r.Agent != agent || r.Verdict == "" || r.Resolved != (r.Status == "") || r.Resolved != (r.Reason == "") {
 			t.Errorf("%s: %s", c.name, out)
 		}
 	}
 
 	out, _ := p.resolve(0, nil, "--json", "31337:"+good.String())
-	r := decode[operator.Resolution](t, out)
+	r := decode[inspect.Resolution](t, out)
 	var steps []string
 	for _, s := range r.Steps {
 		steps = append(steps, s.What)
 	}
-	if e := r.Endpoint; !r.Resolved || e == nil || *e != (operator.Endpoint{Transport: "http", Address: p.web.URL + "/mcp", ProtocolHint: "2025-06-18", From: "services[0]", Binding: "none"}) ||
+	if e := r.Endpoint; !r.Resolved || e == nil || *e != (inspect.Endpoint{Transport: "http", Address: p.web.URL + "/mcp", ProtocolHint: "2025-06-18", From: "services[0]", Binding: "none"}) ||
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}
 	out, _ = p.resolve(1, nil, "--json", "31337:999")
-	if r := decode[operator.Resolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
+	if r := decode[inspect.Resolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
 		t.Errorf("%s", out)
 	}
 	// A registry that somebody names, and at whose address is nobody.
@@ -272,22 +272,22 @@ func TestResolveURI(t *testing.T) {
 			}
 		}
 		out, _ = p.resolve(c.code, nil, append(c.args, "--json")...)
-		if r := decode[operator.Document](t, out); r.Verdict == "" || (r.Bytes == nil) != (r.Reason != "") || (r.Bytes == nil) != (r.Kind == "") {
+		if r := decode[inspect.Document](t, out); r.Verdict == "" || (r.Bytes == nil) != (r.Reason != "") || (r.Bytes == nil) != (r.Kind == "") {
 			t.Errorf("%s: %s", c.name, out)
 		}
 	}
 
 	out, _ := p.resolve(0, nil, "--json", "--uri", cid.String())
-	r := decode[operator.Document](t, out)
-	if r.Kind != operator.KindFeedback || r.CID != cid.String() || r.Hash != "" || *r.Bytes != len(feedback) {
+	r := decode[inspect.Document](t, out)
+	if r.Kind != inspect.KindFeedback || r.CID != cid.String() || r.Hash != "" || *r.Bytes != len(feedback) {
 		t.Errorf("%s", out)
 	}
 	out, _ = p.resolve(0, nil, "--json", "--uri", cid.String(), "--hash", r.Keccak256)
-	if r := decode[operator.Document](t, out); r.Hash != "raw" {
+	if r := decode[inspect.Document](t, out); r.Hash != "raw" {
 		t.Errorf("%s", out)
 	}
 	out, _ = p.resolve(0, nil, "--json", "--uri", several)
-	if r := decode[operator.Document](t, out); r.Kind != operator.KindRegistration || len(r.MCP) != 6 || r.MCP[0].Callable || !r.MCP[1].Callable || r.MCP[1].Version != "2025-06-18" {
+	if r := decode[inspect.Document](t, out); r.Kind != inspect.KindRegistration || len(r.MCP) != 6 || r.MCP[0].Callable || !r.MCP[1].Callable || r.MCP[1].Version != "2025-06-18" {
 		t.Errorf("%s", out)
 	}
 }
@@ -305,7 +305,7 @@ func TestLook(t *testing.T) {
 		"too deep":        {ipfs.Document{Source: ipfs.SourceHTTP, Bytes: []byte(strings.Repeat("[", 100))}, "verdict: text, not JSON"},
 	} {
 		var out bytes.Buffer
-		r := operator.DescribeDocument(c.doc, nil, nil)
+		r := inspect.DescribeDocument(c.doc, nil, nil)
 		if err := printDocument(&app{out: &out}, r); err != nil || !strings.Contains(words(out.String()), c.want) || strings.Contains(out.String(), "hunter2") {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}

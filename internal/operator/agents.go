@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -81,6 +83,15 @@ func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
 		return nil, nil
 	}
 	return &s, nil
+}
+
+// ResolverAgent is an agent as the resolver takes it.
+func ResolverAgent(g store.Agent) (resolver.Agent, error) {
+	id, ok := new(big.Int).SetString(g.ID, 10)
+	if !ok || id.BitLen() > 256 {
+		return resolver.Agent{}, NewMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
+	}
+	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
 // AgentFilter chooses agents.

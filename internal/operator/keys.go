@@ -142,7 +142,7 @@ func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *sec
 func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, storePatience))
 	defer cancel()
-	st, err := o.storeAtHand(ctx)
+	st, err := o.StoreAtHand(ctx)
 	if err != nil {
 		return
 	}

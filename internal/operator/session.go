@@ -101,8 +101,8 @@ const storePatience = 5 * time.Second
 // errNoStore: neither is one configured, nor does a worker run here.
 var errNoStore = errors.New("no database is configured, and no worker runs here")
 
-// storeAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it.
-func (o *Operator) storeAtHand(ctx context.Context) (*Session, error) {
+// StoreAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it.
+func (o *Operator) StoreAtHand(ctx context.Context) (*Session, error) {
 	if o.Settings.DatabaseURL.IsZero() {
 		if _, err := embedded.ReadRunFile(o.Backend.DataDir()); err != nil {
 			return nil, errNoStore

@@ -1,4 +1,4 @@
-package operator
+package inspect
 
 import (
 	"context"
@@ -10,14 +10,15 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 )
 
 // openOnce is storeAtHand, and waits for one that is away only the first time.
-func (p *prober) openOnce(ctx context.Context) (*Session, error) {
+func (p *prober) openOnce(ctx context.Context) (*operator.Session, error) {
 	if p.away != nil {
 		return nil, p.away
 	}
-	st, err := p.storeAtHand(ctx)
+	st, err := p.StoreAtHand(ctx)
 	p.away = err
 	return st, err
 }

@@ -1,4 +1,4 @@
-package operator
+package inspect
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -55,7 +56,7 @@ type ProbedAnswer struct {
 
 // ProbeRequest says which agent is looked at, and with what sample.
 type ProbeRequest struct {
-	AgentRef
+	operator.AgentRef
 	Kind      string // the sample's
 	Tool      string // to fit it to; "": the kind's own
 	Send      bool   // call the tool with the sample
@@ -65,11 +66,11 @@ type ProbeRequest struct {
 
 // prober is one look at an agent.
 type prober struct {
-	*Operator
+	*operator.Operator
 	ask     ProbeRequest
 	agent   store.Agent
 	sample  sample
-	content *Content
+	content *operator.Content
 	listed  *servers.Server // the agent's entry of the servers file; nil: none, or a URL
 	found   Probe
 	reached error // why the agent's tools could not be listed
@@ -80,10 +81,10 @@ type prober struct {
 	auth       *agentauth.Authorization
 }
 
-// Probe connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is
+// ProbeAgent connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is
 // called.
-func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
-	p, err := o.prepareProbe(ask)
+func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Probe, error) {
+	p, err := prepareProbe(o, ask)
 	if err != nil {
 		return Probe{}, err
 	}
@@ -97,19 +98,20 @@ func (o *Operator) Probe(ctx context.Context, ask ProbeRequest) (Probe, error) {
 }
 
 // prepareProbe refuses what cannot be meant before anything is connected to.
-func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
+func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 	g, err := o.ParseRef(ask.AgentRef)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := ResolverAgent(g); err != nil {
+	if _, err := operator.ResolverAgent(g); err != nil {
 		return nil, err
 	}
 	p := &prober{Operator: o, ask: ask, agent: g,
-		found: Probe{Agent: ShortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind), Name: DescribeAgent(g)}}
+		found: Probe{Agent: operator.ShortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind),
+			Name: operator.DescribeAgent(g)}}
 	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
 	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
-		return nil, NewMisuse("the sample is refused like a job: %v", err)
+		return nil, operator.NewMisuse("the sample is refused like a job: %v", err)
 	}
 	p.found.Asked = p.sample.job.Action.ToolName
 	if err := p.checkURL(); err != nil {
@@ -118,7 +120,7 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 	p.content, err = o.Backend.OpenContent()
 	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
 		p.content.Close()
-		return nil, NewMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
+		return nil, operator.NewMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
 			g.ChainID)
 	}
 	return p, err
@@ -128,11 +130,11 @@ func (o *Operator) prepareProbe(ask ProbeRequest) (*prober, error) {
 func (p *prober) checkURL() (err error) {
 	switch u, err := url.Parse(p.ask.URL); {
 	case p.ask.URL == "" && p.ask.Transport != "":
-		return NewMisuse("--transport is for --url")
+		return operator.NewMisuse("--transport is for --url")
 	case p.ask.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
-		return NewMisuse("--url must be an http or https URL")
+		return operator.NewMisuse("--url must be an http or https URL")
 	case p.ask.URL != "" && u.User != nil:
-		return NewMisuse("--url holds a user or password, which no agent is sent")
+		return operator.NewMisuse("--url holds a user or password, which no agent is sent")
 	case p.ask.URL != "":
 		return nil
 	}
@@ -188,7 +190,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
 				p.agent.ChainID, p.agent.ChainID))
 	}
-	agent, err := ResolverAgent(p.agent)
+	agent, err := operator.ResolverAgent(p.agent)
 	if err != nil {
 		return mcpcall.Endpoint{}, err
 	}
@@ -345,7 +347,8 @@ func (p *prober) rowDisables(ctx context.Context) bool {
 func (p *prober) observation() (store.AgentObservation, bool) {
 	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
 	if p.reached == nil {
-		l.Protocol, l.ServerInfo, l.Tools = p.found.Protocol, mustMarshal(p.found.Server), store.ToolList(p.found.Tools)
+		l.Protocol, l.Tools = p.found.Protocol, store.ToolList(p.found.Tools)
+		l.ServerInfo, _ = json.Marshal(p.found.Server) // two strings
 		return l, true
 	}
 	v := retry.Classify(p.reached)

@@ -1,20 +1,26 @@
-package operator
+// Package inspect looks at an agent or a document as a delivery would, and says what a delivery would come to: Resolve
+// goes from the registry to the endpoint, ResolveURI fetches one document, ProbeAgent connects, lists the agent's tools
+// and fits a sample to one of them.
+//
+// Nothing is called but by a probe that is told to send its sample. What a probe learns is written down as a delivery's
+// is, where there is a store; what it finds is the delivery's own code to judge (resolver, agentauth, delivery.FitCall,
+// retry.Classify).
+package inspect
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/ethereum/go-ethereum/common"
 )
 
 // Ends of commands that look at an agent; what was found is printed by then.
@@ -92,12 +98,12 @@ type Endpoint struct {
 
 // Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is
 // asked.
-func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err error) {
+func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
 		return r, err
 	}
-	id, err := ResolverAgent(g)
+	id, err := operator.ResolverAgent(g)
 	if err != nil {
 		return r, err
 	}
@@ -111,13 +117,13 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 	}
 	defer content.Close()
 	if !content.HasChain(g.ChainID) {
-		return r, NewMisuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
+		return r, operator.NewMisuse("chain %d has no RPC URL: set RPC_URL_%d", g.ChainID, g.ChainID)
 	}
 
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
-	r = Resolution{Agent: ShortName(g), Registry: g.Registry, Steps: describeSteps(t),
-		TookMs: milliseconds(time.Since(began)), Name: DescribeAgent(g), listed: listed}
+	r = Resolution{Agent: operator.ShortName(g), Registry: g.Registry, Steps: describeSteps(t),
+		TookMs: milliseconds(time.Since(began)), Name: operator.DescribeAgent(g), listed: listed}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
 		err = checkAddress(content.Guard, t.URL)
@@ -127,15 +133,6 @@ func (o *Operator) Resolve(ctx context.Context, ref AgentRef) (r Resolution, err
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
 	}
 	return r, nil
-}
-
-// ResolverAgent is an agent as the resolver takes it.
-func ResolverAgent(g store.Agent) (resolver.Agent, error) {
-	id, ok := new(big.Int).SetString(g.ID, 10)
-	if !ok || id.BitLen() > 256 {
-		return resolver.Agent{}, NewMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
-	}
-	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
 // checkAddress refuses an address that would be refused when it is dialled, as far as that can be said without doing
