@@ -75,10 +75,16 @@ func (c *Client) findVanished(
 	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
-	if err := elems[0].Error; err != nil {
-		return Standing{}, c.newUnavailable(op, err)
+	if elems[0].Error != nil {
+		err := c.newUnavailable(op, elems[0].Error)
+		if isRefusedForGood(err) { // the job chose the height
+			return newContradiction("blockNumber"), nil
+		}
+		return Standing{}, err
 	}
 	switch {
+	case canonical == nil && uint64(head.Number)-at > maxAhead: // the node dropped it: it does not merely lag
+		return newContradiction("blockNumber"), nil
 	case canonical == nil:
 		return Standing{}, c.newUnavailable(op, errNoBlock)
 	case canonical.Hash == j.BlockHash:

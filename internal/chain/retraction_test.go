@@ -3,6 +3,7 @@ package chain
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -107,5 +108,38 @@ func TestCheckRetractionWaits(t *testing.T) {
 	w.mine(64) // the development chain finalises every 32nd block
 	if got := w.check(vanished, VerifyFinalized); !got.Confirmed {
 		t.Errorf("final: %+v", got)
+	}
+}
+
+// TestCheckRetractionOfADroppedBlock: whoever names an old height, which the node does not have any more, does not keep the delivery waiting.
+func TestCheckRetractionOfADroppedBlock(t *testing.T) {
+	t.Parallel()
+	_, j := scriptedLog(t, 500_000)
+	retraction := func(block uint64) job.Job {
+		r := j.Retraction()
+		r.BlockNumber, r.BlockHash = block, common.Hash{7}
+		return r
+	}
+	refused := func(uint64) (any, *nodeError) { return nil, &nodeError{4444, "pruned history unavailable"} }
+	null := func(uint64) (any, *nodeError) { return nil, nil }
+	for name, c := range map[string]struct {
+		pruned func(uint64) (any, *nodeError)
+		block  uint64
+		want   Standing
+		away   bool
+	}{
+		"refused":             {refused, 1, newContradiction("blockNumber"), false},
+		"null":                {null, 1, newContradiction("blockNumber"), false},
+		"null, near the head": {null, 999_900, Standing{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := &scriptedNode{head: 1_000_000, pruned: c.pruned}
+			got, err := node.serve(t, 10_000, 20*time.Second).Check(t.Context(), retraction(c.block), VerifyReceipt)
+			var away *UnavailableError
+			if got != c.want || errors.As(err, &away) != c.away || err != nil && !c.away {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
 	}
 }

@@ -33,6 +33,7 @@ type scriptedNode struct {
 	hangs  bool                                    // it never answers eth_getLogs
 	dies   bool                                    // and nothing else from then on
 	lags   bool                                    // it does not have the blocks that it names
+	pruned func(block uint64) (any, *nodeError)    // what it answers to eth_getBlockByNumber instead; nil: its block
 	status func(from, to uint64) int               // of the whole answer to a request with eth_getLogs; 0: OK
 
 	mu    sync.Mutex
@@ -105,6 +106,9 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 			n = s.head
 		case s.lags || n > s.head:
 			return nil, nil, 0
+		case s.pruned != nil:
+			result, failure = s.pruned(n)
+			return result, failure, 0
 		}
 		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": "0x1"}, nil, 0
 	case "eth_getLogs":

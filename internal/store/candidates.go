@@ -76,8 +76,11 @@ func actionSum(j job.Job, sealed []byte) job.Sum {
 	return sum
 }
 
+// transactionOf is what tells in which order the jobs of an event are looked at (succeed.sql). The transaction of a
+// retraction is on the chain no more: it refutes nobody, so whoever names another one goes before nobody.
 func transactionOf(j job.Job) string {
-	if j.TransactionHash == (common.Hash{}) {
+	isRetraction := j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg
+	if j.TransactionHash == (common.Hash{}) || isRetraction {
 		return ""
 	}
 	return j.TransactionHash.Hex()

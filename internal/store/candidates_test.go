@@ -365,6 +365,33 @@ func TestSuccessionOfContent(t *testing.T) {
 	record(t, s, c, delivered)
 }
 
+// TestSuccessionOfRetractions: the chain refutes no transaction that a retraction names, so who names another one does not pass who was first,
+// while the node lags or is away.
+func TestSuccessionOfRetractions(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for i, o := range []Outcome{pending, unasked} {
+		retraction := func(transaction byte, tool string) Intake {
+			in := positioned(1+i, transaction, tool)
+			in.Job = in.Job.Retraction()
+			in.Job.BlockHash, in.Job.BlockNumber, in.Job.Action.ToolName = common.Hash{9}, 1000-uint64(transaction), tool
+			return in
+		}
+		c := claim(t, s, acceptOne(t, s, retraction(1, "honest").Job))
+		if out, _ := accept(t, s, retraction(2, "thief")); out[0].Verdict != Conflict {
+			t.Errorf("%+v", out[0])
+		}
+		if rec := record(t, s, c, o); rec.Succeeded {
+			t.Errorf("after %s the next one took over", o.Reason)
+		}
+		exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now(), handed_at = NULL WHERE id = $1`, c.ID)
+		c = whenDue(t, s, c)
+		if rec := record(t, s, c, refuted); !rec.Succeeded {
+			t.Error("after a refutation the next one does not take over")
+		}
+	}
+}
+
 // TestLineIsNotHeld: jobs that name no transaction and blocks to come would each hold the line until their block is
 // there.
 func TestLineIsNotHeld(t *testing.T) {
