@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -181,5 +182,25 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	close(finish)
 	for range 2 {
 		receive(t, "the end", done)
+	}
+}
+
+// TestArgumentsOfTheUnbound: large arguments that agents take to an endpoint which nothing binds them to cost the agents there no room.
+func TestArgumentsOfTheUnbound(t *testing.T) {
+	t.Parallel()
+	const most = 64 << 20
+	e := &Executor{Config: Config{MaxArgumentBytes: most}, arguments: argumentBudget{most: most, held: map[string]int64{}}}
+	at := func(unbound bool) *attempt {
+		return &attempt{claim: &store.Claim{}, endpoint: resolvedEndpoint{unbound: unbound,
+			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: "https://victim.example/mcp"}}}
+	}
+	if release, err := e.reserveArguments(at(true), 8<<20); release == nil || err != nil {
+		t.Fatal(err)
+	}
+	if release, err := e.reserveArguments(at(false), 70<<10); release == nil || err != nil {
+		t.Errorf("beside one that is not bound: %v", err)
+	}
+	if release, _ := e.reserveArguments(at(true), 70<<10); release != nil {
+		t.Error("those that are not bound have no bound at the origin")
 	}
 }

@@ -134,8 +134,11 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	}
 	// Three times: the arguments, the request that is made of them, and a copy while it is made.
 	share := min(3*int64(size), e.MaxArgumentBytes)
-	if release = e.arguments.acquire(share, limitedOrigin(a.endpoint.Endpoint, a.claim.Agent()),
-		a.slots != nil); release == nil {
+	origin := limitedOrigin(a.endpoint.Endpoint, a.claim.Agent())
+	if a.endpoint.unbound { // which takes no room from the agents whose endpoint it is
+		origin = unboundPrefix + origin
+	}
+	if release = e.arguments.acquire(share, origin, a.slots != nil); release == nil {
 		return nil, retry.Pause(retry.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}
