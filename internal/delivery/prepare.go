@@ -56,7 +56,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
 		recorded: store.KeepSide(fitted.Sent), // all of it would be held for as long as the agent takes
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
-		release:  release, listing: &listing,
+		release:  release, listing: listing.Outline(),
 	}, nil
 }
 

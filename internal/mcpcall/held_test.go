@@ -144,6 +144,60 @@ func TestLargeClientsInUse(t *testing.T) {
 	})
 }
 
+// TestClientsInUseHoldSoManyBytes: agents with large schemas that never answer have no more of them kept than idle ones. Not parallel: it measures
+// memory.
+func TestClientsInUseHoldSoManyBytes(t *testing.T) {
+	var tools []string
+	for i := range 4 {
+		tools = append(tools, fmt.Sprintf(`{"name":"tool%d","inputSchema":{"anyOf":[{}%s],"title":"%s"}}`, i, strings.Repeat(`,{}`, 1900), strings.Repeat("x", 100<<10)))
+	}
+	list := `{"tools":[` + strings.Join(tools, ",") + `]}`
+	called, answer := make(chan bool, 100), make(chan bool)
+	url := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		switch method {
+		case "tools/list":
+			reply(w, id, list)
+		case "tools/call":
+			called <- true
+			<-answer
+			reply(w, id, `{"content":[]}`)
+		default:
+			return false
+		}
+		return true
+	}}).URL
+	p := newPool(t)
+	before := live()
+	var done sync.WaitGroup
+	for i := range 24 {
+		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
+		set, err := p.Tools(within(t, 20*time.Second), ep, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range set.Tools {
+			if _, err := Fit(tool, map[string]any{"value": "1"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done.Go(func() {
+			if _, err := p.Call(within(t, 60*time.Second), ep, Request{Tool: "tool0"}); err != nil {
+				t.Error(err)
+			}
+		})
+		<-called
+	}
+	if grown := live() - before; grown > p.cfg.MaxHeldBytes+24<<20 {
+		t.Errorf("24 clients in use hold %d MiB", grown>>20)
+	}
+	close(answer)
+	done.Wait()
+	set, err := p.Tools(within(t, 20*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
+	if err != nil || len(set.Tools) != 4 {
+		t.Errorf("listed anew: %d tools, %v", len(set.Tools), err)
+	}
+}
+
 // TestPoolHoldsSoManyEvents is the same for event streams that begin an event and never end it.
 func TestPoolHoldsSoManyEvents(t *testing.T) {
 	const agents = 100

@@ -63,13 +63,23 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 func (c *conn) countTools() {
 	c.mu.Lock()
 	bytes := c.recording.MirroredBytes()
-	for _, t := range c.tools.Tools {
-		bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.Size()
+	if c.tools != nil {
+		for _, t := range c.tools.Tools {
+			bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.Size()
+		}
 	}
 	more := bytes - c.listed
 	c.listed = bytes
 	c.mu.Unlock()
 	c.reportHeld(more)
+}
+
+// forgetTools lets go of the list and its compiled schemas: a call does not need them. Who does lists the tools anew.
+func (c *conn) forgetTools() {
+	c.mu.Lock()
+	c.tools = nil
+	c.mu.Unlock()
+	c.countTools()
 }
 
 // knownTools returns the list at hand if it is not older than maxAge.

@@ -154,6 +154,9 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, error) {
 	var answer Answer
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
+		if p.holdsTooMuch(c) {
+			c.forgetTools()
+		}
 		var err error
 		answer, err = c.callTool(ctx, req)
 		return err
@@ -306,6 +309,21 @@ func (p *Pool) countHeld(c *conn, bytes int64) {
 	c.held += bytes
 	p.held += c.heldIdle()
 	p.makeRoom()
+}
+
+// holdsTooMuch tells whether the clients in use hold more than all idle ones may, and c has a large part in it: how long
+// it is in use is up to its agent.
+func (p *Pool) holdsTooMuch(c *conn) bool {
+	const largePart = 64
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := int64(0)
+	for _, s := range p.slots {
+		if s.conn != nil && s.conn.inflight > 0 {
+			used += s.conn.held
+		}
+	}
+	return used > p.cfg.MaxHeldBytes && c.held > p.cfg.MaxHeldBytes/largePart
 }
 
 // heldIdle is what the client adds to Pool.held. Pool.mu is held.

@@ -30,6 +30,19 @@ type ToolSet struct {
 	Cut      bool      // the list was longer than is read
 }
 
+// Outline is the set without its schemas, which may be large: {} stands for each.
+func (s ToolSet) Outline() *ToolSet {
+	tools := s.Tools
+	s.Tools = make([]Tool, len(tools))
+	for i, t := range tools {
+		s.Tools[i].Name = t.Name
+		if len(t.InputSchema) > 0 {
+			s.Tools[i].InputSchema = json.RawMessage(`{}`)
+		}
+	}
+	return &s
+}
+
 // ServerInfo is what the agent calls itself: foreign text, cleaned and short.
 type ServerInfo struct {
 	Name    string `json:"name"`
