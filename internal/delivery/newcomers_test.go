@@ -384,8 +384,8 @@ func TestRegistrableDomain(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFailureOfAnAgent: an agent is not among those that failed for the file that a client named, the endpoint that a job names, or the
-// time that a job left it.
+// TestWhatIsNoFailureOfAnAgent: an agent is not among those that failed for the file that a client named or for declining what one wrote, nor
+// for the endpoint or the tool that a job names, or the time that a job left it.
 func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -398,6 +398,11 @@ func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}))
+	picky := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"this is spam"}]}`)
+		return true
+	}))
+	strict := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"tag1":{"maxLength":3}}}` })
 	k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(32, nil, nil)) })
 	for name, c := range map[string]struct {
 		at     *agent
@@ -405,16 +410,19 @@ func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 		action map[string]any
 		want   bool
 	}{
-		"its own failure":      {failing, "", nil, true},
-		"its own silence":      {silent, "", nil, true},
-		"a file that is no":    {healthy, "https://10.0.0.1/x", nil, false},
-		"the job's endpoint":   {healthy, "", own(failing.URL, nil), false},
-		"the job's impatience": {silent, "", map[string]any{"timeoutMs": 1000}, false},
+		"its own failure":               {failing, "", nil, true},
+		"its own silence":               {silent, "", nil, true},
+		"a file that is no":             {healthy, "https://10.0.0.1/x", nil, false},
+		"what it declines":              {picky, "", nil, false},
+		"what its schema does not take": {strict, "", nil, false},
+		"the job's endpoint":            {healthy, "", own(failing.URL, nil), false},
+		"the job's tool":                {healthy, "", map[string]any{"toolName": "agent.receiveOther"}, false},
+		"the job's impatience":          {silent, "", map[string]any{"timeoutMs": 1000}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
-			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(c.at.URL)), URI: c.file})
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(c.at.URL)), URI: c.file, Tag1: "a long tag"})
 			if c.action != nil {
 				j = with(j, c.action)
 			}

@@ -44,7 +44,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d.SkipDispatch = v.Limited()
 	if v.AgentFault && a.stage.name != "fetch" { // the feedback's file is its client's affair
 		d.AgentError = v.Text
-		if a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort { // else the job chose where, or how fast, the agent was to answer
+		if a.failedByItself(v) {
 			e.Newcomers.noteOutcome(a.claim.Agent(), false)
 		}
 	}
@@ -67,6 +67,13 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	}
 	d.verdict = v
 	return d
+}
+
+// failedByItself tells whether the agent cannot be found or gives no answer, and neither the job nor a client has caused
+// that: the job may have chosen where the agent is called, how fast it has to answer and which tool, and an answer that
+// declines may be meant for what the client wrote.
+func (a *attempt) failedByItself(v retry.Verdict) bool {
+	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
 // describeAttempt is the outcome as far as the steps say it, however the attempt ended.
