@@ -44,6 +44,7 @@ func Disabled(byFile, byRow bool) error {
 // eventCheck is what may be delivered of an event.
 type eventCheck struct {
 	job      job.Job // at the position that the chain confirms
+	refuted  bool    // the chain says that there is no such event
 	unplaced bool    // the chain does not show the event where the job says, or its node has no answer
 	detail   string
 }
@@ -71,7 +72,8 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	// of the event. A node that cannot answer counts too: the job chooses the question, and may choose one that this
 	// node never answers.
 	var away *chain.UnavailableError
-	checked.unplaced = errors.As(err, &away) || err == nil && (!s.Found || s.Pending)
+	checked.refuted = err == nil && !s.Found
+	checked.unplaced = errors.As(err, &away) || checked.refuted || s.Pending
 	switch {
 	case err != nil:
 		return checked, err
@@ -91,6 +93,12 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 		checked.job.BlockNumber, checked.job.BlockHash, checked.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
 	}
 	return checked, nil
+}
+
+// mayNameAnotherAgent tells whether a job that was not looked at yet may be in the place of one for another agent, which
+// its key does not name: that one need not wait while its agent has no slot.
+func mayNameAnotherAgent(c *store.Claim) bool {
+	return c.Job.Kind == job.KindValidationResponse && c.Budget == 1
 }
 
 func isRetraction(j job.Job) bool {

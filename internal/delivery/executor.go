@@ -63,12 +63,9 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 		}
 	}
 	if failure == nil {
-		failure = a.holdIfUnknown()
-	}
-
-	if failure == nil {
 		a.slots, failure = e.Newcomers.acquireSlot(ctx, a.claim)
 		defer a.slots.release(ctx) // recording is part of what a slot is for
+		a.event.unplaced = failure != nil && mayNameAnotherAgent(a.claim)
 	}
 	if failure == nil {
 		failure = e.runAttempt(ctx, a)
@@ -83,7 +80,11 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer func() { err = e.endStages(a, err, recover()) }()
 
 	e.beginStage(a, "check")
-	if a.event, err = e.checkEvent(ctx, a.claim); err != nil {
+	a.event, err = e.checkEvent(ctx, a.claim)
+	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // what the chain refutes was never called
+		return held
+	}
+	if err != nil {
 		return err
 	}
 	if err = checkAgent(a.claim, a.server); err != nil {

@@ -268,40 +268,92 @@ func TestLineOutlastsAnOutage(t *testing.T) {
 	}
 }
 
+// validate has an agent validated, and is the job of it.
+func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any) {
+	w.t.Helper()
+	ctx := within(w.t, 30*time.Second)
+	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
+		w.t.Fatal(err)
+	}
+	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
+			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
+			dec.UseNumber()
+			if err := dec.Decode(&j); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	return j
+}
+
 // A validation's key does not name its agent. One that is first and names an agent that is disabled is not held in the right one's place.
 func TestFirstComerOfADisabledAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
 	agent, disabled := w.register(at(victim.URL)), w.register(nil)
-	ctx, request := within(t, 30*time.Second), common.Hash{0x42}
-	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
-		t.Fatal(err)
-	}
-	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var j map[string]any
-	for _, l := range receipt.Logs {
-		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
-			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
-			dec.UseNumber()
-			if err := dec.Decode(&j); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	first := maps.Clone(j)
-	first["agentId"] = disabled.String()
-	id := w.submit(first)[0].ID
+	j := w.validate(agent, common.Hash{0x42})
+	id := w.submit(repositioned(j, map[string]any{"agentId": disabled.String()}))[0].ID
 	registry := strings.ToLower(w.net.Deployment().Identity.Hex())
-	if _, _, err := w.store.EnableAgent(ctx, store.Agent{ChainID: w.net.ChainID(), Registry: registry, ID: disabled.String()}, false); err != nil {
+	if _, _, err := w.store.EnableAgent(within(t, 30*time.Second), store.Agent{ChainID: w.net.ChainID(), Registry: registry, ID: disabled.String()}, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.submit(j)[0]; got.Verdict != store.Conflict || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
+	k := w.newWorker()
+	w.turn(k, id)
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
+		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
+	}
+}
+
+// A validation that is first and names agents for which a worker has no slot left does not keep the right one waiting with it.
+func TestFirstComerOfABusyAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
+	agent := w.register(at(victim.URL))
+	k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(2, nil, nil)) })
+	k.executor.Newcomers.noteOutcome(w.agentOf(agent), true)
+	hangs, err := k.executor.Newcomers.acquireSlot(t.Context(), &store.Claim{ID: uuid.New(), No: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { hangs.release(context.WithoutCancel(t.Context())) })
+
+	j := w.validate(agent, common.Hash{0x43})
+	other := func(agent, response int) map[string]any {
+		return repositioned(j, map[string]any{"agentId": fmt.Sprint(agent), "response": response})
+	}
+	jobs := []map[string]any{other(9001, 88), other(9001, 89), other(9002, 88)}
+	id := w.submit(append(jobs, j, other(9003, 88))...)[0].ID
+	for range 4 {
+		w.turn(k, id)
+	}
+	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
+		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
+	}
+}
+
+// A false job whose worker died while it was checked is not held in the place of the right one, whatever its agent's policy.
+func TestFirstComerInDoubt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	id := w.submit(repositioned(j, map[string]any{"value": "1"}), j)[0].ID
+	w.policy(id, store.OnUnknownHold)
+	if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	w.expire(id)
 	k := w.newWorker()
 	w.turn(k, id)
 	w.turn(k, id)

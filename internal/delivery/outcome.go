@@ -114,7 +114,8 @@ func (a *attempt) onUnknown() string {
 }
 
 // holdIfUnknown holds a delivery of which only a dead process knew whether the agent took an earlier call, if its
-// policy says so. Who replays has decided that it is sent again.
+// policy says so. Who replays has decided that it is sent again. It comes after checkEvent: a false job, whose worker
+// died while it was checked, would be held in the place of the right one.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil

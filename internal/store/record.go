@@ -56,8 +56,8 @@ type Outcome struct {
 	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not dispatched now: the reconciler does it
 	Moved        bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
 
-	// NotAtPosition: the chain does not show the event where the job says, or its node does not answer. Unless it was
-	// called, another job of the event takes over.
+	// NotAtPosition: the chain does not show the event where the job says, or its node does not answer, or its agent has
+	// no slot. Unless it was called, another job of the event takes over.
 	NotAtPosition bool `json:"unplaced,omitempty"`
 }
 

@@ -6,7 +6,8 @@
 -- A job that the chain refutes (rejected, event_not_found) is dropped. One whose event may still come (waiting, not_confirmed), or of which
 -- the node says nothing (waiting, chain_unavailable), goes back into the line with its rank, until it is due again, and makes room only for
 -- one that names another transaction: a node that lags must not put a later job before an earlier one that is as right. For the same reason
--- the first of each transaction goes before all that name it.
+-- the first of each transaction and agent goes before all that name both. One whose agent has no slot (waiting, agent_busy) goes back too, and
+-- makes room only for one of another agent: of those one is right at most.
 -- Who names a transaction goes before all who name none, pending or not: those could hold the line until a block of their choice each.
 -- What was called is left alone. The age counts from the job's own arrival, the budget begins again. Returns the status, and until when
 -- the row waits.
@@ -14,15 +15,19 @@ WITH mine AS MATERIALIZED (
     SELECT *, status = 'rejected' AS refuted
       FROM herald.deliveries
      WHERE id = $1 AND claim_no = $2 AND candidate_rank = $3 AND NOT called
-       AND (status = 'rejected' AND reason = 'event_not_found' OR status = 'waiting' AND reason IN ('not_confirmed', 'chain_unavailable'))
+       AND (status = 'rejected' AND reason = 'event_not_found' OR status = 'waiting' AND reason IN ('not_confirmed', 'chain_unavailable', 'agent_busy'))
 ), next AS (
     DELETE FROM herald.candidates
      WHERE delivery_id = $1
        AND rank = (SELECT c.rank
                      FROM mine m JOIN herald.candidates c ON c.delivery_id = $1
-                    WHERE (m.refuted OR c.due < m.next_attempt_at AND c.transaction_hash NOT IN ('', $4))
+                    WHERE (m.refuted OR c.due < m.next_attempt_at
+                                        AND CASE WHEN m.reason = 'agent_busy'
+                                                 THEN (c.identity_registry, c.agent_id) <> (m.identity_registry, m.agent_id)
+                                                 ELSE c.transaction_hash NOT IN ('', $4) END)
                       AND NOT EXISTS (SELECT FROM herald.candidates o
-                                       WHERE o.delivery_id = $1 AND o.transaction_hash = c.transaction_hash AND o.rank < c.rank)
+                                       WHERE o.delivery_id = $1 AND o.transaction_hash = c.transaction_hash AND o.rank < c.rank
+                                         AND (o.identity_registry, o.agent_id) = (c.identity_registry, c.agent_id))
                     ORDER BY (c.transaction_hash = ''), c.due, c.rank LIMIT 1)
     RETURNING *
 ), back AS (
@@ -35,7 +40,7 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE herald.deliveries d
    SET status            = CASE WHEN n.due <= now() THEN 'queued' ELSE 'waiting' END,
-       reason            = CASE WHEN n.due > now() THEN CASE d.reason WHEN 'chain_unavailable' THEN d.reason ELSE 'not_confirmed' END END,
+       reason            = CASE WHEN n.due > now() THEN CASE WHEN d.reason = 'event_not_found' THEN 'not_confirmed' ELSE d.reason END END,
        next_attempt_at   = CASE WHEN n.due > now() THEN n.due END,
        error             = NULL,
        handed_at         = NULL,
