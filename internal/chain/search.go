@@ -154,7 +154,7 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 				return erc8004.Event{}, Standing{}, err
 			}
 			return erc8004.Event{}, newContradiction("transactionHash"), nil // it answers, and is too slow at this: so it will be
-		case err != nil && isRefusedForGood(err):
+		case err != nil && asked == 1 && isRefusedForGood(err):
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil:
 			return erc8004.Event{}, Standing{}, err
