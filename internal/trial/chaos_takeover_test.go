@@ -128,7 +128,7 @@ func (w *takeover) leaveEnds() {
 	worker := w.startWorker("ends", "HERALD_RETRY_SCHEDULE=1s")
 	w.agents.Behave(failedAgent, func(Call) Act { return Act{How: Refuse, Status: 500} })
 	w.accept("delivered", w.jobs(20, span(0, wellAgents), nil)+w.jobs(3, []int{guardedAgent}, nil))
-	w.accept("dead", w.jobs(3, []int{failedAgent}, nil))
+	w.accept("dead", w.jobs(2, []int{failedAgent}, nil)) // too few calls in both turns for its breaker to open
 	w.accept("rejected", w.jobs(3, []int{0}, func(j map[string]any) {
 		j["action"].(map[string]any)["toolName"] = "agent.receiveNothing"
 	}))
