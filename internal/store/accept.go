@@ -287,19 +287,16 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
-	rows, err := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
+	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
 		"errors":         c.refusals,
 		"max_dispatched": MaxDispatchedPerAgent})...)
-	if err != nil {
-		return nil, err
-	}
 	made := make(map[uuid.UUID]int, len(c.ids))
 	var id uuid.UUID
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &n}, func() error {
 		made[id] = n
 		return nil
 	})
@@ -352,14 +349,11 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 }
 
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
-	rows, err := tx.Query(ctx, statement("known"), keys)
-	if err != nil {
-		return nil, fmt.Errorf("look up known keys: %w", err)
-	}
+	rows, _ := tx.Query(ctx, statement("known"), keys)
 	found := make(map[string]holder, len(keys))
 	var key string
 	var h holder
-	_, err = pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // the next row gets bytes of its own
 		return nil
@@ -418,11 +412,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	err = tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = errMoved
-	}
-	if err != nil {
+	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errMoved); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	var row columns

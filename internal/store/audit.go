@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Audit is one thing that an operator did to agents or deliveries.
+// Audit is one thing that an operator did to agents or deliveries. Its fields are in the order in which Audits selects
+// them.
 type Audit struct {
 	ID         int64           `json:"id"`
 	At         time.Time       `json:"at"`
@@ -54,9 +55,5 @@ func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Aud
 	defer wrapError(&err, "list the audit")
 	rows, _ := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
 		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audit, err error) {
-		err = row.Scan(&a.ID, &a.At, &a.Actor, &a.Action, &a.Filter, &a.Matched, &a.Moved, &a.State, &a.FinishedAt,
-			&a.Note)
-		return a, err
-	})
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
 }

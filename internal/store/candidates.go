@@ -48,10 +48,7 @@ func (a arrival) sameHeaders(sealed []byte) bool {
 func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	j job.Job) (contested bool, err error) {
 	var locked bool
-	err = tx.QueryRow(ctx, statement("lock_known"), h.id, a.key, h.raw).Scan(&locked)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = errMoved
-	}
+	err = noRows(tx.QueryRow(ctx, statement("lock_known"), h.id, a.key, h.raw).Scan(&locked), errMoved)
 	if err == nil {
 		event, action := j.EventSum(), actionSum(j, a.SealedHeaders)
 		err = tx.QueryRow(ctx, statement("candidate"), namedStatement("candidate").args(pgx.NamedArgs{

@@ -146,10 +146,8 @@ func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Du
 	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
 	b.Queue(statement("claim"), id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
-		if err = scan(row); errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		return err
+		err = scan(row)
+		return noRows(err, nil)
 	})
 	if failed := s.pool.SendBatch(ctx, b).Close(); failed != nil {
 		return 0, failed

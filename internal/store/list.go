@@ -40,7 +40,7 @@ type Delivery struct {
 	History          []Attempt       `json:"history,omitempty"`
 }
 
-// Attempt is one try at a delivery.
+// Attempt is one try at a delivery. Its fields are in the order in which Delivery selects them.
 type Attempt struct {
 	Number     int             `json:"number"`
 	StartedAt  time.Time       `json:"startedAt"`
@@ -202,11 +202,7 @@ func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err err
 	                coalesce(error, ''), arguments, response, coalesce(protocol, '')
 	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id).
 		Query(func(rows pgx.Rows) (err error) {
-			d.History, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
-				err = row.Scan(&a.Number, &a.StartedAt, &a.DurationMs, &a.Stage, &a.Outcome, &a.Reason, &a.Error,
-					&a.Arguments, &a.Response, &a.Protocol)
-				return a, err
-			})
+			d.History, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 			return err
 		})
 	return d, noRows(s.pool.SendBatch(ctx, b).Close(), ErrNotFound)

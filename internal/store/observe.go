@@ -114,10 +114,7 @@ type heldRow struct {
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, statement("held_disabled"), int64(after.agent.ChainID), after.seq, maxMove)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := s.pool.Query(ctx, statement("held_disabled"), int64(after.agent.ChainID), after.seq, maxMove)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r heldRow, err error) {
 		err = row.Scan(&r.agent.ChainID, &r.seq, &r.agent.Registry, &r.agent.ID, &r.enabled)
 		return r, err
