@@ -132,10 +132,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openMaintenance(cfg, dispatcher, schedule, o); err != nil {
 		return err
 	}
-	if err := registerTokenGauge(reg, a.store, o.Logger); err != nil {
-		return err
-	}
-	return registerGauges(reg, a.store, a.queue, a.limits, o.Logger)
+	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
 }
 
 const (

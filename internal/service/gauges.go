@@ -16,39 +16,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// gauges reads what is queued when it is scraped, not all the time.
-type gauges struct {
-	store *store.Store
-	queue *queue.Queue
-	log   *slog.Logger
+// What the gauges measure.
+var (
+	openDeliveries = newGauge("herald_deliveries_open", "Deliveries that are not final, by status.", "status")
+	overdueSeconds = newGauge("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, "+
+		"a task nobody took, a lease that ran out.")
+	queuedTasks = newGauge("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", "lane", "state")
+	connections = newGauge("herald_postgres_connections",
+		"Connections of the pool: used, idle, and the most there can be.", "state")
+	openBreakers = newGauge("herald_breakers",
+		"Endpoints whose breaker is open or half open, as this worker saw them last.", "state")
+	sharedLimits = newGauge("herald_limits_shared",
+		"1: the limits per origin are shared through Redis; 0: this worker applies its own.")
+	expiringTokens = newGauge("herald_tokens_expiring", "Stored tokens of agents that expire within 7 days (state soon), "+
+		"and that have expired and are not sent any more (state expired).", "state")
+)
 
-	limits *ratelimit.Limiter
-
-	deliveries, overdue, lanes, pool, breakers, shared *prometheus.Desc
+func newGauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-func registerGauges(reg prometheus.Registerer, st *store.Store, q *queue.Queue, l *ratelimit.Limiter,
-	log *slog.Logger) error {
-	return reg.Register(&gauges{store: st, queue: q, limits: l, log: log,
-		deliveries: prometheus.NewDesc("herald_deliveries_open", "Deliveries that are not final, by status.",
-			[]string{"status"}, nil),
-		overdue: prometheus.NewDesc("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, a task nobody took, a lease that ran out.", nil, nil),
-		lanes: prometheus.NewDesc("herald_queue_tasks", "Tasks in Redis by lane and asynq state.",
-			[]string{"lane", "state"}, nil),
-		pool:     prometheus.NewDesc("herald_postgres_connections", "Connections of the pool: used, idle, and the most there can be.", []string{"state"}, nil),
-		breakers: prometheus.NewDesc("herald_breakers", "Endpoints whose breaker is open or half open, as this worker saw them last.", []string{"state"}, nil),
-		shared:   prometheus.NewDesc("herald_limits_shared", "1: the limits per origin are shared through Redis; 0: this worker applies its own.", nil, nil),
-	})
+// tokenWarning is how long before a stored token expires it is warned of.
+const tokenWarning = 7 * 24 * time.Hour
+
+// gauges reads what is there when it is scraped, not all the time.
+type gauges struct {
+	store  *store.Store
+	queue  *queue.Queue
+	limits *ratelimit.Limiter
+	log    *slog.Logger
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	ch <- g.deliveries
-	ch <- g.overdue
-	ch <- g.lanes
-	ch <- g.pool
-	ch <- g.breakers
-	ch <- g.shared
+	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, connections, openBreakers,
+		sharedLimits, expiringTokens} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector. What cannot be read now is left out: a scrape must not fail with its source.
@@ -57,26 +61,32 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	st := g.store.PoolStat()
-	send(g.pool, float64(st.Acquired), "used")
-	send(g.pool, float64(st.Idle), "idle")
-	send(g.pool, float64(st.Max), "max")
+	send(connections, float64(st.Acquired), "used")
+	send(connections, float64(st.Idle), "idle")
+	send(connections, float64(st.Max), "max")
 	seen := g.limits.Stats()
-	send(g.breakers, float64(seen.Open), "open")
-	send(g.breakers, float64(seen.HalfOpen), "half_open")
+	send(openBreakers, float64(seen.Open), "open")
+	send(openBreakers, float64(seen.HalfOpen), "half_open")
 	shared := 1.0
 	if seen.Local {
 		shared = 0
 	}
-	send(g.shared, shared)
+	send(sharedLimits, shared)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if depth, err := g.store.Depth(ctx); err != nil {
 		g.log.Warn("metrics: open deliveries could not be counted", logging.About(logging.Postgres), "error", err)
 	} else {
 		for status, n := range depth.ByStatus {
-			send(g.deliveries, float64(n), string(status))
+			send(openDeliveries, float64(n), string(status))
 		}
-		send(g.overdue, depth.Overdue.Seconds())
+		send(overdueSeconds, depth.Overdue.Seconds())
+	}
+	if tokens, err := g.store.TokensExpiring(ctx, tokenWarning); err != nil {
+		g.log.Warn("metrics: tokens that expire could not be counted", logging.About(logging.Postgres), "error", err)
+	} else {
+		send(expiringTokens, float64(tokens.Soon), "soon")
+		send(expiringTokens, float64(tokens.Expired), "expired")
 	}
 	lanes, err := g.queue.Lanes()
 	if err != nil {
@@ -84,7 +94,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	for lane, states := range lanes {
 		for state, n := range states {
-			send(g.lanes, float64(n), string(lane), state)
+			send(queuedTasks, float64(n), string(lane), state)
 		}
 	}
 }

@@ -42,9 +42,9 @@ type Worker struct {
 	Addr   string // of the HTTP server
 }
 
-// Kinds are the deliveries a worker takes.
-var kinds = []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
-	job.KindValidationResponse, job.KindAgentUpdated}
+// taskTypes are the kinds of jobs that a worker takes.
+var taskTypes = []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended),
+	string(job.KindValidationResponse), string(job.KindAgentUpdated)}
 
 // Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
@@ -145,8 +145,7 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 	all := []Service{
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
 		newLoop("chain health", func(ctx context.Context) {
-			watchDependencies(ctx, a.chainParts(),
-				reportChain(ready, log))
+			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))
 		}),
 		a.newConnections(web, monitor, ready, log),
 		newLoop("reconciler", a.reconciler.Run),
@@ -185,16 +184,11 @@ func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, rea
 
 // newTaskServer takes tasks and delivers.
 func (a *assembly) newTaskServer(cfg *config.Config) Service {
-	names := make([]string, len(kinds))
-	for i, k := range kinds {
-		names[i] = string(k)
-	}
 	var srv *queue.Server
 	return &funcService{name: "task server",
 		start: func(context.Context) (err error) {
 			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency,
-				Kinds:           names,
-				ShutdownTimeout: drainTime(cfg)})
+				Kinds: taskTypes, ShutdownTimeout: drainTime(cfg)})
 			if err != nil {
 				return err
 			}
