@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // to connects to l, and counts what is given back.
 func to(l submitter, released *int) connector {
@@ -156,19 +155,8 @@ func reopen(t testing.TB, path string) *os.File {
 // The whole way on a real Postgres, without a Redis: rows wait for a worker.
 func TestRunPostgres(t *testing.T) {
 	t.Parallel()
-	url := embeddedtest.Postgres(t, func(ctx context.Context, url string) error {
-		_, err := store.Migrate(ctx, secret.New(url))
-		return err
-	})
-	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys strings.Builder
-	if err := k.Write(&keys); err != nil {
-		t.Fatal(err)
-	}
-	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + keys.String(), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
+	url := heraldtest.Postgres(t, store.Migrate)
+	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
 	enqueue := func(in string) (int, []string, string) {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), process{nil, environ, strings.NewReader(in), &stdout, &stderr}, connectIntake)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/service/awaytest"
 	"github.com/alecthomas/kong"
@@ -272,7 +273,7 @@ func mutedPostgres(t *testing.T, address, hush string) string {
 func TestPanicIsASentence(t *testing.T) {
 	var out, said bytes.Buffer
 	code := runCommand(app{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
-		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + newKeyset(t)}) // without a stdin
+		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + heraldtest.Keyset(t)}) // without a stdin
 	if code != exitFailed || !strings.HasPrefix(said.String(), "worker: stopped by a fault in Herald: ") || !strings.Contains(said.String(), "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, said.String())
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
@@ -99,7 +99,7 @@ func TestDoctorOfGateways(t *testing.T) {
 	a, b := httptest.NewServer(broken.Handler()), httptest.NewServer(good.Handler())
 	defer a.Close()
 	defer b.Close()
-	gone := "http://" + embeddedtest.Address(t)
+	gone := "http://" + heraldtest.Address(t)
 	d := diagnose(t, 0, "IPFS_GATEWAYS="+a.URL+","+b.URL+","+gone)
 	d.says("gateways", doctor.MarkWarn, a.URL+": it answered 500; the others of IPFS_GATEWAYS are asked instead")
 	d.says("gateways", doctor.MarkWarn, gone+": ")
@@ -110,14 +110,14 @@ func TestDoctorOfGateways(t *testing.T) {
 }
 
 func TestDoctorOfRedis(t *testing.T) {
-	raw := embeddedtest.RealRedis(t)
+	raw := heraldtest.RealRedis(t)
 	u, err := url.Parse(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
 	defer c.Close()
-	env := []string{"DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + raw, "HERALD_KEYSET=" + newKeyset(t)}
+	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	for _, state := range []string{"no", "yes"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err := c.ConfigSet(ctx, "appendonly", state).Err()
@@ -190,8 +190,8 @@ func serving(t testing.TB, env ...string) *watched {
 
 // The running worker's settings count, not this shell's.
 func TestDoctorOfTheRunningWorker(t *testing.T) {
-	keyset, database := newKeyset(t), embeddedtest.Postgres(t, migrated)
-	addr := embeddedtest.Address(t)
+	keyset, database := heraldtest.Keyset(t), heraldtest.Postgres(t, store.Migrate)
+	addr := heraldtest.Address(t)
 	common := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + database, "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET=" + keyset, "HERALD_LISTEN=" + addr, "IPFS_GATEWAYS=" + answeringGateway(t)}
 	own := []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=16", "HERALD_BINDNIG=off", "RPC_URL_8453=http://127.0.0.1:1/hunter2hunter2"}
@@ -220,7 +220,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
 	d.says("worker", doctor.MarkOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
 	// Without its data folder it is found at its address.
-	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_QUEUE="})
+	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + heraldtest.Redis(t), "HERALD_QUEUE="})
 	d = diagnose(t, 1, elsewhere...)
 	d.says("port", doctor.MarkOK, addr+" is held by a running worker")
 	d.says("worker", doctor.MarkWarn, "HERALD_QUEUE is embedded there, not set here; REDIS_URL is not set there, set here")

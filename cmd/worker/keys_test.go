@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/operator"
@@ -81,7 +82,7 @@ func (d *desk) next(args ...string) string {
 
 func TestKeysRotation(t *testing.T) {
 	d := newDesk(t)
-	first := newKeyset(t)
+	first := heraldtest.Keyset(t)
 	d.with(first)
 	d.sealed(first, 3)
 	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
@@ -130,7 +131,7 @@ func TestKeysRotation(t *testing.T) {
 // A row that somebody moved to another agent does not open; it is told and left as it is.
 func TestKeysReencryptLeavesWhatDoesNotOpen(t *testing.T) {
 	d := newDesk(t)
-	first := newKeyset(t)
+	first := heraldtest.Keyset(t)
 	d.with(first)
 	d.sealed(first, 2)
 	d.with(d.next("keys", "rotate", "add"))
@@ -180,7 +181,7 @@ func TestKeysWrapped(t *testing.T) {
 // TestKeysOfAccessTokens: what was obtained with an OAuth credential is counted and sealed anew like what an operator stored.
 func TestKeysOfAccessTokens(t *testing.T) {
 	d := newDesk(t)
-	first := newKeyset(t)
+	first := heraldtest.Keyset(t)
 	d.with(first)
 	keyset := func(text string) *secret.Keyset {
 		t.Helper()
@@ -221,7 +222,7 @@ func TestKeysOfAccessTokens(t *testing.T) {
 // TestKeysSayWhatIsDone: a step that comes to nothing does not say that a key was added or seals.
 func TestKeysSayWhatIsDone(t *testing.T) {
 	t.Parallel()
-	env := []string{"HERALD_KEYSET=" + newKeyset(t), "HERALD_DATA=" + t.TempDir()}
+	env := []string{"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_DATA=" + t.TempDir()}
 	code, out, errs := worker(t, env, "keys", "rotate", "add")
 	if code != exitMisuse || out != "" || strings.Contains(errs, "was added") {
 		t.Errorf("without a master key and --cleartext: %d\n%s%s", code, out, errs)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	transport.RunSupervisor() // this binary is the worker of some tests
-	embeddedtest.Main(m, devnettest.Leftovers()...)
+	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
 // worker runs the command and returns its exit code and what it said.
@@ -46,16 +46,8 @@ func answeringGateway(t testing.TB) string {
 
 func services(t testing.TB) (env []string, databaseURL string) {
 	t.Helper()
-	databaseURL = embeddedtest.Postgres(t, nil)
-	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if err := k.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	return []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + embeddedtest.Redis(t), "HERALD_KEYSET=" + b.String()}, databaseURL
+	databaseURL = heraldtest.EmptyPostgres(t)
+	return []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t)}, databaseURL
 }
 
 func TestExitCodes(t *testing.T) {

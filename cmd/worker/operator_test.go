@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
@@ -35,8 +35,8 @@ type desk struct {
 
 func newDesk(t testing.TB) *desk {
 	t.Helper()
-	databaseURL, redisURL := embeddedtest.Postgres(t, migrated), embeddedtest.Redis(t)
-	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + newKeyset(t), "HERALD_LOG_LEVEL=error",
+	databaseURL, redisURL := heraldtest.Postgres(t, store.Migrate), heraldtest.Redis(t)
+	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error",
 		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
 	var err error
 	if d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)}); err != nil {
@@ -245,9 +245,9 @@ func TestReplayIsStopped(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{"delivery", "replay", "--status", "dead", "--yes", "--rate", "1", "--json"}, append(d.env, "HERALD_DATA="+t.TempDir()), &out, &errs)
 	}()
-	poll(t, "the first is queued", func() bool { return d.status(ids[0]) == "queued" })
+	heraldtest.Await(t, "the first is queued", func() bool { return d.status(ids[0]) == "queued" })
 	stop()
-	code := receive(t, "the end", ended)
+	code := heraldtest.Receive(t, "the end", ended)
 	r := decode[operator.MoveReport](t, out.String())
 	if code != exitFailed || r.State != "cancelled" || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
 		t.Errorf("%d %s %s", code, out.String(), errs.String())
@@ -390,32 +390,5 @@ func TestAgents(t *testing.T) {
 	}
 	if want := "agent policy done 1/1, agent policy done 1/1, agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
 		t.Errorf("%v", trail)
-	}
-}
-
-// poll asks until ok.
-func poll(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 30 s: " + what)
-		}
-	}
-}
-
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatal("not within 30 s: " + what)
-		panic("unreachable")
 	}
 }

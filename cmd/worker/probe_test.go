@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -167,7 +167,7 @@ func TestProbe(t *testing.T) {
 // TestProbeTellsWhatADeliveryWouldGet: each way in which an agent cannot be delivered to, in the words of a delivery.
 func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
 	d := newDesk(t)
-	gone := embeddedtest.Address(t)
+	gone := heraldtest.Address(t)
 	at := func(adapt func(*mcpAgent)) string { return newMCPAgent(t, adapt).URL + "/mcp" }
 	good := at(nil)
 	cases := []struct {

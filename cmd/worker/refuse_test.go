@@ -13,30 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/redis/go-redis/v9"
 )
 
-func migrated(ctx context.Context, url string) error {
-	_, err := store.Migrate(ctx, secret.New(url))
-	return err
-}
-
-// newKeyset is HERALD_KEYSET's value as `worker keys init` prints it.
-func newKeyset(t testing.TB) string {
-	t.Helper()
-	code, out, errs := worker(t, nil, "keys", "init", "--cleartext")
-	if code != 0 {
-		t.Fatal(errs)
-	}
-	return strings.TrimSpace(out)
-}
-
 // The worker refuses to start (DESIGN §5) with one line that names what to change.
 func TestRefusesToStart(t *testing.T) {
-	keyset := "HERALD_KEYSET=" + newKeyset(t)
+	keyset := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	away := []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://:hunter2@127.0.0.1:1"}
 	for name, c := range map[string]struct {
 		env  func(t *testing.T) []string
@@ -54,13 +38,13 @@ func TestRefusesToStart(t *testing.T) {
 		"a retention shorter than the expiry": {func(*testing.T) []string { return append(away, keyset, "HERALD_RETENTION=240h") }, exitMisuse,
 			[]string{"HERALD_RETENTION: 240h0m0s is shorter than HERALD_EXPIRY 720h0m0s", "Set it to 720h0m0s or more"}},
 		"pending migrations": {func(t *testing.T) []string {
-			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, nil), "REDIS_URL=" + embeddedtest.Redis(t)}
+			return []string{keyset, "DATABASE_URL=" + heraldtest.EmptyPostgres(t), "REDIS_URL=" + heraldtest.Redis(t)}
 		}, exitFailed, []string{"the database lacks", "0001_deliveries.sql", "run `worker migrate`"}},
 		"an old Redis": {func(t *testing.T) []string {
-			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + oldRedis(t, "6.0.16")}
+			return []string{keyset, "DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + oldRedis(t, "6.0.16")}
 		}, exitFailed, []string{"Redis 6.0.16 is too old: Herald needs 6.2 or newer"}},
 		"a Redis that evicts": {func(t *testing.T) []string {
-			return []string{keyset, "DATABASE_URL=" + embeddedtest.Postgres(t, migrated), "REDIS_URL=" + evictingRedis(t)}
+			return []string{keyset, "DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + evictingRedis(t)}
 		}, exitFailed, []string{"Redis may evict keys (maxmemory-policy allkeys-lru)", "set maxmemory-policy noeviction"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +73,8 @@ func TestStartsOnItsOwnRedis(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	said := &watched{want: "delivering", seen: make(chan struct{})}
 	ended := make(chan int, 1)
-	env := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + embeddedtest.Postgres(t, migrated),
-		"HERALD_QUEUE=embedded", "HERALD_KEYSET=" + newKeyset(t), "HERALD_LISTEN=127.0.0.1:0"}
+	env := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate),
+		"HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LISTEN=127.0.0.1:0"}
 	go func() { ended <- run(ctx, nil, env, &bytes.Buffer{}, said) }()
 	select {
 	case <-said.seen:
@@ -140,7 +124,7 @@ func (w *watched) String() string {
 // evictingRedis is a real server that may throw tasks away.
 func evictingRedis(t *testing.T) string {
 	t.Helper()
-	raw := embeddedtest.RealRedis(t)
+	raw := heraldtest.RealRedis(t)
 	u, err := url.Parse(raw)
 	if err != nil {
 		t.Fatal(err)

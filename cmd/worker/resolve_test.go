@@ -17,8 +17,8 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/operator/inspect"
@@ -43,8 +43,8 @@ func newPlace(t testing.TB, withChain bool) *place {
 	p.web = httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(p.web.Close)
 	// Nobody is at the services' addresses: whoever asks them fails.
-	p.env = []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + gw.URL, "HERALD_LOG_LEVEL=error", "HERALD_KEYSET=" + newKeyset(t),
-		"DATABASE_URL=postgres://u:hunter2@" + embeddedtest.Address(t) + "/d", "REDIS_URL=redis://" + embeddedtest.Address(t)}
+	p.env = []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + gw.URL, "HERALD_LOG_LEVEL=error", "HERALD_KEYSET=" + heraldtest.Keyset(t),
+		"DATABASE_URL=postgres://u:hunter2@" + heraldtest.Address(t) + "/d", "REDIS_URL=redis://" + heraldtest.Address(t)}
 	if withChain {
 		p.net = devnettest.Start(t, devnet.Config{Accounts: 2})
 		p.env = append(p.env, "RPC_URL_31337="+p.net.URL(), "IDENTITY_REGISTRY_31337="+p.net.Deployment().Identity.Hex(),
@@ -164,7 +164,7 @@ func TestAgentResolve(t *testing.T) {
 			"services[0] https://169.254.169.254/mcp", "verdict: a delivery is rejected (address_blocked): "}},
 		{"a document at an inner address", p.register("https://169.254.169.254/a.json?key=hunter2hunter2"), nil, 0, []string{"document ", "verdict: a delivery is rejected (address_blocked): "}},
 		{"a web server that is busy", p.register(p.web.URL + "/busy"), nil, 1, []string{"document ", "not fetched", "verdict: a delivery waits and is tried again (content_unavailable): ", "try again"}},
-		{"a node that is away", good, []string{"RPC_URL_31337=http://" + embeddedtest.Address(t) + "/hunter2"}, 1, []string{
+		{"a node that is away", good, []string{"RPC_URL_31337=http://" + heraldtest.Address(t) + "/hunter2"}, 1, []string{
 			"tokenURI ", "chain 31337 ", "verdict: a delivery waits and is tried again (chain_unavailable): ", "try again"}},
 	} {
 		agent := fmt.Sprintf("31337:%v", c.agent)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator/tokens"
@@ -236,7 +236,7 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
 	d.oauth(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
 
-	d.env = append(d.env, "DATABASE_URL="+embeddedtest.Postgres(t, nil))
+	d.env = append(d.env, "DATABASE_URL="+heraldtest.EmptyPostgres(t))
 	b := &browser{visit: never}
 	d.watch = b.look
 	out, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--client-id", "known", "--auth-method", "none")

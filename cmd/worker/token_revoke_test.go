@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
@@ -147,7 +148,7 @@ func TestTokenRemoveOfClients(t *testing.T) {
 
 	// Another keyset: the row goes, and nothing is known of what it held.
 	d.loggedIn(s, time.Now().Add(time.Hour))
-	d.with(newKeyset(t))
+	d.with(heraldtest.Keyset(t))
 	d.oauth(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)
 	if l := d.tokens(); len(l) != 0 || len(s.Revocations()) != 1 {
 		t.Errorf("%+v", l)

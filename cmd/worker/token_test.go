@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
@@ -341,7 +342,7 @@ func (d *desk) sql(text string) {
 // TestTokenKeys: tokens take part in a rotation of the keys.
 func TestTokenKeys(t *testing.T) {
 	d := newDesk(t)
-	first := newKeyset(t)
+	first := heraldtest.Keyset(t)
 	d.with(first)
 	for i := range 3 {
 		d.give(0, canary+fmt.Sprint(i), "", "token", "set", fmt.Sprintf("8453:%d", i), "--origin", "https://agent.example")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -170,12 +171,12 @@ type renewing struct {
 	*authority
 	keys  *secret.Keyset
 	ticks chan time.Time
-	log   *syncBuffer
+	log   *heraldtest.Log
 }
 
 func newRenewing(t testing.TB, cred oauth.Credential) *renewing {
 	t.Helper()
-	w := &renewing{renewals: &renewals{now: time.Unix(1_800_000_000, 0)}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &syncBuffer{}}
+	w := &renewing{renewals: &renewals{now: time.Unix(1_800_000_000, 0)}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &heraldtest.Log{}}
 	w.authority = &authority{clock: w.Now, life: time.Hour, resource: oauth.Resource{URL: renewOrigin + "/mcp", Issuers: []string{renewIssuer}}}
 	w.replace(cred)
 	return w

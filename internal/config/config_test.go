@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -22,19 +22,6 @@ const (
 	oneAddress   = "0x1111111111111111111111111111111111111111"
 	mixedAddress = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"
 )
-
-func keyset(t testing.TB) string {
-	t.Helper()
-	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	if err := k.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
 
 func load(t testing.TB, environ ...string) *Config {
 	t.Helper()
@@ -76,7 +63,7 @@ func TestDefaults(t *testing.T) {
 
 func TestTakes(t *testing.T) {
 	t.Parallel()
-	keys := keyset(t)
+	keys := heraldtest.Keyset(t)
 	db := []string{"DATABASE_URL=postgres://u:p@h/d", "REDIS_URL=redis://h", "HERALD_KEYSET=" + keys}
 	for _, v := range []struct {
 		environ []string
@@ -134,7 +121,7 @@ func TestTakes(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	t.Parallel()
-	keys := keyset(t)
+	keys := heraldtest.Keyset(t)
 	const db = "DATABASE_URL=postgres://u:pw1234@h/d"
 	for _, v := range []struct {
 		environ []string
@@ -327,7 +314,7 @@ func TestRegistries(t *testing.T) {
 // Settings shows every variable, where its value comes from, and no secret, whatever the variable.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	keys := keyset(t)
+	keys := heraldtest.Keyset(t)
 	c := load(t, "REDIS_URL=redis://:pw1234@h", "DATABASE_URL=postgres://u:pw1234@h/d", "HERALD_KEYSET="+keys, "HERALD_API_TOKEN=pw1234",
 		"RPC_URL_8453=https://h/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_NEW_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
 		"HERALD_BINDNIG=require", "PATH=/pw1234")

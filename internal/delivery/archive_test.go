@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -51,16 +52,16 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	w.until(id, store.Rejected)
 	w.until(other, store.Rejected)
 	count := func() string { return fmt.Sprintf("%d are archived", archived()) }
-	await(t, func() bool { return archived() == 2 }, count)
+	heraldtest.AwaitState(t, func() bool { return archived() == 2 }, count)
 
 	well.Store(true)
-	moved, _, tasks, err := w.store.Replay(within(t, 10*time.Second), []uuid.UUID{id}, false)
+	moved, _, tasks, err := w.store.Replay(heraldtest.Within(t, 10*time.Second), []uuid.UUID{id}, false)
 	if err != nil || moved != 1 {
 		t.Fatalf("%d, %v", moved, err)
 	}
 	w.dispatcher.Dispatch(t.Context(), tasks)
 	w.until(id, store.Delivered)
-	await(t, func() bool { return archived() == 1 }, count)
+	heraldtest.AwaitState(t, func() bool { return archived() == 1 }, count)
 	w.until(rate(), store.Delivered)
 	if n := asked.dropped.Load(); n != 1 {
 		t.Errorf("archived tasks were looked for %d times", n)
@@ -81,7 +82,7 @@ func (l *countingLanes) DropArchived(ctx context.Context, id uuid.UUID, n int) e
 // Redis may be away when a replay has delivered: that changes nothing.
 func TestReplayWithoutRedis(t *testing.T) {
 	t.Parallel()
-	log := &syncBuffer{}
+	log := &heraldtest.Log{}
 	must(NewDispatcher(&away{}, slog.New(slog.NewTextHandler(log, nil)))).DropArchived(t.Context(), uuid.New(), 3)
 	said := log.String()
 	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "level=INFO") || !strings.Contains(said, "about=Redis") {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -62,8 +63,8 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			done <- note
 		}()
 	}
-	receive(t, "a call", begun)
-	receive(t, "another", begun)
+	heraldtest.Receive(t, "a call", begun)
+	heraldtest.Receive(t, "another", begun)
 	for _, id := range []uuid.UUID{next, huge} {
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
 			t.Errorf("beyond the bound: %q, %v", note, err)
@@ -77,7 +78,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	}
 	close(finish)
 	for range 2 {
-		if note := receive(t, "the end", done); note != "" {
+		if note := heraldtest.Receive(t, "the end", done); note != "" {
 			t.Error(note)
 		}
 	}
@@ -171,8 +172,8 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 		}()
 	}
 	for range 2 { // two are called, two are put off
-		receive(t, "a call", begun)
-		if note := receive(t, "one that is put off", done); !strings.Contains(note, "large arguments") {
+		heraldtest.Receive(t, "a call", begun)
+		if note := heraldtest.Receive(t, "one that is put off", done); !strings.Contains(note, "large arguments") {
 			t.Error(note)
 		}
 	}
@@ -181,7 +182,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	}
 	close(finish)
 	for range 2 {
-		receive(t, "the end", done)
+		heraldtest.Receive(t, "the end", done)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/store"
@@ -64,7 +65,7 @@ func TestTokensKeepTheirPath(t *testing.T) {
 // moves registers another address for an agent, and has every worker look.
 func (w *world) moves(id *big.Int, rawURL string) {
 	w.t.Helper()
-	ctx := within(w.t, 20*time.Second)
+	ctx := heraldtest.Within(w.t, 20*time.Second)
 	if _, err := w.net.SetURI(ctx, w.net.Account(0), id, "data:application/json,"+string(asJSON(at(rawURL)))); err != nil {
 		w.t.Fatal(err)
 	}

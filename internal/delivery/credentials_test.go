@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -88,7 +89,7 @@ func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt .
 		f(&t)
 	}
 	t.Ciphertext = must(w.keys.Seal([]byte(plain), t.Binding()))
-	ctx := within(w.t, 20*time.Second)
+	ctx := heraldtest.Within(w.t, 20*time.Second)
 	released, tasks, err := w.store.SetToken(ctx, t)
 	if err != nil {
 		w.t.Fatal(err)
@@ -103,7 +104,7 @@ func (w *world) bearer(id *big.Int, rawURL string) int {
 
 func (w *world) sql(sql string, args ...any) {
 	w.t.Helper()
-	ctx := within(w.t, 20*time.Second)
+	ctx := heraldtest.Within(w.t, 20*time.Second)
 	conn := must(pgx.Connect(ctx, w.dbURL))
 	defer conn.Close(ctx)
 	must(conn.Exec(ctx, sql, args...))
@@ -254,7 +255,7 @@ func TestStoredTokens(t *testing.T) {
 			id := w.register(at(a.URL))
 			w.token(id, a.URL, store.SchemeHeader, header, canary)
 			d := w.accept(w.feedback(id))
-			await(t, func() bool { return len(w.row(d).History) > 0 && w.row(d).History[0].Outcome != "" }, func() string { return "no attempt ended" })
+			heraldtest.AwaitState(t, func() bool { return len(w.row(d).History) > 0 && w.row(d).History[0].Outcome != "" }, func() string { return "no attempt ended" })
 		}
 	})
 
@@ -268,7 +269,7 @@ func TestStoredTokens(t *testing.T) {
 		waits := w.accept(w.feedback(id))
 		w.heldFor(waits, "is not asked again")
 		a.takes("", "") // it does not want one any more
-		ctx := within(t, 20*time.Second)
+		ctx := heraldtest.Within(t, 20*time.Second)
 		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
 		if err != nil {
 			t.Fatal(err)
@@ -457,7 +458,7 @@ func TestTokensGoNowhereElse(t *testing.T) {
 		w.bearer(id, stream.URL)
 		action := map[string]any{"resolveEndpoint": false, "timeoutMs": 1000, "endpoint": map[string]any{"transport": "sse", "url": stream.URL}}
 		d := w.accept(with(w.feedback(id), action))
-		await(t, func() bool { r := w.row(d); return len(r.History) > 0 && r.History[0].Outcome != "" }, func() string { return "no attempt ended" })
+		heraldtest.AwaitState(t, func() bool { r := w.row(d); return len(r.History) > 0 && r.History[0].Outcome != "" }, func() string { return "no attempt ended" })
 		if evil.requests() > 0 {
 			t.Error("it was asked")
 		}
@@ -503,7 +504,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		agents[i] = w.register(at(a.URL))
 		w.bearer(agents[i], a.URL)
 	}
-	ctx := within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 60*time.Second)
 	reseal := func(now *secret.Keyset) {
 		for _, token := range must(w.store.TokensAfter(ctx, nil)) {
 			plain := must(now.Open(token.Ciphertext, token.Binding()))
@@ -536,7 +537,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	for i := range 60 {
 		ids = append(ids, w.accept(w.feedback(agents[i%len(agents)])))
 	}
-	if err := receive(t, "the end of the rotation", rotated); err != nil {
+	if err := heraldtest.Receive(t, "the end of the rotation", rotated); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
@@ -617,7 +618,7 @@ func TestCallsForbiddenForTheirWords(t *testing.T) {
 // noCanary looks for the tokens everywhere that is not the agents.
 func (w *world) noCanary(k *worker) {
 	w.t.Helper()
-	ctx := within(w.t, 60*time.Second)
+	ctx := heraldtest.Within(w.t, 60*time.Second)
 	look := func(where, text string) {
 		if i := strings.Index(text, canary); i >= 0 {
 			w.t.Errorf("%s tells a token: …%.200q", where, text[max(i-100, 0):])

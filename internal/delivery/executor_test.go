@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -62,7 +63,7 @@ func TestDeliveries(t *testing.T) {
 		}
 		for _, step := range []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"} {
 			// The row is committed before its step is told.
-			await(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
+			heraldtest.AwaitState(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
 			if n, _ := k.seen(d.ID, step); n != 1 {
 				t.Errorf("step %s was told %d times", step, n)
 			}
@@ -354,7 +355,7 @@ func TestDeliveries(t *testing.T) {
 		j, client := w.rate(devnet.Feedback{AgentID: id})
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		must(w.net.RevokeFeedback(within(t, 20*time.Second), client, id, 1))
+		must(w.net.RevokeFeedback(heraldtest.Within(t, 20*time.Second), client, id, 1))
 		return j
 	}, nil)
 	ends("a revocation for an agent that does not take them", store.Skipped, "tool_not_offered", func(t *testing.T, w *world) map[string]any {
@@ -362,7 +363,7 @@ func TestDeliveries(t *testing.T) {
 		j, client := w.rate(devnet.Feedback{AgentID: id})
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		must(w.net.RevokeFeedback(within(t, 20*time.Second), client, id, 1))
+		must(w.net.RevokeFeedback(heraldtest.Within(t, 20*time.Second), client, id, 1))
 		return map[string]any{"type": "FeedbackRevoked", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
 			"feedbackIndex": j["feedbackIndex"]}
 	}, nil)
@@ -392,7 +393,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("again in %s", wait)
 		}
 		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
-		await(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Postponed }, func() string { return "no scheduled task " + task.ID() })
+		heraldtest.AwaitState(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Postponed }, func() string { return "no scheduled task " + task.ID() })
 	})
 	ends("an agent that hangs", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
 		j := rated(w, at(newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
@@ -468,7 +469,7 @@ func (w *world) archived(d store.Delivery) string {
 		lane = "retry"
 	}
 	path := fmt.Sprintf("/monitor/api/queues/%s/tasks/%s:%d", lane, d.ID, d.Dispatch)
-	await(w.t, func() bool {
+	heraldtest.AwaitState(w.t, func() bool {
 		r := httptest.NewRecorder()
 		ui.ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
 		return json.Unmarshal(r.Body.Bytes(), &task) == nil && task.State == "archived"

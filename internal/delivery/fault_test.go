@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
@@ -67,7 +68,7 @@ func (w *world) handOut(url string) uuid.UUID {
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	ctx := within(w.t, 10*time.Second)
+	ctx := heraldtest.Within(w.t, 10*time.Second)
 	conn, err := pgx.Connect(ctx, w.dbURL)
 	if err != nil {
 		w.t.Fatal(err)
@@ -123,7 +124,7 @@ func TestFaults(t *testing.T) {
 			note, err := k.runner.Deliver(ctx, id, 1)
 			done <- fmt.Sprint(note, err)
 		}()
-		receive(t, "the call", begun)
+		heraldtest.Receive(t, "the call", begun)
 		cancel() // Redis froze
 
 		// The task comes again while its first run goes on, and so does a newer one.
@@ -137,7 +138,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d run", k.runner.Running())
 		}
 		close(finish)
-		if got := receive(t, "the end", done); got != "<nil>" {
+		if got := heraldtest.Receive(t, "the end", done); got != "<nil>" {
 			t.Error(got)
 		}
 		w.until(id, store.Delivered)
@@ -154,16 +155,16 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker()
 		id := w.handOut(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
-		receive(t, "the call", begun)
+		heraldtest.Receive(t, "the call", begun)
 		waited := make(chan bool)
-		go func() { k.runner.Wait(within(t, 20*time.Second)); close(waited) }()
+		go func() { k.runner.Wait(heraldtest.Within(t, 20*time.Second)); close(waited) }()
 		select {
 		case <-waited:
 			t.Error("it did not wait")
 		default:
 		}
 		close(finish)
-		receive(t, "Wait", waited)
+		heraldtest.Receive(t, "Wait", waited)
 		if d := w.row(id); d.Status != store.Delivered {
 			t.Errorf("%s %s", d.Status, d.Reason)
 		}
@@ -181,7 +182,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker()
 		id := w.handOut(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
-		receive(t, "the call", begun)
+		heraldtest.Receive(t, "the call", begun)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		k.runner.Wait(ctx)

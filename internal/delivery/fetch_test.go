@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -47,7 +48,7 @@ func TestFileDisagrees(t *testing.T) {
 			}
 			// The row is committed before its steps and its line are told.
 			line := fmt.Sprintf("msg=\"delivery attempted\" delivery=%s", d.ID)
-			await(t, func() bool { return strings.Contains(w.log.String(), line) }, func() string { return "the line of " + d.ID.String() })
+			heraldtest.AwaitState(t, func() bool { return strings.Contains(w.log.String(), line) }, func() string { return "the line of " + d.ID.String() })
 			_, after, _ := strings.Cut(w.log.String(), line)
 			after, _, _ = strings.Cut(after, "\n")
 			_, step := k.seen(d.ID, "fetch")

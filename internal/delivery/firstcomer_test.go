@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -134,7 +135,7 @@ func TestPositionIsTheChains(t *testing.T) {
 	if fmt.Sprint(args["blockNumber"]) != number.String() || strings.Contains(fmt.Sprint(args["timestamp"]), "4e+09") {
 		t.Errorf("%v", args)
 	}
-	block, err := w.net.Client().HeaderByNumber(within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
+	block, err := w.net.Client().HeaderByNumber(heraldtest.Within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Stan
 func (w *world) turn(k *worker, id uuid.UUID) {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
-	ctx := within(w.t, 30*time.Second)
+	ctx := heraldtest.Within(w.t, 30*time.Second)
 	due, err := w.store.Due(ctx, 10)
 	backlog, err2 := w.store.Backlog(ctx, 10)
 	if err := errors.Join(err, err2); err != nil {
@@ -271,7 +272,7 @@ func TestLineOutlastsAnOutage(t *testing.T) {
 // validate has an agent validated, and is the job of it.
 func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any) {
 	w.t.Helper()
-	ctx := within(w.t, 30*time.Second)
+	ctx := heraldtest.Within(w.t, 30*time.Second)
 	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
 		w.t.Fatal(err)
 	}
@@ -300,7 +301,7 @@ func TestFirstComerOfADisabledAgent(t *testing.T) {
 	j := w.validate(agent, common.Hash{0x42})
 	id := w.submit(repositioned(j, map[string]any{"agentId": disabled.String()}))[0].ID
 	registry := strings.ToLower(w.net.Deployment().Identity.Hex())
-	if _, _, err := w.store.EnableAgent(within(t, 30*time.Second), store.Agent{ChainID: w.net.ChainID(), Registry: registry, ID: disabled.String()}, false); err != nil {
+	if _, _, err := w.store.EnableAgent(heraldtest.Within(t, 30*time.Second), store.Agent{ChainID: w.net.ChainID(), Registry: registry, ID: disabled.String()}, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.submit(j)[0]; got.Verdict != store.Conflict || got.ID != id {

@@ -8,6 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/registry"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -20,7 +21,7 @@ import (
 func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 	w.t.Helper()
 	parsed := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
-	got := must(w.intake.SubmitJobs(within(w.t, 20*time.Second), []job.Job{parsed}))
+	got := must(w.intake.SubmitJobs(heraldtest.Within(w.t, 20*time.Second), []job.Job{parsed}))
 	if got[0].Verdict != store.Accepted {
 		w.t.Fatalf("%+v", got[0])
 	}
@@ -82,7 +83,7 @@ func TestForgersRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(w.newWorker())
-	forger, ctx := w.net.Account(1), within(t, 30*time.Second)
+	forger, ctx := w.net.Account(1), heraldtest.Within(t, 30*time.Second)
 	own := must(w.net.Create(ctx, forger, common.FromHex(registry.ReputationRegistryMetaData.Bin)))
 	send := func(data []byte) *types.Receipt {
 		tx := must(w.net.Submit(ctx, forger, own, data))

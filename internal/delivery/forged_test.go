@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -99,7 +100,7 @@ func TestForgedResults(t *testing.T) {
 		again := w.diesBeforeKeeping(id, 1)
 		rdb := must(w.queue.Client(10 * time.Second))
 		defer func() { _ = rdb.Close() }()
-		if err := rdb.LPush(within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
+		if err := rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
 			t.Fatal(err)
 		}
 		w.callsIgnoring(a, again, spooledUnreadable, 1)
@@ -167,7 +168,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 func TestForgedResultsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	log := &syncBuffer{}
+	log := &heraldtest.Log{}
 	now := time.Now()
 	k := w.newWorker(func(c *Config) {
 		c.Logger, c.Now = slog.New(slog.NewTextHandler(log, nil)), func() time.Time { return now }

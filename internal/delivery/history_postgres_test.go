@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -105,7 +105,7 @@ func TestHistoriesOnPostgres(t *testing.T) {
 	l := newLab()
 	urls := make([]string, atOnce)
 	for i := range urls {
-		urls[i] = embeddedtest.Postgres(t, migrate)
+		urls[i] = heraldtest.Postgres(t, store.Migrate)
 	}
 	var next, failed atomic.Int64
 	var all sync.WaitGroup

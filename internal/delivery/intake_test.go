@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -173,7 +174,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	redis := &away{}
 	in := must(NewIntake(IntakeConfig{Ledger: w.store, Dispatcher: must(NewDispatcher(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL))})
-	got, err := in.Submit(within(t, 10*time.Second), [][]byte{asJSON(j)})
+	got, err := in.Submit(heraldtest.Within(t, 10*time.Second), [][]byte{asJSON(j)})
 	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
 		t.Fatalf("%+v, %v, %d tries", got, err, redis.tries)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
-	embeddedtest.Main(m, devnettest.Leftovers()...)
+	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
 // world is a whole Herald of the test's own, but for cmd and HTTP: real Postgres, real Redis, a chain, a gateway.
@@ -58,7 +58,7 @@ type world struct {
 	dispatcher      *Dispatcher
 	intake          *Intake
 	registry        *prometheus.Registry
-	log             *syncBuffer
+	log             *heraldtest.Log
 
 	mu     *sync.Mutex // the chain, one transaction at a time
 	client *int        // the next account that gives feedback
@@ -71,33 +71,10 @@ func (w *world) in(t testing.TB) *world {
 	return &c
 }
 
-// syncBuffer is what was logged.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-func migrate(ctx context.Context, url string) error {
-	_, err := store.Migrate(ctx, secret.New(url))
-	return err
-}
-
 // newStore opens a migrated database of the test's own.
 func newStore(t testing.TB) (*store.Store, string) {
 	t.Helper()
-	url := embeddedtest.Postgres(t, migrate)
+	url := heraldtest.Postgres(t, store.Migrate)
 	return openStore(t, url), url
 }
 
@@ -113,9 +90,9 @@ func openStore(t testing.TB, url string) *store.Store {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, log: &syncBuffer{}, registry: prometheus.NewRegistry(), gateway: ipfstest.New(), mu: &sync.Mutex{}, client: new(int)}
+	w := &world{t: t, log: &heraldtest.Log{}, registry: prometheus.NewRegistry(), gateway: ipfstest.New(), mu: &sync.Mutex{}, client: new(int)}
 	w.store, w.dbURL = newStore(t)
-	w.redisURL = embeddedtest.Redis(t)
+	w.redisURL = heraldtest.Redis(t)
 	w.net = devnettest.Start(t, devnet.Config{Accounts: 60})
 	w.keys = must(secret.Create())
 	var err error
@@ -239,7 +216,7 @@ func (w *world) registerURI(uri string) *big.Int {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	id, _, err := w.net.Register(within(w.t, 20*time.Second), w.net.Account(0), uri)
+	id, _, err := w.net.Register(heraldtest.Within(w.t, 20*time.Second), w.net.Account(0), uri)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -275,7 +252,7 @@ func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 	if f.Value == nil {
 		f.Value, f.ValueDecimals = big.NewInt(9977), 2
 	}
-	_, receipt, err := w.net.GiveFeedback(within(w.t, 20*time.Second), client, f)
+	_, receipt, err := w.net.GiveFeedback(heraldtest.Within(w.t, 20*time.Second), client, f)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -307,7 +284,7 @@ func (w *world) submit(jobs ...map[string]any) []Answer {
 	for i, j := range jobs {
 		bodies[i] = asJSON(j)
 	}
-	got, err := w.intake.Submit(within(w.t, 20*time.Second), bodies)
+	got, err := w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -326,7 +303,7 @@ func (w *world) accept(j map[string]any) uuid.UUID {
 
 func (w *world) row(id uuid.UUID) store.Delivery {
 	w.t.Helper()
-	d, err := w.store.Delivery(within(w.t, 20*time.Second), id)
+	d, err := w.store.Delivery(heraldtest.Within(w.t, 20*time.Second), id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -337,7 +314,7 @@ func (w *world) row(id uuid.UUID) store.Delivery {
 func (w *world) until(id uuid.UUID, want store.Status) store.Delivery {
 	w.t.Helper()
 	var d store.Delivery
-	await(w.t, func() bool {
+	heraldtest.AwaitState(w.t, func() bool {
 		d = w.row(id)
 		return d.Status == want || d.Status.Final()
 	}, func() string { return fmt.Sprintf("delivery %s is %s %s: %s", id, d.Status, d.Reason, d.Error) })
@@ -345,40 +322,6 @@ func (w *world) until(id uuid.UUID, want store.Status) store.Delivery {
 		w.t.Fatalf("delivery is %s %s: %s; want %s", d.Status, d.Reason, d.Error, want)
 	}
 	return d
-}
-
-// await polls until ok; state says where things are when they are not.
-func await(t testing.TB, ok func() bool, state func() string) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 30 s: " + state())
-		}
-	}
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatal("not within 30 s: " + what)
-		panic("unreachable")
-	}
 }
 
 func must[T any](v T, err error) T {

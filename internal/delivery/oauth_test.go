@@ -22,6 +22,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
@@ -238,13 +239,13 @@ func TestOAuth(t *testing.T) {
 				t.Errorf("%s: %d token requests, %d requests after %d", name, n, asked(s), before)
 			}
 			// Who replays asks the agent, and not the authorization server again.
-			ctx := within(t, 20*time.Second)
+			ctx := heraldtest.Within(t, 20*time.Second)
 			_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d.ID}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			w.dispatcher.Dispatch(ctx, tasks)
-			await(t, func() bool { return asked(s) > before && w.row(d.ID).Status == store.Held }, func() string { return string(w.row(d.ID).Status) })
+			heraldtest.AwaitState(t, func() bool { return asked(s) > before && w.row(d.ID).Status == store.Held }, func() string { return string(w.row(d.ID).Status) })
 			if n := len(s.TokenRequests()); n != tt.tokens {
 				t.Errorf("%s: %d token requests after a replay", name, n)
 			}
@@ -429,7 +430,7 @@ func TestOAuth(t *testing.T) {
 		s := guarded(t, oauthtest.Options{})
 		id := w.guardedBy(s, clientFor(s))
 		k := w.authorizing()
-		z, ctx := k.executor.Authorizer, within(t, 20*time.Second)
+		z, ctx := k.executor.Authorizer, heraldtest.Within(t, 20*time.Second)
 		a := must(z.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
 		elsewhere := errors.New("something else")
 		if err := z.WithTokenRefresh(ctx, a, func(context.Context, mcpcall.Endpoint) error { return elsewhere }); err != elsewhere || a.Refreshed() {
@@ -734,7 +735,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 		s := guarded(t, oauthtest.Options{RotateRefresh: true})
 		agents, sites = append(agents, w.guardedBy(s, loginFor(s, ""))), append(sites, s)
 	}
-	ctx := within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 60*time.Second)
 	reseal := func(now *secret.Keyset) {
 		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // what is renewed meanwhile stays
 			must(w.store.ResealToken(ctx, token, must(now.Seal(must(now.Open(token.Ciphertext, token.Binding())), token.Binding()))))

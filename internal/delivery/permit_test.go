@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
@@ -55,13 +56,13 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			note, _ := k.runner.Deliver(t.Context(), first, 1)
 			done <- note
 		}()
-		receive(t, "the call", begun)
+		heraldtest.Receive(t, "the call", begun)
 		if note, err := k.runner.Deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(second), "agent_busy")
 		close(finish)
-		if note := receive(t, "the end", done); note != "" {
+		if note := heraldtest.Receive(t, "the end", done); note != "" {
 			t.Error(note)
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, second)
@@ -209,7 +210,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		doc["registrations"] = names(w, id)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if _, err := w.net.SetURI(within(w.t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(doc))); err != nil {
+		if _, err := w.net.SetURI(heraldtest.Within(w.t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(doc))); err != nil {
 			w.t.Fatal(err)
 		}
 		return id
@@ -250,7 +251,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			note, _ := k.runner.Deliver(t.Context(), holder, 1)
 			done <- note
 		}()
-		receive(t, "the call", begun)
+		heraldtest.Receive(t, "the call", begun)
 		if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "nothing binds this agent") {
 			t.Errorf("an unbound agent beside another: %q, %v", note, err)
 		}
@@ -278,7 +279,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			}
 		}
 		close(finish)
-		if note := receive(t, "the end", done); note != "" {
+		if note := heraldtest.Receive(t, "the end", done); note != "" {
 			t.Error(note)
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, waits)
@@ -312,16 +313,16 @@ func TestUnboundAgentsShare(t *testing.T) {
 			done <- note
 		}
 		go deliver(rated(w, mint(w, a.URL)))
-		receive(t, "the unbound agent's call", begun)
+		heraldtest.Receive(t, "the unbound agent's call", begun)
 		for range inflight {
 			go deliver(rated(w, byDomain))
 		}
 		for n := range inflight {
-			receive(t, fmt.Sprintf("call %d of the bound agent", n+1), begun)
+			heraldtest.Receive(t, fmt.Sprintf("call %d of the bound agent", n+1), begun)
 		}
 		answer()
 		for range 1 + inflight {
-			if note := receive(t, "the end", done); note != "" {
+			if note := heraldtest.Receive(t, "the end", done); note != "" {
 				t.Error(note)
 			}
 		}

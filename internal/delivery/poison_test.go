@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -70,7 +71,7 @@ func TestPoison(t *testing.T) {
 	}
 	submit := func(name string, j job.Job) {
 		t.Helper()
-		got, err := w.intake.SubmitJobs(within(t, 20*time.Second), []job.Job{j})
+		got, err := w.intake.SubmitJobs(heraldtest.Within(t, 20*time.Second), []job.Job{j})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -158,7 +159,7 @@ func TestPoison(t *testing.T) {
 	}
 	// Whole jobs that somebody put into Redis: bytes that are no job become rejected rows.
 	for name, doc := range documents() {
-		if _, err := w.intake.FromTask(within(t, 20*time.Second), "NewFeedback", []byte(doc)); err != nil {
+		if _, err := w.intake.FromTask(heraldtest.Within(t, 20*time.Second), "NewFeedback", []byte(doc)); err != nil {
 			t.Errorf("task: %s: %v", name, err)
 		}
 	}
@@ -166,7 +167,7 @@ func TestPoison(t *testing.T) {
 	ended := map[string]int{}
 	for _, id := range ids {
 		var d store.Delivery
-		await(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == store.Held }, func() string {
+		heraldtest.AwaitState(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == store.Held }, func() string {
 			return fmt.Sprintf("%s sticks: %s %s: %s", names[id], d.Status, d.Reason, d.Error)
 		})
 		ended[strings.TrimSpace(string(d.Status)+" "+d.Reason)]++
@@ -180,7 +181,7 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows ended: %v", len(ids), ended)
-	list, err := w.store.Deliveries(within(t, 10*time.Second), store.Filter{Status: store.Rejected, Reason: "invalid_job", Limit: 1000})
+	list, err := w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected, Reason: "invalid_job", Limit: 1000})
 	if err != nil || len(list) < len(documents()) {
 		t.Errorf("%d rejected rows for %d bad tasks, %v", len(list), len(documents()), err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -34,11 +35,11 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 		_, err := k.runner.Deliver(context.WithoutCancel(w.t.Context()), id, n)
 		ended <- err
 	}()
-	receive(w.t, "the outcome is kept", kept)
+	heraldtest.Receive(w.t, "the outcome is kept", kept)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	k.runner.Wait(ctx)
-	if err := receive(w.t, "the end", ended); !errors.Is(err, errAway) {
+	if err := heraldtest.Receive(w.t, "the end", ended); !errors.Is(err, errAway) {
 		w.t.Fatalf("%v", err)
 	}
 }
@@ -301,7 +302,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		return id
 	}
-	round := func() error { return s.LeadAndReconcile(within(t, 20*time.Second)) }
+	round := func() error { return s.LeadAndReconcile(heraldtest.Within(t, 20*time.Second)) }
 	want := func(id uuid.UUID, status store.Status, when string) {
 		t.Helper()
 		if d := w.row(id); d.Status != status {

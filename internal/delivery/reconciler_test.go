@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -35,7 +36,7 @@ func (w *world) newRetention(adapt ...func(*maintenance.RetentionConfig)) *maint
 
 func (w *world) reconcile(s *maintenance.Reconciler) {
 	w.t.Helper()
-	if err := s.Reconcile(within(w.t, 20*time.Second)); err != nil {
+	if err := s.Reconcile(heraldtest.Within(w.t, 20*time.Second)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -48,7 +49,7 @@ func (w *world) flush() {
 	}
 	c := redis.NewClient(o)
 	defer c.Close()
-	if err := c.FlushAll(within(w.t, 10*time.Second)).Err(); err != nil {
+	if err := c.FlushAll(heraldtest.Within(w.t, 10*time.Second)).Err(); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -159,7 +160,7 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 		t.Fatalf("%+v", redis.put)
 	}
 	redis.err = errors.New("Redis is away")
-	if err := s.Reconcile(within(t, 10*time.Second)); err == nil {
+	if err := s.Reconcile(heraldtest.Within(t, 10*time.Second)); err == nil {
 		t.Error("not being able to look counts as lost")
 	}
 	if len(redis.put) != 1 {
@@ -254,11 +255,11 @@ func TestMaintenanceRuns(t *testing.T) {
 		s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Interval = 10 * time.Millisecond })
 		go func() { s.Run(ctx); ended <- true }()
 	}
-	await(t, func() bool { return w.row(id).Dispatch >= 2 }, func() string { return "nothing was reconciled" })
+	heraldtest.AwaitState(t, func() bool { return w.row(id).Dispatch >= 2 }, func() string { return "nothing was reconciled" })
 	w.exec(`UPDATE herald.deliveries SET created_at = now() - interval '40 days', accepted_at = now() - interval '40 days' WHERE id = $1`, id)
 	cancel()
 	for range 2 {
-		receive(t, "the loop's end", ended)
+		heraldtest.Receive(t, "the loop's end", ended)
 	}
 	if d := w.row(id); d.Dispatch != 2 {
 		t.Errorf("two reconcilers dispatched it out %d times", d.Dispatch-1)
@@ -269,7 +270,7 @@ func TestMaintenanceRuns(t *testing.T) {
 	go func() { s.Run(once); ended <- true }()
 	w.until(id, store.Dead)
 	stop()
-	receive(t, "the loop's end", ended)
+	heraldtest.Receive(t, "the loop's end", ended)
 	if d := w.row(id); d.Reason != "expired" {
 		t.Errorf("%s", d.Reason)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/store"
@@ -23,7 +24,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	away := &absent{TokenLedger: w.store}
 	first := w.authorizing(func(c *agentauth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 500*time.Millisecond })
 	id := w.guardedBy(s, loginFor(s, ""))
-	ctx := within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 60*time.Second)
 	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
 		if !s.ToAgent(r) && r.Method == http.MethodPost {
 			away.silent.Store(true)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -41,7 +42,7 @@ func TestRetractions(t *testing.T) {
 		return j
 	}
 	reorg := func(again bool) {
-		if err := w.net.Reorg(within(t, 20*time.Second), 1, again); err != nil {
+		if err := w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/servers"
@@ -64,7 +65,7 @@ func (o *operator) server(a store.Agent) (servers.Server, bool) { return o.Looku
 
 func (w *world) agentRow(id *big.Int) store.AgentRow {
 	w.t.Helper()
-	return must(w.store.AgentRow(within(w.t, 20*time.Second), w.agentOf(id)))
+	return must(w.store.AgentRow(heraldtest.Within(w.t, 20*time.Second), w.agentOf(id)))
 }
 
 func (w *world) agentOf(id *big.Int) store.Agent {
@@ -235,11 +236,11 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
-		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
+		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		w.until(d.ID, store.Delivered)
-		if _, err := w.store.AgentRow(within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
+		if _, err := w.store.AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("an agent that nobody has delivered to is known: %v", err)
 		}
 	})
@@ -267,7 +268,7 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
-		if err := releaser.Release(within(t, 20*time.Second)); err != nil {
+		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		w.until(d.ID, store.Delivered)
@@ -329,7 +330,7 @@ func TestDisabledBothWays(t *testing.T) {
 		t.Fatal(released, err)
 	}
 	w.dispatcher.Dispatch(t.Context(), tasks)
-	await(t, func() bool { d := w.row(one); return d.Status == store.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
+	heraldtest.AwaitState(t, func() bool { d := w.row(one); return d.Status == store.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
 	if len(a.received()) != 0 {
 		t.Error("it was called")
 	}

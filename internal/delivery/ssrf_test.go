@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -33,7 +34,7 @@ func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	t.Cleanup(resolve.Close)
 	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger()}))
 	t.Cleanup(func() {
-		if err := pool.Close(within(t, 10*time.Second)); err != nil {
+		if err := pool.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/netguard"
@@ -75,7 +76,7 @@ func TestChainOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, other)
-	if err := w.newRetention().Apply(within(t, 20*time.Second)); err != nil {
+	if err := w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if d := w.row(other); d.Status != store.Dead || d.Reason != "expired" {

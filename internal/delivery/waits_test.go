@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // logged is an executor that can only tell of attempts, and what it says as JSON.
 func logged(level slog.Level) (*Executor, func() []map[string]any) {
-	b := &syncBuffer{}
+	b := &heraldtest.Log{}
 	p := &Executor{waits: newWaitSummary()}
 	p.Now, p.Logger = time.Now, slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: level}))
 	return p, func() (lines []map[string]any) {

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -35,7 +36,7 @@ func (w *world) impatient() *worker {
 	w.t.Cleanup(resolve.Close)
 	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: shortWait, Logger: w.logger()}))
 	w.t.Cleanup(func() {
-		if err := pool.Close(within(w.t, 10*time.Second)); err != nil {
+		if err := pool.Close(heraldtest.Within(w.t, 10*time.Second)); err != nil {
 			w.t.Error(err)
 		}
 	})

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial"
 	"github.com/ethereum/go-ethereum/common"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var deliveryID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 
@@ -83,7 +83,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{database: embeddedtest.Postgres(t, nil), redis: embeddedtest.Redis(t), free: embeddedtest.Address(t)}
+	w := &world{database: heraldtest.EmptyPostgres(t), redis: heraldtest.Redis(t), free: heraldtest.Address(t)}
 	var err error
 	w.root, err = filepath.Abs(filepath.Join("..", ".."))
 	must(err)

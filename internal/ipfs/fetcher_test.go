@@ -23,6 +23,7 @@ import (
 	"github.com/multiformats/go-multihash"
 	"go.uber.org/goleak"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/netguard"
@@ -425,7 +426,7 @@ func TestSharedFlight(t *testing.T) {
 		_, err := f.Fetch(first, "ipfs://"+c.String(), mib)
 		gone <- err
 	})
-	waitFor(t, func() bool { raw, _ := g.Requests(); return raw == 1 })
+	heraldtest.Await(t, "the gateway is asked", func() bool { raw, _ := g.Requests(); return raw == 1 })
 	results := make(chan error, 8)
 	for range cap(results) {
 		all.Go(func() {
@@ -462,7 +463,7 @@ func TestCloseEndsFetches(t *testing.T) {
 		_, err := f.Fetch(context.Background(), "ipfs://"+c.String(), mib)
 		done <- err
 	}()
-	waitFor(t, func() bool { raw, _ := g.Requests(); return raw == 1 })
+	heraldtest.Await(t, "the gateway is asked", func() bool { raw, _ := g.Requests(); return raw == 1 })
 	f.Close()
 	if err := <-done; kind(err) != "unavailable" {
 		t.Errorf("a running fetch: %v", err)

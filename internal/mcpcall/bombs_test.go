@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestDecodedAnswerIsBounded: answers that are within the limit of bytes and become twenty times that when they are decoded, wherever mcp-go
@@ -65,7 +67,7 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 					ep = streamOf(serve(t, stream))
 				}
 				p := newPool(t)
-				ctx := within(t, 20*time.Second)
+				ctx := heraldtest.Within(t, 20*time.Second)
 				var err error
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)

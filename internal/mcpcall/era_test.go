@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestEras(t *testing.T) {
@@ -76,7 +78,7 @@ func TestEras(t *testing.T) {
 			srv := httptest.NewServer(a)
 			defer srv.Close()
 			p := newPool(t, func(c *Config) { c.ProbeTimeout = 100 * time.Millisecond })
-			ctx := within(t, 4*time.Second)
+			ctx := heraldtest.Within(t, 4*time.Second)
 			for range 2 {
 				answer, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: tt.hint}, Request{Tool: "x"})
 				if tt.fails {
@@ -118,7 +120,7 @@ func TestEraChanges(t *testing.T) {
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
 	for _, want := range []string{modernVersion, legacyVersion, legacyVersion} {
-		answer, err := p.Call(within(t, 5*time.Second), ep, Request{Tool: "x"})
+		answer, err := p.Call(heraldtest.Within(t, 5*time.Second), ep, Request{Tool: "x"})
 		if err != nil || answer.Protocol != want {
 			t.Fatalf("got %+v, %v; want %s", answer, err, want)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -68,7 +69,7 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 				}}
 				srv := serve(t, a)
 				p := newPool(t)
-				_, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL,
+				_, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL,
 					Headers: map[string]secret.Secret{"X-Api-Key": secret.New("very-secret-key")}}, Request{Tool: "x"})
 				var e *CallError
 				if !errors.As(err, &e) || e.Status != status {
@@ -102,7 +103,7 @@ func TestHugeAnswer(t *testing.T) {
 				return true
 			}})
 			p := newPool(t)
-			_, err := p.Call(within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 			var large *TooLargeError
 			if !errors.As(err, &large) {
 				t.Errorf("got %v", err)
@@ -128,15 +129,15 @@ func TestDeafCommandHoldsNobodyUp(t *testing.T) {
 	p := newPool(t)
 	ep := command("deaf")
 	big := make(chan error, 1)
-	_, _ = p.Tools(within(t, 100*time.Millisecond), ep, false) // it does not answer that either
-	eventually(t, "the command runs", func() bool { return p.has(ep) })
+	_, _ = p.Tools(heraldtest.Within(t, 100*time.Millisecond), ep, false) // it does not answer that either
+	heraldtest.Await(t, "the command runs", func() bool { return p.has(ep) })
 	begin := time.Now()
 	large := Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}} // than a pipe
 	go func() {
-		_, err := p.Call(within(t, 4*time.Second), ep, large) // with a second process, if nothing of it was written to the first
+		_, err := p.Call(heraldtest.Within(t, 4*time.Second), ep, large) // with a second process, if nothing of it was written to the first
 		big <- err
 	}()
-	_, err := p.Call(within(t, time.Second), ep, large)
+	_, err := p.Call(heraldtest.Within(t, time.Second), ep, large)
 	var e *CallError
 	if !errors.As(err, &e) {
 		t.Errorf("the impatient call: %v", err)
@@ -157,7 +158,7 @@ func TestShellLeavesNoOrphan(t *testing.T) {
 	ep.Command, ep.Args, ep.Listed = "/bin/sh", []string{"-c", `"$0" & wait; true`, os.Args[0]}, true
 	// A shell's background job has no stdin; give it the shell's.
 	ep.Args[1] = `"$0" <&0; true`
-	if _, err := p.Call(within(t, 20*time.Second), ep, Request{Tool: "pid"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 20*time.Second), ep, Request{Tool: "pid"}); err != nil {
 		t.Fatal(err)
 	}
 	closePool(t, p)
@@ -170,13 +171,13 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 	ep := command("plain")
 	var pids []string
 	for range 3 {
-		ctx := within(t, 20*time.Second)
+		ctx := heraldtest.Within(t, 20*time.Second)
 		a, err := p.Call(ctx, ep, Request{Tool: "pid"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		pids = append(pids, a.Text)
-		_, _ = p.Call(within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // whoever has no time takes nothing with him
+		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // whoever has no time takes nothing with him
 	}
 	if pids[0] != pids[1] || pids[1] != pids[2] {
 		t.Errorf("processes %v", pids)
@@ -188,7 +189,7 @@ func TestCommandSilentOnDiscover(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
 	ep := command("mute")
 	ep.ProtocolHint = modernVersion
-	a, err := p.Call(within(t, 3*time.Second), ep, Request{Tool: "x"})
+	a, err := p.Call(heraldtest.Within(t, 3*time.Second), ep, Request{Tool: "x"})
 	if err != nil || a.Protocol != legacyVersion {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -203,7 +204,7 @@ func TestEmptyAnswers(t *testing.T) {
 		}}
 		srv := serve(t, a)
 		p := newPool(t)
-		_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
 		var e *CallError
 		if !errors.As(err, &e) || e.Stage != StageOpen || a.seen("tools/call") != 0 {
 			t.Errorf("hint %q: %v, %d calls", hint, err, a.seen("tools/call"))
@@ -225,7 +226,7 @@ func TestRefusedHandshakes(t *testing.T) {
 				}}
 				srv := serve(t, a)
 				p := newPool(t)
-				_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
+				_, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
 				var e *CallError
 				if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || e.RetryAfter != 11*time.Second || !strings.Contains(err.Error(), "not like this") {
 					t.Errorf("got %#v: %v", e, err)
@@ -267,7 +268,7 @@ func TestModernNotFound(t *testing.T) {
 	})
 	srv := serve(t, a)
 	p := newPool(t)
-	_, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+	_, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
 		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
@@ -296,7 +297,7 @@ func TestOddResults(t *testing.T) {
 			})
 			srv := serve(t, agent)
 			p := newPool(t)
-			a, err := p.Call(within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			a, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
 			var e *CallError
 			switch {
 			case agent.seen("tools/call") != 1:
@@ -323,7 +324,7 @@ func TestHangingGoodbye(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +337,7 @@ func TestHangingGoodbye(t *testing.T) {
 	if took := time.Since(begin); took > time.Second {
 		t.Errorf("a call waited %s for another client's end", took)
 	}
-	if err := p.Close(within(t, 5*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 5*time.Second)); err != nil {
 		t.Errorf("Close: %v", err)
 	}
 	if took := time.Since(begin); took > 2*transport.NoticeWait {
@@ -377,7 +378,7 @@ func TestDeadlineWhileReading(t *testing.T) {
 			}})
 			p := newPool(t)
 			begin := time.Now()
-			_, err := p.Call(within(t, 500*time.Millisecond), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			_, err := p.Call(heraldtest.Within(t, 500*time.Millisecond), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 			var e *CallError
 			if !errors.As(err, &e) || !e.Timeout || !e.Written {
 				t.Errorf("got %v", err)
@@ -438,7 +439,7 @@ func TestAbandonedCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ep := start()
 			p := newPool(t)
-			_, err := p.Call(within(t, 300*time.Millisecond), ep, Request{Tool: "x"})
+			_, err := p.Call(heraldtest.Within(t, 300*time.Millisecond), ep, Request{Tool: "x"})
 			var e *CallError
 			if !errors.As(err, &e) || !e.Timeout {
 				t.Fatalf("got %v", err)

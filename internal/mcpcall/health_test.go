@@ -9,13 +9,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // checkAll has every check that is due run, and waits for them.
 func checkAll(t *testing.T, p *Pool) {
 	t.Helper()
 	p.checkIdle()
-	eventually(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 }
 
 // patient has a pool's own sweeper come too late for the test, and its time stand still.
@@ -30,7 +32,7 @@ func TestRetiringDrains(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
 	ep := command("later")
-	ctx := within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 20*time.Second)
 	if _, err := p.Tools(ctx, ep, false); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +41,7 @@ func TestRetiringDrains(t *testing.T) {
 		_, err := p.Call(ctx, ep, Request{Tool: "x"})
 		done <- err
 	}()
-	eventually(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	heraldtest.Await(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.mu.Lock()
 	p.slots[ep.clientKey()].conn.bad.Store(true)
 	p.mu.Unlock()
@@ -72,7 +74,7 @@ func TestUsedDuringCheck(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
-	ctx := within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 20*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestUsedDuringCheck(t *testing.T) {
 		done <- err
 	}()
 	<-called
-	eventually(t, "the check ends", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	heraldtest.Await(t, "the check ends", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 	if !p.has(ep) {
 		t.Error("given up while it was in use")
 	}
@@ -113,7 +115,7 @@ func TestSilentStreamInUse(t *testing.T) {
 	ep := streamOf(serve(t, a))
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
-	ctx := within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 20*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +131,10 @@ func TestSilentStreamInUse(t *testing.T) {
 		done <- err
 	}()
 	var e *CallError
-	if _, err := p.Call(within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
+	if _, err := p.Call(heraldtest.Within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
 		t.Fatalf("got %v", err)
 	}
-	eventually(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	heraldtest.Await(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	checkAll(t, p)
 	if p.has(ep) {
 		t.Fatal("a stream that says nothing was kept")
@@ -179,7 +181,7 @@ func TestOddSignsOfLife(t *testing.T) {
 	for name, a := range agents {
 		all[name] = Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	}
-	ctx := within(t, 30*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	for name, ep := range all {
 		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -205,11 +207,11 @@ func TestBusyCommand(t *testing.T) {
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
 	ep := command("busy")
-	if _, err := p.Tools(within(t, 20*time.Second), ep, false); err != nil {
+	if _, err := p.Tools(heraldtest.Within(t, 20*time.Second), ep, false); err != nil {
 		t.Fatal(err)
 	}
 	var e *CallError
-	if _, err := p.Call(within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
+	if _, err := p.Call(heraldtest.Within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
 		t.Fatalf("got %v", err)
 	}
 	checkAll(t, p)
@@ -236,13 +238,13 @@ func TestCloseDuringCheck(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
-	if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	now.pass(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
-	if err := p.Close(within(t, 5*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 5*time.Second)); err != nil {
 		t.Errorf("Close waited for the check: %v", err)
 	}
 }
@@ -256,7 +258,7 @@ func TestChecksTakeTurns(t *testing.T) {
 	const clients = 3 * maxChecks
 	for i := range clients {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", srv.URL, i)}
-		if _, err := p.Tools(within(t, 10*time.Second), ep, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // heldAgents are agents, told apart by their paths, each with the same list of tools; lists counts how often they were asked for it.
@@ -37,7 +39,7 @@ func live() int64 {
 func checkHeld(t *testing.T, p *Pool, before int64) {
 	t.Helper()
 	var grown int64
-	eventually(t, "the clients that were dropped to be gone", func() bool {
+	heraldtest.Await(t, "the clients that were dropped to be gone", func() bool {
 		grown = live() - before
 		return grown < p.cfg.MaxHeldBytes+16<<20
 	})
@@ -75,7 +77,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			before := live()
 			use := func(i int) {
 				t.Helper()
-				set, err := p.Tools(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
+				set, err := p.Tools(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -120,14 +122,14 @@ func TestLargeClientsInUse(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.MaxHeldBytes = 64 << 10; c.RelistAfter = time.Hour })
 	list := func(url string) {
 		t.Helper()
-		if _, err := p.Tools(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
 			t.Error(err)
 		}
 	}
 	list(honest)
 	var done sync.WaitGroup
 	done.Go(func() {
-		_, _ = p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
+		_, _ = p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
 	})
 	<-called
 	list(large)
@@ -137,7 +139,7 @@ func TestLargeClientsInUse(t *testing.T) {
 	if n := lists.Load(); n != 1 {
 		t.Errorf("%d lists were asked for: the client of the small one was dropped", n)
 	}
-	eventually(t, "the large client to be dropped when nobody uses it", func() bool {
+	heraldtest.Await(t, "the large client to be dropped when nobody uses it", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.slots) == 1 && p.held < p.cfg.MaxHeldBytes
@@ -171,7 +173,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	var done sync.WaitGroup
 	for i := range 24 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
-		set, err := p.Tools(within(t, 20*time.Second), ep, false)
+		set, err := p.Tools(heraldtest.Within(t, 20*time.Second), ep, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +183,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 			}
 		}
 		done.Go(func() {
-			if _, err := p.Call(within(t, 60*time.Second), ep, Request{Tool: "tool0"}); err != nil {
+			if _, err := p.Call(heraldtest.Within(t, 60*time.Second), ep, Request{Tool: "tool0"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -192,7 +194,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	}
 	close(answer)
 	done.Wait()
-	set, err := p.Tools(within(t, 20*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
+	set, err := p.Tools(heraldtest.Within(t, 20*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
 	if err != nil || len(set.Tools) != 4 {
 		t.Errorf("listed anew: %d tools, %v", len(set.Tools), err)
 	}
@@ -217,12 +219,12 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 	for i := range agents {
 		ep := streamOf(srv)
 		ep.URL += fmt.Sprintf("?agent=%d", i)
-		if _, err := p.Tools(within(t, 10*time.Second), ep, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// The streams are read in the background.
-	eventually(t, "the streams to be read", func() bool {
+	heraldtest.Await(t, "the streams to be read", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.held > p.cfg.MaxHeldBytes*3/4
@@ -253,7 +255,7 @@ func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 	before := live()
 	for i := range agents * 3 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i/3), ProtocolHint: modernVersion}
-		if _, err := p.Tools(within(t, 10*time.Second), ep, true); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, true); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"go.uber.org/goleak"
 )
 
@@ -26,12 +27,12 @@ func TestOneResponseForARequest(t *testing.T) {
 	}})
 	p := newPool(t)
 	for range 3 {
-		a, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+		a, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 		if err != nil || a.Text != "1" {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}
-	if err := p.Close(within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
 		t.Error(err)
 	}
 	srv.Close()

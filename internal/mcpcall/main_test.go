@@ -50,29 +50,6 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 	return p
 }
 
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually polls until ok or fails the test.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 10 s: " + what)
-		}
-	}
-}
-
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(fmt.Sprintf("%T: %v", err, err))

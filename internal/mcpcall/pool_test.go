@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -35,7 +36,7 @@ func TestOneClientPerCredential(t *testing.T) {
 	srv := httptest.NewServer(a)
 	defer srv.Close()
 	p := newPool(t)
-	ctx := within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	var wg sync.WaitGroup
 	for i := range 64 {
 		ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
@@ -80,7 +81,7 @@ func TestSharedWhileReplaced(t *testing.T) {
 	defer srv.Close()
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := within(t, 30*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	var good, gone atomic.Int64
 	var wg sync.WaitGroup
 	for range 64 {
@@ -123,7 +124,7 @@ func TestIdleAndBounded(t *testing.T) {
 		c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	})
 	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
-	ctx := within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	at := func(path string) Endpoint { return Endpoint{Transport: TransportHTTP, URL: srv.URL + path} }
 	held := func() int { p.mu.Lock(); defer p.mu.Unlock(); return len(p.slots) }
 
@@ -137,7 +138,7 @@ func TestIdleAndBounded(t *testing.T) {
 	if held() != 2 {
 		t.Errorf("%d clients, want 2", held())
 	}
-	eventually(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
+	heraldtest.Await(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
 
 	done := make(chan error)
 	for _, path := range []string{"/2", "/3"} {
@@ -165,7 +166,7 @@ func TestIdleAndBounded(t *testing.T) {
 	if held() != 0 {
 		t.Errorf("%d idle clients kept", held())
 	}
-	eventually(t, "the idle ones were closed", func() bool { return a.seen("DELETE") == 3 })
+	heraldtest.Await(t, "the idle ones were closed", func() bool { return a.seen("DELETE") == 3 })
 }
 
 func TestClose(t *testing.T) {
@@ -189,12 +190,12 @@ func TestClose(t *testing.T) {
 			if ep.Transport == TransportStdio {
 				req.Tool = "hang"
 			}
-			_, err := p.Call(within(t, 30*time.Second), ep, req)
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, req)
 			done <- err
 		}()
 	}
 	<-inCall
-	eventually(t, "both are in a call", func() bool {
+	heraldtest.Await(t, "both are in a call", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		n := 0
@@ -232,11 +233,11 @@ func TestClose(t *testing.T) {
 func TestExampleAgent(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "agent")
-	build := exec.CommandContext(within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
+	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	web := exec.CommandContext(within(t, time.Minute), binary, "-http", "127.0.0.1:0")
+	web := exec.CommandContext(heraldtest.Within(t, time.Minute), binary, "-http", "127.0.0.1:0")
 	web.Cancel = func() error { return web.Process.Signal(os.Interrupt) }
 	stderr, err := web.StderrPipe()
 	if err != nil {
@@ -260,7 +261,7 @@ func TestExampleAgent(t *testing.T) {
 		"http modern": {Transport: TransportHTTP, URL: url, ProtocolHint: modernVersion},
 		"stdio":       {Transport: TransportStdio, Command: binary},
 	} {
-		ctx := within(t, 20*time.Second)
+		ctx := heraldtest.Within(t, 20*time.Second)
 		set, err := p.Tools(ctx, ep, false)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

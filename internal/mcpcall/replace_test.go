@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -25,7 +26,7 @@ func TestListedEndpoints(t *testing.T) {
 	srv := serve(t, &agent{})
 	strict := must(netguard.New(netguard.Config{}))
 	p := newPool(t, func(c *Config) { c.Guard, c.StdioCommands = strict, nil })
-	ctx := within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 20*time.Second)
 	var blocked *netguard.BlockedError
 	var refused *TransportRefusedError
 	web, cmd := Endpoint{Transport: TransportHTTP, URL: srv.URL}, command("plain")
@@ -68,7 +69,7 @@ func TestMaxAge(t *testing.T) {
 	now := &clock{now: time.Now()}
 	p := newPool(t, func(c *Config) { c.Clock, c.MaxAge, c.IdleTimeout = now.Now, time.Hour, 100*time.Hour })
 	ep := command("plain:" + dir)
-	ctx := within(t, 30*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	pid := func() string { t.Helper(); return must(p.Call(ctx, ep, Request{Tool: "pid"})).Text }
 	first := pid()
 	now.pass(59 * time.Minute)
@@ -84,7 +85,7 @@ func TestMaxAge(t *testing.T) {
 		}
 		inFlight <- a.Text
 	}()
-	eventually(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	heraldtest.Await(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	now.pass(2 * time.Minute)
 	second := pid()
 	if second == first {
@@ -165,7 +166,7 @@ func TestHealth(t *testing.T) {
 	modernCommand.ProtocolHint = modernVersion
 	all := map[string]Endpoint{"forgets": web(forgets), "hangs": web(hangs), "busy": web(busy), "stateless": web(stateless), "stream": streamOf(serve(t, stream)),
 		"stopped command": stopped, "modern command": modernCommand}
-	ctx := within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 60*time.Second)
 	for name, ep := range all {
 		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -173,7 +174,7 @@ func TestHealth(t *testing.T) {
 	}
 	round := func() {
 		p.checkIdle()
-		eventually(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+		heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 	}
 	round()
 	if forgets.seen("ping") != 0 {
@@ -201,7 +202,7 @@ func TestHealth(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It stops when one of its threads is told, until then the others go on.
-		eventually(t, "the command is stopped", func() bool { return processState(pid) == "T" })
+		heraldtest.Await(t, "the command is stopped", func() bool { return processState(pid) == "T" })
 	}
 	now.pass(2 * time.Minute)
 	round()
@@ -239,7 +240,7 @@ func TestDrop(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	p.Drop(ep) // which nobody called
 	done := make(chan error, 1)
 	go func() {
@@ -255,7 +256,7 @@ func TestDrop(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the session is ended", func() bool { return a.seen("DELETE") == 1 })
+	heraldtest.Await(t, "the session is ended", func() bool { return a.seen("DELETE") == 1 })
 }
 
 // A client that is dropped while it is being opened is not left behind.
@@ -274,7 +275,7 @@ func TestDropWhileOpening(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
 		done <- err
 	}()
 	<-opening
@@ -283,7 +284,7 @@ func TestDropWhileOpening(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the dropped client is closed", func() bool { return a.seen("DELETE") == 1 })
+	heraldtest.Await(t, "the dropped client is closed", func() bool { return a.seen("DELETE") == 1 })
 	if n := a.seen("initialize"); n != 2 {
 		t.Errorf("initialized %d times", n)
 	}
@@ -299,7 +300,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 		c.Clock, c.MaxAge, c.PingAfter = now.Now, time.Minute, time.Minute
 	})
 	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain")}
-	ctx := within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 60*time.Second)
 	var calls sync.WaitGroup
 	var good [3]atomic.Int64 // by transport
 	var lost atomic.Int64
@@ -399,7 +400,7 @@ func TestCycles(t *testing.T) {
 			before, running := openFiles(t), runtime.NumGoroutine()
 			guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
 			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}}))
-			ctx := within(t, 5*time.Minute)
+			ctx := heraldtest.Within(t, 5*time.Minute)
 			const workers = 8 // each with clients of its own
 			var wg sync.WaitGroup
 			for w := range workers {
@@ -425,8 +426,8 @@ func TestCycles(t *testing.T) {
 			if left := children(t); len(left) > 0 {
 				t.Errorf("processes left: %v", left)
 			}
-			eventually(t, "files and sockets are closed", func() bool { return openFiles(t) <= before })
-			eventually(t, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= running })
+			heraldtest.Await(t, "files and sockets are closed", func() bool { return openFiles(t) <= before })
+			heraldtest.Await(t, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= running })
 		})
 	}
 }

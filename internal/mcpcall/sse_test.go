@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 )
@@ -183,7 +184,7 @@ func TestRealServerOverSSE(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			ep := streamOf(srv)
 			ep.Transport = kind
-			ctx := within(t, 10*time.Second)
+			ctx := heraldtest.Within(t, 10*time.Second)
 			set, err := p.Tools(ctx, ep, false)
 			if err != nil {
 				t.Fatal(err)
@@ -255,7 +256,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			t.Parallel()
 			srv := serve(t, tt.agent)
 			p := newPool(t)
-			_, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+			_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
 			var e *CallError
 			if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
 				t.Fatalf("got %#v: %v", e, err)
@@ -277,7 +278,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			return true
 		}})
 		p := newPool(t, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
-		_, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
 		var e *CallError
 		if !errors.As(err, &e) || e.Stage != StageOpen || !e.Timeout {
 			t.Errorf("got %v", err)
@@ -368,7 +369,7 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			srv := serve(t, tt.agent)
 			p := newPool(t)
 			begin := time.Now()
-			a, err := p.Call(within(t, 20*time.Second), streamOf(srv), Request{Tool: "x"})
+			a, err := p.Call(heraldtest.Within(t, 20*time.Second), streamOf(srv), Request{Tool: "x"})
 			if took := time.Since(begin); took > 10*time.Second {
 				t.Errorf("took %s", took)
 			}
@@ -414,13 +415,13 @@ func TestPingFlood(t *testing.T) {
 	}}
 	p := newPool(t, func(c *Config) { c.Clock = now.Now })
 	srv := serve(t, a)
-	ctx := within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 20*time.Second)
 	for second := 1; second <= 2; second++ {
 		if answer, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil || answer.Text != "ok" {
 			t.Fatalf("second %d: %+v, %v", second, answer, err)
 		}
 		// The result came after all that was asked, so nothing more is answered than what is on its way now.
-		eventually(t, "ten answers", func() bool { return a.seen("") >= 10*second })
+		heraldtest.Await(t, "ten answers", func() bool { return a.seen("") >= 10*second })
 		now.pass(time.Second)
 	}
 	if err := p.Close(ctx); err != nil {
@@ -447,7 +448,7 @@ func TestStreamLost(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t)
 	ep := streamOf(srv)
-	ctx := within(t, 30*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -499,7 +500,7 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 	}}
 	srv := serve(t, a)
 	p := newPool(t)
-	ctx := within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	for want := 1; want <= 2; want++ {
 		if _, err := p.Tools(ctx, streamOf(srv), false); err != nil || a.seen("tools/list") != want {
 			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)

@@ -21,6 +21,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -273,13 +274,13 @@ func noneLeft(t *testing.T, dir string, want int) {
 		t.Errorf("%d processes were started, want at least %d", len(pids), want)
 	}
 	for _, pid := range pids {
-		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
+		heraldtest.Await(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
 	}
 }
 
 func closePool(t *testing.T, p *Pool) {
 	t.Helper()
-	if err := p.Close(within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
 		t.Error(err)
 	}
 }
@@ -293,7 +294,7 @@ func TestRealServerOverStdio(t *testing.T) {
 			p := newPool(t)
 			ep := command("plain:" + dir)
 			ep.ProtocolHint = hint
-			ctx := within(t, 20*time.Second)
+			ctx := heraldtest.Within(t, 20*time.Second)
 			set, err := p.Tools(ctx, ep, false)
 			if err != nil || len(set.Tools) != 6 || set.Server.Name != "child" {
 				t.Fatalf("%+v, %v", set, err)
@@ -347,7 +348,7 @@ func TestStdioRefusesWhatIsNotListed(t *testing.T) {
 func TestStdioEnvironmentIsClean(t *testing.T) {
 	t.Setenv("HERALD_TEST_SECRET", "must-not-be-seen")
 	p := newPool(t)
-	a, err := p.Call(within(t, 20*time.Second), command("plain"), Request{Tool: "env"})
+	a, err := p.Call(heraldtest.Within(t, 20*time.Second), command("plain"), Request{Tool: "env"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +366,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 	dir := t.TempDir()
 	p := newPool(t)
 	ep := command("plain:" + dir)
-	ctx := within(t, 30*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	first, err := p.Call(ctx, ep, Request{Tool: "pid"})
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +410,7 @@ func TestStdioBackoff(t *testing.T) {
 	ep := command("exit:" + dir)
 	var e *CallError
 	for i := range 20 {
-		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
 		if !errors.As(err, &e) || e.Stage != StageOpen || e.Written {
 			t.Fatalf("got %v", err)
 		}
@@ -426,7 +427,7 @@ func TestStdioBackoff(t *testing.T) {
 	if n := len(started(t, dir)); n > 8 {
 		t.Errorf("started %d times", n)
 	}
-	_, err := p.Call(within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
+	_, err := p.Call(heraldtest.Within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
 	if !errors.As(err, &e) || e.Stage != StageOpen || !strings.Contains(err.Error(), "does not start") {
 		t.Errorf("got %v", err)
 	}
@@ -499,7 +500,7 @@ func TestStdioMisbehaving(t *testing.T) {
 				limit = 2 * time.Second
 			}
 			start := time.Now()
-			a, err := p.Call(within(t, limit), ep, tt.req)
+			a, err := p.Call(heraldtest.Within(t, limit), ep, tt.req)
 			if took := time.Since(start); took > limit+2*time.Second {
 				t.Errorf("took %s", took)
 			}
@@ -515,10 +516,10 @@ func TestFarewell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := newPool(t)
-	if _, err := p.Call(within(t, 10*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Close(within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
@@ -541,7 +542,7 @@ func TestNothingOutlivesAKilledWorker(t *testing.T) {
 			if err := os.Mkdir(folder, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			worker := exec.CommandContext(within(t, 60*time.Second), os.Args[0])
+			worker := exec.CommandContext(heraldtest.Within(t, 60*time.Second), os.Args[0])
 			worker.Env = append(os.Environ(), childMode+"=pool:"+dir)
 			worker.Stderr = os.Stderr
 			out, err := worker.StdoutPipe()

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -69,7 +70,7 @@ func TestStreamRefusesInitialize(t *testing.T) {
 			return true
 		}}
 		p := newPool(t)
-		_, err := p.Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 		var e *CallError
 		if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
 			t.Errorf("%d: %v", status, err)
@@ -90,7 +91,7 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 			return method == "tools/call"
 		}}
 		p := newPool(t)
-		answer, err := p.Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		answer, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 		if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
 			t.Errorf("%d: got %+v, %v after %d calls", status, answer, err, a.seen("tools/call"))
 		}
@@ -116,7 +117,7 @@ func TestPostKeptOpen(t *testing.T) {
 		}
 		return true
 	}}
-	answer, err := newPool(t).Call(within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+	answer, err := newPool(t).Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 	close(returned)
 	if err != nil || answer.Text != "ok" {
 		t.Errorf("got %+v, %v", answer, err)
@@ -138,7 +139,7 @@ func TestSlowOlderTransport(t *testing.T) {
 	ep := streamOf(serve(t, a))
 	ep.Transport = TransportHTTP
 	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
-	if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -159,7 +160,7 @@ func TestBusyStream(t *testing.T) {
 	p := newPool(t, patient(now)) // within one minute
 	ep := streamOf(serve(t, a))
 	for i := range 100 {
-		if _, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+		if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
@@ -194,7 +195,7 @@ func TestStreamSharesConnections(t *testing.T) {
 	})
 	p := newPool(t)
 	for range 20 {
-		if _, err := p.Call(within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
+		if _, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -221,7 +222,7 @@ func TestSessionIsMasked(t *testing.T) {
 	}}
 	p := newPool(t)
 	for _, ep := range []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream))} {
-		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
 		if err == nil || strings.Contains(err.Error(), session) || !strings.Contains(err.Error(), "is broken") {
 			t.Errorf("%s: %v", ep.Transport, err)
 		}
@@ -260,7 +261,7 @@ func TestFilledInSecretIsMasked(t *testing.T) {
 		"connected": good,
 	} {
 		ep.Listed, ep.Secrets = true, []secret.Secret{secret.New(filled)}
-		_, err := p.Call(within(t, 10*time.Second), ep, Request{Tool: "pid"})
+		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "pid"})
 		if (err == nil) != (name == "connected") || err != nil && strings.Contains(err.Error(), filled) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
@@ -24,7 +25,7 @@ func TestFailuresAreTold(t *testing.T) {
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, transport := range []string{TransportHTTP, TransportSSE} {
 		for _, f := range list {
-			_, err := p.Call(within(t, 20*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
+			_, err := p.Call(heraldtest.Within(t, 20*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
 			var call *CallError
 			if !errors.As(err, &call) {
 				t.Errorf("%s over %s: %v", f.Name, transport, err)
@@ -47,7 +48,7 @@ func TestSilenceAndCommandsAreTold(t *testing.T) {
 		{"busy", "within 1 s"},
 	} {
 		p := newPool(t, func(c *Config) { c.StdioEnv = []string{childMode + "=" + tt.mode} })
-		_, err := p.Call(within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
+		_, err := p.Call(heraldtest.Within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s does not say %q: %v", tt.mode, tt.says, err)
 		} else {
@@ -55,7 +56,7 @@ func TestSilenceAndCommandsAreTold(t *testing.T) {
 		}
 	}
 	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{"/nowhere/agent"}} })
-	_, err := p.Call(within(t, 10*time.Second), Endpoint{Transport: TransportStdio, Command: "/nowhere/agent"}, Request{Tool: "any"})
+	_, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportStdio, Command: "/nowhere/agent"}, Request{Tool: "any"})
 	if err == nil || !strings.Contains(err.Error(), "the agent's command does not start: no such file or directory") {
 		t.Errorf("a command that is not there: %v", err)
 	}

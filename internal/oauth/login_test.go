@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -39,16 +40,16 @@ func TestLogin(t *testing.T) {
 			o.Now = func() time.Time { return epoch }
 			s, c := oauthtest.New(t, o), newClient(t)
 			ch := challengeOf(t, s)
-			r, err := c.Resource(bounded(t), s.AgentURL, ch)
+			r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, ch)
 			if err != nil {
 				t.Fatal(err)
 			}
-			server, err := c.ServerOf(bounded(t), r, "")
+			server, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "")
 			if err != nil || server.Issuer != s.Issuer {
 				t.Fatalf("got %+v, %v", server, err)
 			}
 			scope := r.ScopeFor(ch)
-			known, err := c.Register(bounded(t), server, RegisterConfig{Redirect: redirect, Scope: scope})
+			known, err := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: redirect, Scope: scope})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +58,7 @@ func TestLogin(t *testing.T) {
 				t.Fatal(err)
 			}
 			callback := s.Approve(login.URL())
-			token, cred, err := login.Finish(bounded(t), callback)
+			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
 			if err != nil || token.Access.IsZero() || !token.Expires.Equal(epoch.Add(time.Hour)) {
 				t.Fatalf("got %+v, %v", token, err)
 			}
@@ -68,13 +69,13 @@ func TestLogin(t *testing.T) {
 			if cred.Scope != want || cred.Resource != r.URL || cred.RefreshToken.IsZero() != o.NoRefresh {
 				t.Errorf("the credential is %+v", cred)
 			}
-			if _, _, err := login.Finish(bounded(t), callback); err == nil {
+			if _, _, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback); err == nil {
 				t.Error("finished twice")
 			}
 			if o.NoRefresh {
 				return
 			}
-			again, err := c.Obtain(bounded(t), server, cred, "")
+			again, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
 			if err != nil || again.Access.IsZero() || again.Refresh.IsZero() == o.RotateRefresh {
 				t.Errorf("got %+v, %v", again, err)
 			}
@@ -166,7 +167,7 @@ func TestCallback(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			token, cred, err := login.Finish(bounded(t), callback)
+			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
 			keeps(t, err, login.state.Reveal(), login.verifier.Reveal(), "c0de")
 			if tt.fails == nil {
 				if err != nil || token.Access.Reveal() != "t0ken" || cred.RefreshToken.Reveal() != "r3fresh" {
@@ -182,7 +183,7 @@ func TestCallback(t *testing.T) {
 			}
 			// A stranger's callback does not end the login, its own does, whatever it says.
 			callback = url.Values{"code": {"c0de"}, "state": {login.state.Reveal()}, "iss": {"https://as.example"}}
-			if _, _, next := login.Finish(bounded(t), callback); (next == nil) != errors.Is(err, ErrState) {
+			if _, _, next := login.Finish(heraldtest.Within(t, 20*time.Second), callback); (next == nil) != errors.Is(err, ErrState) {
 				t.Errorf("the next callback: %v", next)
 			}
 		})
@@ -270,7 +271,7 @@ func TestExchange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = login.Finish(bounded(t), url.Values{"code": {"c0de-of-this-login"}, "state": {login.state.Reveal()}})
+	_, _, err = login.Finish(heraldtest.Within(t, 20*time.Second), url.Values{"code": {"c0de-of-this-login"}, "state": {login.state.Reveal()}})
 	var no *RefusedError
 	if !errors.As(err, &no) || no.Code != "invalid_grant" {
 		t.Errorf("got %v", err)

@@ -1,7 +1,6 @@
 package oauth
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -121,13 +120,6 @@ func cut(w http.ResponseWriter, _ *http.Request) {
 
 func deep(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
-}
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // says checks an error's words.

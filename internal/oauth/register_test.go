@@ -7,6 +7,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestRegister(t *testing.T) {
@@ -48,7 +51,7 @@ func TestRegister(t *testing.T) {
 				tt.handler(w, r)
 			}})
 			tt.server.Issuer, tt.server.RegistrationEndpoint = s.URL, s.URL+"/register"
-			got, err := c.Register(bounded(t), tt.server, RegisterConfig{Redirect: redirect, Scope: "a"})
+			got, err := c.Register(heraldtest.Within(t, 20*time.Second), tt.server, RegisterConfig{Redirect: redirect, Scope: "a"})
 			asked := map[string]any{"client_name": "Herald", "redirect_uris": []any{redirect}, "grant_types": []any{"authorization_code", "refresh_token"},
 				"response_types": []any{"code"}, "token_endpoint_auth_method": tt.want.asked, "application_type": "native", "scope": "a"}
 			if !reflect.DeepEqual(sent, asked) {
@@ -68,13 +71,13 @@ func TestRegister(t *testing.T) {
 		})
 	}
 	var m *MetadataError
-	if _, err := c.Register(bounded(t), Server{Issuer: "https://as.example"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
+	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{Issuer: "https://as.example"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
 		t.Errorf("no endpoint: %v", err)
 	}
-	if _, err := c.Register(bounded(t), Server{RegistrationEndpoint: "http://as.example/r"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
+	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "http://as.example/r"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
 		t.Errorf("over http: %v", err)
 	}
-	if _, err := c.Register(bounded(t), Server{RegistrationEndpoint: "https://as.example/r"}, RegisterConfig{Redirect: "http://a.example/cb"}); err == nil {
+	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "https://as.example/r"}, RegisterConfig{Redirect: "http://a.example/cb"}); err == nil {
 		t.Error("a redirect away")
 	}
 }

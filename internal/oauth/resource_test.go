@@ -6,7 +6,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -80,7 +82,7 @@ func TestResource(t *testing.T) {
 			if tt.want.Legacy {
 				tt.want.Issuers = []string{s.URL}
 			}
-			got, err := c.Resource(bounded(t), s.URL+path, Challenge{Metadata: at(tt.challenge, s.URL)})
+			got, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+path, Challenge{Metadata: at(tt.challenge, s.URL)})
 			if s.asked() != tt.asked {
 				t.Errorf("asked for %q and not %q", s.asked(), tt.asked)
 			}
@@ -106,7 +108,7 @@ func TestResourceOfNoAgent(t *testing.T) {
 	c := newClient(t)
 	for _, u := range []string{"", "mcp", "ftp://a.example/mcp", "https://u:p@a.example/", "https://exämple.com/mcp", "https://ex%C3%A4mple.com/mcp", "https:///mcp", "https://a.example/\x00", "https://" + strings.Repeat("a", maxURL)} {
 		var m *MetadataError
-		if _, err := c.Resource(bounded(t), u, Challenge{}); !errors.As(err, &m) {
+		if _, err := c.Resource(heraldtest.Within(t, 20*time.Second), u, Challenge{}); !errors.As(err, &m) {
 			t.Errorf("%q: %v", u, err)
 		}
 	}
@@ -129,7 +131,7 @@ func TestDeniedMetadata(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.places)
-			_, err := c.Resource(bounded(t), s.URL+"/mcp", Challenge{})
+			_, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{})
 			var m *MetadataError
 			if !errors.As(err, &m) || m.Denied != tt.denied || m.Missing {
 				t.Errorf("%v: %+v", err, m)
@@ -158,8 +160,8 @@ func TestUnavailableMetadata(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, map[string]http.HandlerFunc{resourceDoc + "/s3cret": tt.handler, serverDoc: tt.handler})
-			_, err := tt.client.Resource(bounded(t), s.URL+"/s3cret", Challenge{})
-			_, err2 := tt.client.Server(bounded(t), s.URL)
+			_, err := tt.client.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/s3cret", Challenge{})
+			_, err2 := tt.client.Server(heraldtest.Within(t, 20*time.Second), s.URL)
 			for _, err := range []error{err, err2} {
 				var u *UnavailableError
 				if !errors.As(err, &u) {
@@ -174,7 +176,7 @@ func TestUnavailableMetadata(t *testing.T) {
 		})
 	}
 	var u *UnavailableError
-	if _, err := patient.Resource(bounded(t), "http://127.0.0.1:1/s3cret", Challenge{}); !errors.As(err, &u) {
+	if _, err := patient.Resource(heraldtest.Within(t, 20*time.Second), "http://127.0.0.1:1/s3cret", Challenge{}); !errors.As(err, &u) {
 		t.Errorf("nobody there: %v", err)
 	} else {
 		keeps(t, err, "s3cret")
@@ -187,11 +189,11 @@ func TestGuarded(t *testing.T) {
 	c := clientOf(t, netguard.Config{})
 	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"x","token_type":"Bearer"}`)})
 	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RegistrationEndpoint: s.URL + "/register"}
-	_, resource := c.Resource(bounded(t), s.URL+"/mcp", Challenge{})
-	_, metadata := c.Server(bounded(t), s.URL)
-	_, inward := c.Server(bounded(t), "https://169.254.169.254")
-	_, token := c.Obtain(bounded(t), server, basicCredential(), "")
-	_, client := c.Register(bounded(t), server, RegisterConfig{Redirect: "http://127.0.0.1/cb"})
+	_, resource := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{})
+	_, metadata := c.Server(heraldtest.Within(t, 20*time.Second), s.URL)
+	_, inward := c.Server(heraldtest.Within(t, 20*time.Second), "https://169.254.169.254")
+	_, token := c.Obtain(heraldtest.Within(t, 20*time.Second), server, basicCredential(), "")
+	_, client := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: "http://127.0.0.1/cb"})
 	for name, err := range map[string]error{"resource": resource, "metadata": metadata, "inward": inward, "token": token, "client": client} {
 		var u *UnavailableError
 		var b *netguard.BlockedError

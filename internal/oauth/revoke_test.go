@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
@@ -41,7 +42,7 @@ func TestRevoke(t *testing.T) {
 		r, server := discovered(t, c, s)
 		cred := register(s)
 		cred.Grant, cred.Resource, cred.RefreshToken = GrantRefreshToken, r.URL, secret.New(s.RefreshToken(cred.ClientID, ""))
-		token, err := c.Obtain(bounded(t), server, cred, "")
+		token, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -50,7 +51,7 @@ func TestRevoke(t *testing.T) {
 			token secret.Secret
 			hint  string
 		}{{token.Access, HintAccessToken}, {token.Refresh, HintRefreshToken}, {token.Refresh, HintRefreshToken}, {secret.New("nobody's"), "made-up"}} {
-			if err := c.Revoke(bounded(t), server, cred, of.token, of.hint); err != nil {
+			if err := c.Revoke(heraldtest.Within(t, 20*time.Second), server, cred, of.token, of.hint); err != nil {
 				t.Errorf("%s, %s: %v", name, of.hint, err)
 			}
 			last := s.Revocations()[len(s.Revocations())-1]
@@ -59,7 +60,7 @@ func TestRevoke(t *testing.T) {
 			}
 		}
 		var no *RefusedError
-		if _, err := c.Obtain(bounded(t), server, cred, ""); !errors.As(err, &no) || no.Code != "invalid_grant" {
+		if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); !errors.As(err, &no) || no.Code != "invalid_grant" {
 			t.Errorf("%s: the login goes on: %v", name, err)
 		}
 	}
@@ -101,7 +102,7 @@ func TestRevokeAnswers(t *testing.T) {
 			s := newSite(t, map[string]http.HandlerFunc{"/revoke": tt.answer})
 			server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RevocationEndpoint: s.URL + "/revoke"}
 			cred := basicCredential()
-			err := newClient(t).Revoke(bounded(t), server, cred, secret.New(token), HintRefreshToken)
+			err := newClient(t).Revoke(heraldtest.Within(t, 20*time.Second), server, cred, secret.New(token), HintRefreshToken)
 			var no *RefusedError
 			var away *UnavailableError
 			switch {
@@ -124,16 +125,16 @@ func TestRevokeAnswers(t *testing.T) {
 	cred := basicCredential()
 	for name, server := range map[string]Server{"http": {RevocationEndpoint: "http://login.example/revoke"}, "no URL": {RevocationEndpoint: "revoke"}} {
 		var m *MetadataError
-		if err := newClient(t).Revoke(bounded(t), server, cred, secret.New(token), HintRefreshToken); !errors.As(err, &m) || !strings.Contains(err.Error(), "its revocation endpoint") {
+		if err := newClient(t).Revoke(heraldtest.Within(t, 20*time.Second), server, cred, secret.New(token), HintRefreshToken); !errors.As(err, &m) || !strings.Contains(err.Error(), "its revocation endpoint") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := newClient(t).Revoke(bounded(t), Server{}, cred, secret.New(token), HintRefreshToken); !errors.Is(err, ErrNoRevocation) {
+	if err := newClient(t).Revoke(heraldtest.Within(t, 20*time.Second), Server{}, cred, secret.New(token), HintRefreshToken); !errors.Is(err, ErrNoRevocation) {
 		t.Error(err)
 	}
 	var blocked *netguard.BlockedError
 	private := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	if err := private.Revoke(bounded(t), Server{RevocationEndpoint: "https://169.254.169.254/revoke"}, cred, secret.New(token), HintRefreshToken); !errors.As(err, &blocked) {
+	if err := private.Revoke(heraldtest.Within(t, 20*time.Second), Server{RevocationEndpoint: "https://169.254.169.254/revoke"}, cred, secret.New(token), HintRefreshToken); !errors.As(err, &blocked) {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // full is a document with everything in it; %s is the issuer.
@@ -60,7 +63,7 @@ func TestServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.routes)
-			got, err := c.Server(bounded(t), s.URL+tt.path)
+			got, err := c.Server(heraldtest.Within(t, 20*time.Second), s.URL+tt.path)
 			if s.asked() != tt.asked {
 				t.Errorf("asked for %q and not %q", s.asked(), tt.asked)
 			}
@@ -88,7 +91,7 @@ func TestServer(t *testing.T) {
 	}
 	for _, issuer := range []string{"", "as.example", "http://as.example", "https://u:p@as.example", "http://[fe80::1%25lo]/"} {
 		var m *MetadataError
-		if _, err := c.Server(bounded(t), issuer); !errors.As(err, &m) {
+		if _, err := c.Server(heraldtest.Within(t, 20*time.Second), issuer); !errors.As(err, &m) {
 			t.Errorf("%q: %v", issuer, err)
 		}
 	}
@@ -99,15 +102,15 @@ func TestServerOf(t *testing.T) {
 	c := newClient(t)
 	s := newSite(t, map[string]http.HandlerFunc{serverDoc: metadata("$"), serverDoc + "/b": metadata("$/b")})
 	r := Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL, s.URL + "/b"}}
-	if got, err := c.ServerOf(bounded(t), r, ""); err != nil || got.Issuer != s.URL {
+	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, ""); err != nil || got.Issuer != s.URL {
 		t.Errorf("the first: %+v, %v", got, err)
 	}
-	if got, err := c.ServerOf(bounded(t), r, s.URL+"/b"); err != nil || got.Issuer != s.URL+"/b" {
+	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, s.URL+"/b"); err != nil || got.Issuer != s.URL+"/b" {
 		t.Errorf("the pinned one: %+v, %v", got, err)
 	}
 	before := s.asked()
 	var i *IssuerError
-	if _, err := c.ServerOf(bounded(t), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !reflect.DeepEqual(i.Named, r.Issuers) {
+	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !reflect.DeepEqual(i.Named, r.Issuers) {
 		t.Errorf("another one: %v", err)
 	}
 	if s.asked() != before {
@@ -115,10 +118,10 @@ func TestServerOf(t *testing.T) {
 	}
 	// Only an agent that has no metadata at all is its own authorization server.
 	var m *MetadataError
-	if got, err := c.ServerOf(bounded(t), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
+	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
 		t.Errorf("a server without metadata: %+v, %v", got, err)
 	}
-	if _, err := c.ServerOf(bounded(t), Resource{}, ""); !errors.As(err, &m) {
+	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, ""); !errors.As(err, &m) {
 		t.Errorf("nobody: %v", err)
 	}
 }
@@ -142,11 +145,11 @@ func TestLegacy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.routes)
-			r, err := c.Resource(bounded(t), s.URL+"/mcp", Challenge{Bearer: true})
+			r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{Bearer: true})
 			if err != nil || !r.Legacy {
 				t.Fatalf("got %+v, %v", r, err)
 			}
-			got, err := c.ServerOf(bounded(t), r, s.URL)
+			got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, s.URL)
 			if (err != nil) != tt.fails || !tt.fails && (got.Issuer != s.URL || got.TokenEndpoint != s.URL+tt.token || got.Legacy != tt.legacy) {
 				t.Errorf("got %+v, %v", got, err)
 			}

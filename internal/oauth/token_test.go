@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -30,11 +31,11 @@ func refreshCredential() Credential {
 // discovered asks an oauthtest server for all that a client needs.
 func discovered(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
 	t.Helper()
-	r, err := c.Resource(bounded(t), s.AgentURL, Challenge{})
+	r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, Challenge{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := c.ServerOf(bounded(t), r, "")
+	server, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestObtain(t *testing.T) {
 			if tt.cred.Resource == "" {
 				tt.cred.Resource = r.URL
 			}
-			got, err := c.Obtain(bounded(t), server, tt.cred, tt.scope)
+			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, tt.cred, tt.scope)
 			if strings.HasPrefix(tt.want, "invalid_") {
 				var no *RefusedError
 				if !errors.As(err, &no) || no.Code != tt.want {
@@ -100,7 +101,7 @@ func TestObtain(t *testing.T) {
 func TestRefreshTokenOfClientCredentials(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
-	got, err := newClient(t).Obtain(bounded(t), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
+	got, err := newClient(t).Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
 	if err != nil || got.Access.Reveal() != "x" || !got.Refresh.IsZero() {
 		t.Errorf("%v, refresh token %t", err, !got.Refresh.IsZero())
 	}
@@ -118,7 +119,7 @@ func TestRequest(t *testing.T) {
 		say(200, `{"access_token":"x","token_type":"bearer"}`)(w, r)
 	}})
 	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token?tenant=1"}
-	got, err := c.Obtain(bounded(t), server, basicCredential(), "")
+	got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, basicCredential(), "")
 	if err != nil || !got.Expires.IsZero() || got.Scope != "" || !got.Refresh.IsZero() {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -133,7 +134,7 @@ func TestRequest(t *testing.T) {
 	}
 	refresh := refreshCredential()
 	refresh.Scope, refresh.Resource = "a b", "https://a.example/mcp"
-	if got, err = c.Obtain(bounded(t), server, refresh, ""); err != nil || got.Scope != "a b" {
+	if got, err = c.Obtain(heraldtest.Within(t, 20*time.Second), server, refresh, ""); err != nil || got.Scope != "a b" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if want := (url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"}, "client_id": {"us"}, "resource": {refresh.Resource}}); form.Encode() != want.Encode() {
@@ -144,13 +145,13 @@ func TestRequest(t *testing.T) {
 	}
 	for _, bad := range []Server{{}, {Issuer: "https://as.example"}, {TokenEndpoint: "http://as.example/token"}} {
 		var m *MetadataError
-		if _, err := c.Obtain(bounded(t), bad, basicCredential(), ""); !errors.As(err, &m) {
+		if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), bad, basicCredential(), ""); !errors.As(err, &m) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 	cred := basicCredential()
 	cred.ClientID = ""
-	if _, err := c.Obtain(bounded(t), server, cred, ""); err == nil {
+	if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); err == nil {
 		t.Error("a credential that is none")
 	}
 }
@@ -234,7 +235,7 @@ func TestAnswers(t *testing.T) {
 			if name == "silent" {
 				c = quick
 			}
-			got, err := c.Obtain(bounded(t), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
+			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
 			var no *RefusedError
 			var later *UnavailableError
 			if s.asked() != "/token" {
@@ -278,7 +279,7 @@ func hijack(w http.ResponseWriter, text string) {
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string]http.HandlerFunc{"/token": silent})
-	ctx, cancel := context.WithCancel(bounded(t))
+	ctx, cancel := context.WithCancel(heraldtest.Within(t, 20*time.Second))
 	cancel()
 	_, err := newClient(t).Obtain(ctx, Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
 	if !errors.Is(err, context.Canceled) {
@@ -313,7 +314,7 @@ func TestAssertion(t *testing.T) {
 			t.Parallel()
 			cred := Credential{Grant: GrantClientCredentials, Method: MethodKey, ClientID: name, Key: secret.New(tt.pem), Algorithm: tt.algorithm, KeyID: "k1", Resource: r.URL}
 			for range 2 { // no assertion is sent twice
-				if _, err := c.Obtain(bounded(t), server, cred, ""); err != nil {
+				if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
@@ -19,7 +20,7 @@ func TestFailuresAreTold(t *testing.T) {
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, f := range list {
-		_, err := client.Resource(bounded(t), f.URL+"/s3cret", Challenge{})
+		_, err := client.Resource(heraldtest.Within(t, 20*time.Second), f.URL+"/s3cret", Challenge{})
 		var away *UnavailableError
 		if !errors.As(err, &away) && f.Name != "a redirect" {
 			t.Errorf("%s: %v", f.Name, err)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )
@@ -29,10 +31,10 @@ func TestDropArchived(t *testing.T) {
 		return "", &ArchivedError{Text: "dead timeout"}
 	}}, 4)
 	for _, x := range append(gone, stays...) {
-		eventually(t, "all are archived", func() bool { return info(t, q, x).State == asynq.TaskStateArchived })
+		heraldtest.Await(t, "all are archived", func() bool { return info(t, q, x).State == asynq.TaskStateArchived })
 	}
-	eventually(t, "one is done", func() bool { return info(t, q, done).State == asynq.TaskStateCompleted })
-	if err := q.DropArchived(within(t), id, last); err != nil {
+	heraldtest.Await(t, "one is done", func() bool { return info(t, q, done).State == asynq.TaskStateCompleted })
+	if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, last); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range gone {
@@ -49,7 +51,7 @@ func TestDropArchived(t *testing.T) {
 		t.Errorf("a completed task is %s", s)
 	}
 	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // nothing, or nothing more
-		if err := q.DropArchived(within(t), id, n); err != nil {
+		if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, n); err != nil {
 			t.Errorf("before %d: %v", n, err)
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 )
 
 func TestMain(m *testing.M) {
 	LogDriver(slog.New(slog.DiscardHandler))
-	embeddedtest.Main(m)
+	heraldtest.Main(m)
 }
 
 const kind = "NewFeedback"
@@ -24,7 +24,7 @@ const kind = "NewFeedback"
 // open connects to a Redis of the test's own.
 func open(t testing.TB) *Queue {
 	t.Helper()
-	q, err := Open(Config{URL: secret.New(embeddedtest.Redis(t)), Logger: slog.New(slog.DiscardHandler)})
+	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,40 +70,6 @@ func (h handler) Intake(ctx context.Context, kind string, body []byte) (string, 
 		return "", fmt.Errorf("unexpected intake %s", body)
 	}
 	return h.intake(ctx, kind, body)
-}
-
-func within(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually polls until ok or fails the test.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 10 s: " + what)
-		}
-	}
-}
-
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(10 * time.Second):
-		t.Fatal("not within 10 s: " + what)
-		panic("unreachable")
-	}
 }
 
 // record is a logger, and what level and service its one line had.

@@ -5,7 +5,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )
@@ -21,7 +23,7 @@ func TestMonitorShowsTasksAndNothingForeign(t *testing.T) {
 	})
 	task := Task{DeliveryID: uuid.New(), N: 7, Kind: kind, Lane: First}
 	enqueue(t, q, task)
-	if _, err := q.client.EnqueueContext(within(t), asynq.NewTask(kind, []byte(`{"action":{"endpoint":{"headers":{"X-Key":"hunter2"}}}}`)),
+	if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(`{"action":{"endpoint":{"headers":{"X-Key":"hunter2"}}}}`)),
 		asynq.Queue("default"), asynq.TaskID("foreign")); err != nil {
 		t.Fatal(err)
 	}

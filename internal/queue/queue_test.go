@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
@@ -15,7 +15,7 @@ import (
 
 func enqueue(t testing.TB, q *Queue, task Task) {
 	t.Helper()
-	if err := q.Enqueue(within(t), task); err != nil {
+	if err := q.Enqueue(heraldtest.Within(t, 10*time.Second), task); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -117,12 +117,12 @@ func TestFind(t *testing.T) {
 		return "done", nil
 	}}
 	serve(t, q, h, 1)
-	receive(t, "the task runs", begun)
+	heraldtest.Receive(t, "the task runs", begun)
 	if place(t, q, pending) != Active {
 		t.Error("a running task is not found")
 	}
 	close(finish)
-	eventually(t, "the task is finished", func() bool { return place(t, q, pending) == Nowhere })
+	heraldtest.Await(t, "the task is finished", func() bool { return place(t, q, pending) == Nowhere })
 }
 
 // asynq's client lists a queue only once; a Redis that lost its data would not know it again.
@@ -131,7 +131,7 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 	q := open(t)
 	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
 	enqueue(t, q, task)
-	if err := q.rdb.FlushAll(within(t)).Err(); err != nil {
+	if err := q.rdb.FlushAll(heraldtest.Within(t, 10*time.Second)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if place(t, q, task) != Nowhere {
@@ -146,17 +146,17 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 
 func TestErrorsWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
-	q, err := Open(Config{URL: secret.New(embeddedtest.Redis(t))})
+	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Enqueue(within(t), Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}); err == nil {
+	if err := q.Enqueue(heraldtest.Within(t, 10*time.Second), Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}); err == nil {
 		t.Error("a task is taken by a closed connection")
 	}
-	if err := q.Ping(within(t)); err == nil {
+	if err := q.Ping(heraldtest.Within(t, 10*time.Second)); err == nil {
 		t.Error("a closed connection answers")
 	}
 	if _, err := q.Find(Task{DeliveryID: uuid.New(), N: 1, Lane: First}); err == nil {
@@ -170,14 +170,14 @@ func TestErrorsWhenRedisIsAway(t *testing.T) {
 func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	if err := q.CheckServer(within(t)); err != nil {
+	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); err != nil {
 		t.Fatalf("the test's own server: %v", err)
 	}
-	if err := q.rdb.ConfigSet(within(t), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+	if err := q.rdb.ConfigSet(heraldtest.Within(t, 10*time.Second), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
 		t.Skipf("this Redis has no such setting: %v", err) // miniredis
 	}
 	var unfit *UnfitError
-	if err := q.CheckServer(within(t)); !errors.As(err, &unfit) {
+	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); !errors.As(err, &unfit) {
 		t.Errorf("an evicting server: %v", err)
 	}
 }

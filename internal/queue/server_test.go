@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )
@@ -33,19 +34,19 @@ func TestHowTasksEnd(t *testing.T) {
 		return "", errors.New("Postgres is away")
 	}}, 2)
 
-	eventually(t, "one is done", func() bool { return info(t, q, good).State == asynq.TaskStateCompleted })
+	heraldtest.Await(t, "one is done", func() bool { return info(t, q, good).State == asynq.TaskStateCompleted })
 	if r := string(info(t, q, good).Result); r != "delivered" {
 		t.Errorf("result %q", r)
 	}
-	eventually(t, "one is archived", func() bool { return info(t, q, bad).State == asynq.TaskStateArchived })
+	heraldtest.Await(t, "one is archived", func() bool { return info(t, q, bad).State == asynq.TaskStateArchived })
 	if e := info(t, q, bad).LastErr; e != why {
 		t.Errorf("archived with %q", e)
 	}
-	eventually(t, "one comes again", func() bool { return info(t, q, later).State == asynq.TaskStateRetry })
+	heraldtest.Await(t, "one comes again", func() bool { return info(t, q, later).State == asynq.TaskStateRetry })
 	if i := info(t, q, later); i.LastErr != "Postgres is away" || time.Until(i.NextProcessAt) > netDelay+time.Second || place(t, q, later) != Pending {
 		t.Errorf("%+v", i)
 	}
-	eventually(t, "the foreign type is archived", func() bool { return info(t, q, foreign).State == asynq.TaskStateArchived })
+	heraldtest.Await(t, "the foreign type is archived", func() bool { return info(t, q, foreign).State == asynq.TaskStateArchived })
 	if e := info(t, q, foreign).LastErr; !strings.Contains(e, `"report:send" is none of Herald's`) {
 		t.Errorf("archived with %q", e)
 	}
@@ -69,14 +70,14 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	want := map[string]int{}
 	for _, lane := range []string{"default", "first"} {
 		for _, body := range bodies {
-			if _, err := q.client.EnqueueContext(within(t), asynq.NewTask(kind, []byte(body)), asynq.Queue(lane)); err != nil {
+			if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)), asynq.Queue(lane)); err != nil {
 				t.Fatal(err)
 			}
 			want[body]++
 		}
 	}
 	for range 2 * len(bodies) {
-		want[receive(t, "an intake", got)]--
+		want[heraldtest.Receive(t, "an intake", got)]--
 	}
 	for body, left := range want {
 		if left != 0 {
@@ -92,7 +93,7 @@ func TestPanicComesBack(t *testing.T) {
 	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
 	enqueue(t, q, task)
 	serve(t, q, handler{deliver: func(context.Context, uuid.UUID, int) (string, error) { panic("boom") }}, 1)
-	eventually(t, "the task waits for another try", func() bool { return info(t, q, task).State == asynq.TaskStateRetry })
+	heraldtest.Await(t, "the task waits for another try", func() bool { return info(t, q, task).State == asynq.TaskStateRetry })
 }
 
 // Shutdown takes nothing more and waits for what runs.
@@ -107,7 +108,7 @@ func TestGracefulShutdown(t *testing.T) {
 		<-finish
 		return "delivered", nil
 	}}, 1)
-	receive(t, "the task runs", begun)
+	heraldtest.Receive(t, "the task runs", begun)
 	ended := make(chan bool)
 	go func() { shutdown(); close(ended) }()
 	select {
@@ -116,7 +117,7 @@ func TestGracefulShutdown(t *testing.T) {
 	default:
 	}
 	close(finish)
-	receive(t, "the server stops", ended)
+	heraldtest.Receive(t, "the server stops", ended)
 	if s := info(t, q, running).State; s != asynq.TaskStateCompleted {
 		t.Errorf("the running task is %s", s)
 	}

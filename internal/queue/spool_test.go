@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 )
@@ -13,7 +14,7 @@ import (
 func TestKeptOutcomes(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	ctx := within(t)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	id, other := uuid.New(), uuid.New()
 	look := func(id uuid.UUID, want string) {
 		t.Helper()
@@ -41,7 +42,7 @@ func TestKeptOutcomes(t *testing.T) {
 func TestSpooledRenewals(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	ctx := within(t)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	look := func(key, want string) {
 		t.Helper()
 		if b, err := q.SpooledRenewal(ctx, key); err != nil || string(b) != want || (b == nil) != (want == "") {
@@ -73,7 +74,7 @@ func TestSpooledRenewals(t *testing.T) {
 func TestMarkerTellsSinceWhen(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	ctx := within(t)
+	ctx := heraldtest.Within(t, 10*time.Second)
 	at := func(now, want time.Time) {
 		t.Helper()
 		if got, err := q.Marker(ctx, now); err != nil || !got.Equal(want) {

@@ -20,6 +20,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"go.uber.org/goleak"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/netguard"
@@ -425,7 +426,7 @@ func TestSharedFlight(t *testing.T) {
 		_, err := w.Resolve(first, agent(1, 0))
 		gone <- err
 	})
-	waitFor(t, func() bool { return w.chain.count() == 1 })
+	heraldtest.Await(t, "the chain is asked", func() bool { return w.chain.count() == 1 })
 	results := make(chan error, 8)
 	for range cap(results) {
 		all.Go(func() {
@@ -458,7 +459,7 @@ func TestClose(t *testing.T) {
 		_, err := w.Resolve(context.Background(), agent(1, 0))
 		done <- err
 	}()
-	waitFor(t, func() bool { return w.chain.count() == 1 })
+	heraldtest.Await(t, "the chain is asked", func() bool { return w.chain.count() == 1 })
 	w.Close()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("a running resolve: %v", err)
@@ -479,21 +480,6 @@ func TestRefusedConfig(t *testing.T) {
 		change(&cfg)
 		if _, err := resolver.New(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
-		}
-	}
-}
-
-// waitFor polls until ok says so.
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("what was waited for did not happen")
 		}
 	}
 }

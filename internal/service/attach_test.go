@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -20,7 +21,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 	t.Parallel()
 	const own, other = "postgres://herald:hunter2secret@db.example:5433/herald?sslmode=disable", "postgres://herald:hunter2secret@db.example/other"
 	const ownRedis = "redis://:hunter2secret@redis.example:6379/0"
-	keys := keyset(t)
+	keys := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	for name, tt := range map[string]struct {
 		backend   Backend
 		env       []string

@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -32,16 +32,16 @@ func TestBindingPolicy(t *testing.T) {
 		a := newAgent(t)
 		answer := sync.OnceFunc(func() { close(a.hold) })
 		t.Cleanup(answer)
-		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t)), c.env...)...)
+		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t)), c.env...)...)
 		w := r.up()
 		accept(t, w, feedback(t, net, a.URL))
 		if c.first {
-			receive(t, "the call", a.begun)
+			heraldtest.Receive(t, "the call", a.begun)
 		}
 		second := accept(t, w, feedback(t, net, a.URL))
 		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 		var d store.Delivery
-		eventually(t, func() bool {
+		heraldtest.AwaitState(t, func() bool {
 			var err error
 			d, err = w.Store.Delivery(ctx, second)
 			return err == nil && d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -16,7 +16,7 @@ import (
 // keyset back.
 func TestTellsMissingKeys(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{URL: secret.New(embeddedtest.Postgres(t, migrate))})
+	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
 	if err != nil {
 		t.Fatal(err)
 	}

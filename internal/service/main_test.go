@@ -1,19 +1,15 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,20 +17,13 @@ import (
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/store"
 )
 
 func TestMain(m *testing.M) {
 	queue.LogDriver(slog.New(slog.DiscardHandler))
-	embeddedtest.Main(m, devnettest.Leftovers()...)
-}
-
-func migrate(ctx context.Context, url string) error {
-	_, err := store.Migrate(ctx, secret.New(url))
-	return err
+	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
 // running is a service in this process.
@@ -44,7 +33,7 @@ type running struct {
 	ended   chan error
 	worker  chan *Worker
 	listen  string
-	log     *syncBuffer
+	log     *heraldtest.Log
 	mu      sync.Mutex
 	steps   []delivery.Step
 	outcome error
@@ -54,7 +43,7 @@ type running struct {
 // run starts a service with this environment; it is stopped with the test at the latest.
 func run(t testing.TB, ephemeral bool, env ...string) *running {
 	t.Helper()
-	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: embeddedtest.Address(t), log: &syncBuffer{}}
+	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: heraldtest.Address(t), log: &heraldtest.Log{}}
 	cfg := load(t, append(env, "HERALD_LISTEN="+r.listen, "HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=http://127.0.0.1:1")...)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -128,7 +117,7 @@ func (r *running) untilReadyWithout(names ...string) (degraded map[string]string
 	r.t.Helper()
 	var code int
 	var waiting map[string]string
-	eventually(r.t, func() bool {
+	heraldtest.AwaitState(r.t, func() bool {
 		code, waiting, degraded = r.askReady()
 		for _, name := range names {
 			if degraded[name] == "" {
@@ -146,7 +135,7 @@ func (r *running) untilWaitingFor(names ...string) map[string]string {
 	r.t.Helper()
 	var code int
 	var waiting map[string]string
-	eventually(r.t, func() bool {
+	heraldtest.AwaitState(r.t, func() bool {
 		code, waiting = r.readiness()
 		for _, name := range names {
 			if waiting[name] == "" {
@@ -182,19 +171,6 @@ func load(t testing.TB, env ...string) *config.Config {
 	return cfg
 }
 
-func keyset(t testing.TB) string {
-	t.Helper()
-	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if err := k.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	return "HERALD_KEYSET=" + b.String()
-}
-
 // dataFolder is a HERALD_DATA that the user whom root gives the database to can pass through.
 func dataFolder(t testing.TB) string {
 	t.Helper()
@@ -209,103 +185,6 @@ func dataFolder(t testing.TB) string {
 		}
 	}
 	return dir
-}
-
-// gate is an address at which nobody is until it is opened; then it is somebody else's.
-type gate struct {
-	t        testing.TB
-	address  string
-	network  string
-	target   string
-	mu       sync.Mutex
-	listener net.Listener
-	conns    []net.Conn
-	wg       sync.WaitGroup
-}
-
-func newGate(t testing.TB, network, target string) *gate {
-	g := &gate{t: t, address: embeddedtest.Address(t), network: network, target: target}
-	t.Cleanup(g.close)
-	return g
-}
-
-// gates for what embeddedtest gives.
-func postgresGate(t testing.TB, migrate func(context.Context, string) error) (*gate, string) {
-	t.Helper()
-	u, err := url.Parse(embeddedtest.Postgres(t, migrate))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGate(t, "tcp", u.Host)
-	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
-		g.network, g.target = "unix", dir+"/.s.PGSQL."+u.Query().Get("port")
-	}
-	u.Host, u.RawQuery = g.address, "sslmode=disable"
-	return g, u.String()
-}
-
-func redisGate(t testing.TB) (*gate, string) {
-	t.Helper()
-	raw := embeddedtest.Redis(t)
-	if path, ok := strings.CutPrefix(raw, "redis-socket://"); ok {
-		g := newGate(t, "unix", path)
-		return g, "redis://" + g.address
-	}
-	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGate(t, "tcp", u.Host)
-	u.Host = g.address
-	return g, u.String()
-}
-
-func (g *gate) open() {
-	g.t.Helper()
-	l, err := net.Listen("tcp", g.address)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	g.mu.Lock()
-	g.listener = l
-	g.mu.Unlock()
-	g.wg.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial(g.network, g.target)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			g.mu.Lock()
-			g.conns = append(g.conns, in, out)
-			g.mu.Unlock()
-			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-				g.wg.Go(func() {
-					_, _ = io.Copy(way[0], way[1])
-					_ = way[0].Close()
-				})
-			}
-		}
-	})
-}
-
-// close drops whoever is connected.
-func (g *gate) close() {
-	g.mu.Lock()
-	l, conns := g.listener, g.conns
-	g.listener, g.conns = nil, nil
-	g.mu.Unlock()
-	if l != nil {
-		_ = l.Close()
-	}
-	for _, c := range conns {
-		_ = c.Close()
-	}
-	g.wg.Wait()
 }
 
 // agent takes feedback; hold, when set, keeps each call until it is closed.
@@ -363,50 +242,6 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 	default:
 		w.WriteHeader(http.StatusAccepted)
-	}
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-// eventually polls until ok; state says where things are when they are not.
-func eventually(t testing.TB, ok func() bool, state func() string) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 30 s: " + state())
-		}
-	}
-}
-
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatal("not within 30 s: " + what)
-		panic("unreachable")
 	}
 }
 

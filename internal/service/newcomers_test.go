@@ -13,7 +13,8 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
@@ -40,7 +41,7 @@ func TestSilentOrigins(t *testing.T) {
 	t.Parallel()
 	const slots = 4
 	net := devnettest.Start(t, devnet.Config{})
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t),
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t),
 		"HERALD_VERIFY_EVENT=off", fmt.Sprintf("HERALD_CONCURRENCY=%d", slots))...)
 	healthy := newAgent(t)
 	close(healthy.hold)
@@ -57,7 +58,7 @@ func TestSilentOrigins(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	var seen []string
-	eventually(t, func() bool {
+	heraldtest.AwaitState(t, func() bool {
 		seen = nil
 		for _, id := range silent {
 			d, err := w.Store.Delivery(ctx, id)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -46,21 +46,21 @@ func TestServersFile(t *testing.T) {
 		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), event.AgentID, entry))
 	}
 	say(`{"url": "` + a.URL + `", "enabled": false}`)
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t), "HERALD_SERVERS_FILE="+path)
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
 	r := run(t, false, env...)
 	w := r.up()
 	id := accept(t, w, line)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var d store.Delivery
-	eventually(t, func() bool {
+	heraldtest.AwaitState(t, func() bool {
 		var err error
 		d, err = w.Store.Delivery(ctx, id)
 		return err == nil && d.Status == store.Held && d.Reason == "agent_disabled"
 	}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
 
 	write("{\n")
-	eventually(t, func() bool { return strings.Contains(r.log.String(), "cannot be used") }, func() string { return r.log.String() })
+	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "cannot be used") }, func() string { return r.log.String() })
 	say(`{"url": "` + a.URL + `"}`)
 	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
 		t.Errorf("%+v, %d calls", d, a.count())
@@ -75,7 +75,7 @@ func TestServersFile(t *testing.T) {
 	}
 
 	write("{\n,")
-	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+embeddedtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
+	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
 		!strings.Contains(err.Error(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON") {
 		t.Errorf("%v", err)
 	}
@@ -115,7 +115,7 @@ func TestServersFileReleases(t *testing.T) {
 		}
 	}
 	write(key(first, "wrong"), key(second, "wrong"))
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), keyset(t), "HERALD_SERVERS_FILE="+path)
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
 	r := run(t, false, env...)
 	w := r.up()
 	held := func(id uuid.UUID, dispatch int) {
@@ -123,7 +123,7 @@ func TestServersFileReleases(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		var d store.Delivery
-		eventually(t, func() bool {
+		heraldtest.AwaitState(t, func() bool {
 			var err error
 			d, err = w.Store.Delivery(ctx, id)
 			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "mend its auth or headers in the servers file")

@@ -17,8 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -80,7 +80,7 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var d store.Delivery
-	eventually(t, func() bool {
+	heraldtest.AwaitState(t, func() bool {
 		var err error
 		d, err = st.Delivery(ctx, id)
 		return err == nil && d.Status.Final()
@@ -96,23 +96,23 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 func TestWaitsForWhatIsAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	pg, dbURL := postgresGate(t, migrate)
-	redis, redisURL := redisGate(t)
-	node := newGate(t, "tcp", strings.TrimPrefix(net.URL(), "http://"))
-	r := run(t, false, append(chainEnv(net, "http://"+node.address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, keyset(t))...)
+	pg, dbURL := heraldtest.PostgresGate(t, heraldtest.Postgres(t, store.Migrate))
+	redis, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
+	node := heraldtest.NewGate(t, strings.TrimPrefix(net.URL(), "http://"))
+	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
 
 	name := fmt.Sprintf("chain %d", net.ChainID())
 	if waiting := r.untilWaitingFor("postgres", "redis"); waiting[name] != "" {
 		t.Errorf("a chain is waited for: %v", waiting)
 	}
-	redis.open()
-	eventually(t, func() bool {
+	redis.Open()
+	heraldtest.AwaitState(t, func() bool {
 		_, waiting, degraded := r.askReady()
 		return waiting["redis"] == "" && degraded[name] != ""
 	},
 		func() string { return r.log.String() })
-	node.open()
-	eventually(t, func() bool { _, _, degraded := r.askReady(); return degraded[name] == "" }, func() string { return r.log.String() })
+	node.Open()
+	heraldtest.AwaitState(t, func() bool { _, _, degraded := r.askReady(); return degraded[name] == "" }, func() string { return r.log.String() })
 	if waiting := r.untilWaitingFor("postgres"); waiting["postgres"] == "" || waiting["start"] == "" {
 		t.Errorf("%v", waiting)
 	}
@@ -121,9 +121,9 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 		t.Fatal("it takes tasks without Postgres")
 	default:
 	}
-	pg.open()
+	pg.Open()
 	w := r.up()
-	eventually(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { _, waiting := r.readiness(); return fmt.Sprint(waiting) })
+	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { _, waiting := r.readiness(); return fmt.Sprint(waiting) })
 
 	a := newAgent(t)
 	close(a.hold)
@@ -142,10 +142,10 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 	}
 
 	// Away again while it runs: told, and not the end.
-	redis.close()
+	redis.Close()
 	r.untilWaitingFor("redis")
-	redis.open()
-	eventually(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { return r.log.String() })
+	redis.Open()
+	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { return r.log.String() })
 	if err := r.stop(); err != nil {
 		t.Errorf("%v", err)
 	}
@@ -160,7 +160,7 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 // afterwards.
 func TestStopDuringACall(t *testing.T) {
 	t.Parallel()
-	embeddedtest.Postgres(t, nil) // skips where there are no binaries: the service would fetch them
+	heraldtest.EmptyPostgres(t) // skips where there are no binaries: the service would fetch them
 	net := devnettest.Start(t, devnet.Config{})
 	a := newAgent(t)
 	data := dataFolder(t)
@@ -176,7 +176,7 @@ func TestStopDuringACall(t *testing.T) {
 	}
 
 	id := accept(t, w, feedback(t, net, a.URL))
-	receive(t, "the call", a.begun)
+	heraldtest.Receive(t, "the call", a.begun)
 	r.cancel()
 	r.untilWaitingFor("stop")
 	close(a.hold)
@@ -230,7 +230,7 @@ func TestStopDuringACall(t *testing.T) {
 // --ephemeral leaves nothing behind.
 func TestEphemeral(t *testing.T) {
 	t.Parallel()
-	embeddedtest.Postgres(t, nil)
+	heraldtest.EmptyPostgres(t)
 	net := devnettest.Start(t, devnet.Config{})
 	a := newAgent(t)
 	close(a.hold)
@@ -250,16 +250,16 @@ func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
 	t.Run("pending migrations", func(t *testing.T) {
 		t.Parallel()
-		r := run(t, false, "DATABASE_URL="+embeddedtest.Postgres(t, nil), "REDIS_URL="+embeddedtest.Redis(t), keyset(t))
+		r := run(t, false, "DATABASE_URL="+heraldtest.EmptyPostgres(t), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
 		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "run `worker migrate`") {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("an address that is taken", func(t *testing.T) {
 		t.Parallel()
-		g := newGate(t, "tcp", "127.0.0.1:1")
-		g.open()
-		cfg := load(t, "HERALD_LISTEN="+g.address)
+		g := heraldtest.NewGate(t, "127.0.0.1:1")
+		g.Open()
+		cfg := load(t, "HERALD_LISTEN="+g.Address)
 		if err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "HERALD_LISTEN") {
 			t.Errorf("%v", err)
 		}
@@ -269,9 +269,9 @@ func TestRefusesToStart(t *testing.T) {
 // A stop while it still waits is an orderly one.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
-	_, redisURL := redisGate(t)
-	pg := newGate(t, "tcp", "127.0.0.1:1")
-	r := run(t, false, "DATABASE_URL=postgres://u:hunter2@"+pg.address+"/d?sslmode=disable", "REDIS_URL="+redisURL, keyset(t))
+	_, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
+	pg := heraldtest.NewGate(t, "127.0.0.1:1")
+	r := run(t, false, "DATABASE_URL=postgres://u:hunter2@"+pg.Address+"/d?sslmode=disable", "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))
 	for name, why := range r.untilWaitingFor("postgres", "redis") {
 		if strings.Contains(why, "hunter2") {
 			t.Errorf("/readyz tells the password: %s: %s", name, why)
@@ -298,14 +298,14 @@ func TestAwait(t *testing.T) {
 	go func() {
 		done <- awaitDependency(ctx, dependency{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
 	}()
-	receive(t, "the first question", asked)
+	heraldtest.Receive(t, "the first question", asked)
 	waiting := func() map[string]string { waiting, _ := ready.readState(); return waiting }
-	eventually(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
+	heraldtest.AwaitState(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
 	if _, waits := waiting()["postgres"]; waits {
 		t.Error("what is there is waited for")
 	}
 	cancel(errStop)
-	if err := receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
+	if err := heraldtest.Receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
 		t.Errorf("%v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -26,8 +26,8 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	const refuses, silent, other = 601, 602, 603
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
-		"HERALD_RETRY_SCHEDULE=1h", keyset(t))
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
+		"HERALD_RETRY_SCHEDULE=1h", "HERALD_KEYSET="+heraldtest.Keyset(t))
 	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + silentListener(t), other: net.URL()} {
 		d := net.Deployment()
 		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
@@ -84,7 +84,7 @@ func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
 	var d store.Delivery
-	eventually(t, func() bool {
+	heraldtest.AwaitState(t, func() bool {
 		var err error
 		d, err = st.Delivery(ctx, id)
 		return err == nil && d.Status == store.Waiting
@@ -124,9 +124,9 @@ func silentListener(t testing.TB) string {
 // Redis is there.
 func TestAcceptsBeforeRedis(t *testing.T) {
 	t.Parallel()
-	embeddedtest.Postgres(t, nil)
+	heraldtest.EmptyPostgres(t)
 	net := devnettest.Start(t, devnet.Config{})
-	redis, redisURL := redisGate(t)
+	redis, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
 	env := append(chainEnv(net, net.URL()), "HERALD_DATA="+dataFolder(t), "REDIS_URL="+redisURL)
 	r := run(t, false, env...)
 	r.untilWaitingFor("redis")
@@ -155,7 +155,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	a := newAgent(t)
 	close(a.hold)
 	id := accept(t, &Worker{Store: st, Intake: intake}, feedback(t, net, a.URL))
-	redis.open()
+	redis.Open()
 	r.up()
 	delivered(t, st, id)
 }
@@ -163,7 +163,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 // The first line that a worker says has its version.
 func TestFirstLineNamesTheVersion(t *testing.T) {
 	t.Parallel()
-	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", keyset(t))
+	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET="+heraldtest.Keyset(t))
 	r.untilWaitingFor("postgres")
 	first, _, _ := strings.Cut(r.log.String(), "\n")
 	if !strings.Contains(first, "starting") || !strings.Contains(first, "version=") || !strings.Contains(first, "(go1.") {

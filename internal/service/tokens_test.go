@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
@@ -23,7 +23,7 @@ func TestStoredToken(t *testing.T) {
 	t.Parallel()
 	const token = "canary-4c6f7264"
 	net := devnettest.Start(t, devnet.Config{})
-	env := keyset(t)
+	env := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(env, "HERALD_KEYSET=")))
 	if err != nil {
 		t.Fatal(err)
@@ -38,14 +38,14 @@ func TestStoredToken(t *testing.T) {
 		a.ServeHTTP(w, r)
 	}))
 	t.Cleanup(door.Close)
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+embeddedtest.Postgres(t, migrate), "REDIS_URL="+embeddedtest.Redis(t), env)...)
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), env)...)
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var d store.Delivery
-	eventually(t, func() bool { d, err = w.Store.Delivery(ctx, id); return err == nil && d.Status == store.Held }, func() string { return fmt.Sprintf("%+v", d) })
+	heraldtest.AwaitState(t, func() bool { d, err = w.Store.Delivery(ctx, id); return err == nil && d.Status == store.Held }, func() string { return fmt.Sprintf("%+v", d) })
 	if d.Reason != "auth_required" {
 		t.Fatalf("%s: %s", d.Reason, d.Error)
 	}

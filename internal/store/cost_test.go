@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -54,7 +54,7 @@ func (w *wire) trips() (trips, transactions int, said string) {
 // second.
 func TestWarmDelivery(t *testing.T) {
 	t.Parallel()
-	url := embeddedtest.Postgres(t, migrate)
+	url := heraldtest.Postgres(t, Migrate)
 	accept(t, openStore(t, url), append(feedbacks(1, 1, 12), feedbacks(2, 1, 1)...)...)
 	var w wire
 	s, err := openPool(Config{URL: secret.New(url), MaxConns: 2}, func(c *pgxpool.Config) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -99,7 +99,7 @@ func TestActionResults(t *testing.T) {
 // TestMigrateAtOnce: four processes start on an empty database.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
-	url := secret.New(embeddedtest.Postgres(t, nil))
+	url := secret.New(heraldtest.EmptyPostgres(t))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	applied := 0
@@ -132,7 +132,7 @@ func TestMigrateAtOnce(t *testing.T) {
 // TestDown: everything goes, and comes back.
 func TestDown(t *testing.T) {
 	t.Parallel()
-	url := secret.New(embeddedtest.Postgres(t, migrate))
+	url := secret.New(heraldtest.Postgres(t, Migrate))
 	s := openStore(t, url.Reveal())
 	task := acceptOne(t, s, feedback(1, 1))
 	record(t, s, claim(t, s, task), delivered)
@@ -201,7 +201,7 @@ func TestPartitions(t *testing.T) {
 func TestNoPassword(t *testing.T) {
 	t.Parallel()
 	const password = "s3cr3tPassw0rd"
-	address := embeddedtest.Address(t)
+	address := heraldtest.Address(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for _, url := range []string{

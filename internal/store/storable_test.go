@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -159,5 +159,5 @@ func maybePostgres(tb testing.TB) (url string) {
 			panic(v)
 		}
 	}()
-	return embeddedtest.Postgres(unskipped{tb}, nil)
+	return heraldtest.EmptyPostgres(unskipped{tb})
 }

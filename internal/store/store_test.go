@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/big"
@@ -10,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/ethereum/go-ethereum/common"
@@ -18,17 +17,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m) }
-
-func migrate(ctx context.Context, url string) error {
-	_, err := Migrate(ctx, secret.New(url))
-	return err
-}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // newStore is a store on a migrated database of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	return openStore(t, embeddedtest.Postgres(t, migrate))
+	return openStore(t, heraldtest.Postgres(t, Migrate))
 }
 
 func openStore(t testing.TB, url string) *Store {

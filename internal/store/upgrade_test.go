@@ -3,7 +3,7 @@ package store
 import (
 	"testing"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
@@ -14,7 +14,7 @@ import (
 // back keeps the rows too.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	url := secret.New(embeddedtest.Postgres(t, nil))
+	url := secret.New(heraldtest.EmptyPostgres(t))
 	to := func(version int64) {
 		t.Helper()
 		err := withProvider(t.Context(), url, func(p *goose.Provider) error {
@@ -122,7 +122,7 @@ func TestUpgrade(t *testing.T) {
 // TestUpgradeGoesOn: a migration that was cut off half way through goes on where it was, invalid indexes included.
 func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
-	url := secret.New(embeddedtest.Postgres(t, nil))
+	url := secret.New(heraldtest.EmptyPostgres(t))
 	to := func(version int64) { // 0: the latest
 		t.Helper()
 		err := withProvider(t.Context(), url, func(p *goose.Provider) (err error) {

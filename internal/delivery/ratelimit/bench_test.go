@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -13,7 +13,7 @@ import (
 func BenchmarkPass(b *testing.B) {
 	for name, rdb := range map[string]func() redis.UniversalClient{
 		"local": func() redis.UniversalClient { return nil },
-		"redis": func() redis.UniversalClient { return client(b, embeddedtest.RealRedis(b)) },
+		"redis": func() redis.UniversalClient { return client(b, heraldtest.RealRedis(b)) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			for _, parallel := range []int{1, 8} { // times GOMAXPROCS

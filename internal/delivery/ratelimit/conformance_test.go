@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // bench is one implementation of the state machine with a clock that the test moves.
@@ -140,8 +140,8 @@ func TestConformance(t *testing.T) {
 		make func(*testing.T) func(*testing.T, rules) *bench
 	}{
 		{"local", func(*testing.T) func(*testing.T, rules) *bench { return localBench }},
-		{"redis", func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(embeddedtest.RealRedis(t)) }},
-		{"miniredis", func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(embeddedtest.MiniRedis(t)) }},
+		{"redis", func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(heraldtest.RealRedis(t)) }},
+		{"miniredis", func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(heraldtest.MiniRedis(t)) }},
 	}
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {

@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
 // TestKeys: no stranger's bytes in key names, one hash tag for an origin, a TTL on everything, Redis' own clock.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	r := defaultRules()
 	s := newRedisState(rdb, r)
 	ctx := context.Background()
@@ -76,7 +76,7 @@ func TestKeys(t *testing.T) {
 // breaker, which was the origin's, does not, and when it deletes it only the rate is forgotten.
 func TestVersionBefore(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.Rate, c.Burst = -1, 0.01, 10 })
 	ctx, key := t.Context(), originKey(site)
 	now, err := rdb.Time(ctx).Result()

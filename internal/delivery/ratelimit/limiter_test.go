@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -104,7 +104,7 @@ func hammer(t *testing.T, endpoints int) {
 // TestCrashedHolder: the places of a worker that died come back after PermitTTL, to another worker.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.PermitTTL, c.MaxWaiters = time.Second, -1 }
 	dead, alive := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	began := time.Now()
@@ -113,7 +113,7 @@ func TestCrashedHolder(t *testing.T) {
 	}
 	refused(t, alive, site, "a", Busy)
 	var got *Permit
-	await(t, "the places come back", func() bool {
+	heraldtest.Await(t, "the places come back", func() bool {
 		got, _ = alive.Acquire(t.Context(), site, site, "a")
 		return got != nil
 	})
@@ -168,7 +168,7 @@ func TestOneProbe(t *testing.T) {
 		// rush lets 32 calls of both workers ask, again and again, until there is a probe; it stands for all of them.
 		rush := func() []*Permit {
 			var passes []*Permit
-			await(t, "a probe", func() bool {
+			heraldtest.Await(t, "a probe", func() bool {
 				round++
 				var mu sync.Mutex
 				var all sync.WaitGroup
@@ -208,7 +208,7 @@ func TestOneProbe(t *testing.T) {
 			t.Errorf("probed after %s", took)
 		}
 		// An answer from before may have been read last: so not at once.
-		await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
+		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
 		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", Open)
 		began = time.Now()
@@ -294,7 +294,7 @@ func TestReservations(t *testing.T) {
 // TestShare: one worker keeps to Inflight even when Redis has forgotten its calls.
 func TestShare(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.MaxWaiters = -1 }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	var held []*Permit
@@ -318,7 +318,7 @@ func TestShare(t *testing.T) {
 // TestFlush: that Redis loses its data in the middle harms nothing.
 func TestFlush(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.MaxWaiters, c.MaxWait = 64, 30*time.Second }
 	workers := []*Limiter{newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)}
 	var inflight, most [2]atomic.Int64

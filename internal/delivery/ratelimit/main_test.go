@@ -1,17 +1,15 @@
 package ratelimit
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -21,10 +19,10 @@ func (silence) Printf(context.Context, string, ...any) {}
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silence{})
-	embeddedtest.Main(m)
+	heraldtest.Main(m)
 }
 
-// options are a client's for a Redis that embeddedtest started.
+// options are a client's for a Redis that heraldtest started.
 func options(t testing.TB, raw string) *redis.Options {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -70,8 +68,8 @@ func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) 
 // everywhere runs a test without Redis, on a real one and on miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, embeddedtest.RealRedis(t))) })
-	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, embeddedtest.MiniRedis(t))) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
 }
 
 // clock stands until it is moved.
@@ -92,43 +90,6 @@ func (c *clock) move(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
-}
-
-// lines is a log that can be counted.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
-
-func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("not within 30 s: " + what)
-		}
-	}
 }
 
 func enter(t testing.TB, l *Limiter, origin, token string) *Permit {

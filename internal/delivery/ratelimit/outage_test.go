@@ -1,18 +1,16 @@
 package ratelimit
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net"
+	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -39,7 +37,7 @@ func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
 	if f.pid <= 1 {
 		t.Fatal("Redis does not tell its process id")
 	}
-	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before embeddedtest stops it
+	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before heraldtest stops it
 	return f
 }
 
@@ -65,11 +63,13 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 // what was given back meanwhile is free in Redis when it goes on.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
-	url := embeddedtest.RealRedis(t)
+	url := heraldtest.RealRedis(t)
 	rdb := client(t, url)
 	freeze := newFreezer(t, rdb)
-	var log lines
-	l := briefly(newLimits(t, rdb, func(c *Config) { c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.logger(), 3 }), 100*time.Millisecond)
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) {
+		c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.Logger(slog.LevelInfo), 3
+	}), 100*time.Millisecond)
 	var before []*Permit
 	for _, token := range tokens("before", 3) {
 		p := enter(t, l, site, token)
@@ -110,14 +110,14 @@ func TestFrozen(t *testing.T) {
 			t.Errorf("Release took %s", took)
 		}
 	}
-	await(t, "the log says so", func() bool { return log.count("\n") > 0 })
-	if n := log.count("\n"); n != 1 {
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("\n") > 0 })
+	if n := log.Count("\n"); n != 1 {
 		t.Errorf("%d lines in the log:\n%s", n, log.String())
 	}
 
 	freeze.signal(syscall.SIGCONT)
-	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
 	// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
 	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
 	for _, token := range tokens("other", 4) {
@@ -132,15 +132,16 @@ func TestFrozen(t *testing.T) {
 // TestKilled: Redis gone altogether, and another one, empty, in its place.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	first := newProxy(t, options(t, embeddedtest.RealRedis(t)))
-	rdb := client(t, "redis://"+first.address())
-	var log lines
-	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.logger(), time.Second }), 20*time.Millisecond)
+	first, url := heraldtest.RedisGate(t, heraldtest.RealRedis(t))
+	first.Open()
+	rdb := client(t, url)
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.Logger(slog.LevelInfo), time.Second }), 20*time.Millisecond)
 	p := enter(t, l, site, "a")
 	if !p.shared {
 		t.Fatal("Redis is not used")
 	}
-	first.stop()
+	first.Close()
 	p.Release(t.Context(), OK)
 	began := time.Now()
 	for _, token := range tokens("b", 100) {
@@ -152,13 +153,14 @@ func TestKilled(t *testing.T) {
 	if !l.Stats().Local {
 		t.Error("Redis is said to be there")
 	}
-	first.next(options(t, embeddedtest.RealRedis(t)))
-	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	first.Target = heraldtest.RedisTarget(t, heraldtest.RealRedis(t))
+	first.Open()
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	if p := enter(t, l, site, "c"); !p.shared {
 		t.Error("Redis is not used")
 	}
-	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
-	if n := log.count("\n"); n != 2 {
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
+	if n := log.Count("\n"); n != 2 {
 		t.Errorf("log:\n%s", log.String())
 	}
 }
@@ -166,7 +168,7 @@ func TestKilled(t *testing.T) {
 // TestFlapping: a Redis that comes and goes is asked less and less often.
 func TestFlapping(t *testing.T) {
 	t.Parallel()
-	l := briefly(newLimits(t, client(t, embeddedtest.RealRedis(t))), time.Millisecond)
+	l := briefly(newLimits(t, client(t, heraldtest.RealRedis(t))), time.Millisecond)
 	want := time.Millisecond
 	for i := range 6 {
 		l.mu.Lock()
@@ -178,7 +180,7 @@ func TestFlapping(t *testing.T) {
 			t.Fatalf("outage %d: asked again in %s, want %s; local %v", i, wait, want, local)
 		}
 		want *= 2
-		await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+		heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	}
 	// After a steady time it is as new.
 	l.mu.Lock()
@@ -194,13 +196,13 @@ func TestFlapping(t *testing.T) {
 // TestDebts: what is owed is bounded, and paid also when Redis came back before it was known to be owed.
 func TestDebts(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	p := enter(t, l, site, "a")
 	l.mu.Lock()
 	l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
 	l.mu.Unlock()
-	await(t, "the place is given back in Redis", func() bool {
+	heraldtest.Await(t, "the place is given back in Redis", func() bool {
 		n, err := rdb.Exists(t.Context(), permitsKey(p.endpoint.origin.key)).Result()
 		return err == nil && n == 0
 	})
@@ -220,22 +222,22 @@ func TestDebts(t *testing.T) {
 // TestReadOnly: a Redis that answers, but takes no writes, as after a failover, is as good as none.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	var log lines
-	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.logger() }), 5*time.Millisecond)
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }), 5*time.Millisecond)
 	if p := enter(t, l, site, "a"); p.shared {
 		t.Error("a replica took a place")
 	}
-	await(t, "the log says why", func() bool { return log.count("READONLY") == 1 })
+	heraldtest.Await(t, "the log says why", func() bool { return log.Count("READONLY") == 1 })
 	if err := rdb.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-	await(t, "the log says so", func() bool { return log.count("Redis answers again") == 1 })
-	if n := log.count("\n"); n != 2 {
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
+	if n := log.Count("\n"); n != 2 {
 		t.Errorf("log:\n%s", log.String())
 	}
 	if p := enter(t, l, site, "b"); !p.shared {
@@ -246,7 +248,7 @@ func TestReadOnly(t *testing.T) {
 // TestCloseDuringOutage: Close waits for what runs, and not for Redis to come back.
 func TestCloseDuringOutage(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	freeze := newFreezer(t, rdb)
 	l := newLimits(t, rdb, func(c *Config) { c.Timeout = outageTimeout })
 	freeze.signal(syscall.SIGSTOP)
@@ -256,71 +258,4 @@ func TestCloseDuringOutage(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("Close took %s", took)
 	}
-}
-
-// proxy is a TCP way to a Redis that can be cut off and led to another one.
-type proxy struct {
-	t    *testing.T
-	addr string
-	all  sync.WaitGroup
-
-	mu       sync.Mutex
-	listener net.Listener
-	target   *redis.Options
-	conns    map[net.Conn]bool
-}
-
-func newProxy(t *testing.T, target *redis.Options) *proxy {
-	t.Helper()
-	p := &proxy{t: t, addr: embeddedtest.Address(t)}
-	p.next(target)
-	t.Cleanup(p.stop)
-	return p
-}
-
-func (p *proxy) address() string { return p.addr }
-
-// next listens, where it did before, for target.
-func (p *proxy) next(target *redis.Options) {
-	p.t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.mu.Lock()
-	p.listener, p.target, p.addr, p.conns = listener, target, listener.Addr().String(), map[net.Conn]bool{}
-	p.mu.Unlock()
-	p.all.Go(func() {
-		for {
-			down, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial(target.Network, target.Addr)
-			if err != nil {
-				_ = down.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns[down], p.conns[up] = true, true
-			p.mu.Unlock()
-			for _, way := range [][2]net.Conn{{up, down}, {down, up}} {
-				p.all.Go(func() {
-					_, _ = io.Copy(way[0], way[1])
-					_, _ = way[0].Close(), way[1].Close()
-				})
-			}
-		}
-	})
-}
-
-// stop refuses connections and ends those there are.
-func (p *proxy) stop() {
-	p.mu.Lock()
-	_ = p.listener.Close()
-	for c := range p.conns {
-		_ = c.Close()
-	}
-	p.mu.Unlock()
-	p.all.Wait()
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -63,7 +63,7 @@ func TestRoom(t *testing.T) {
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
 			line = append(line, goEnter(t.Context(), l, token))
-			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
 		refused(t, l, site, "too many", Busy)
@@ -91,13 +91,13 @@ func TestNoOvertaking(t *testing.T) {
 	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
-	await(t, "it waits", func() bool { return countWaiting(l) == 1 })
+	heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
 	// The place is free, and the first in the line does not know yet.
 	l.mu.Lock()
 	delete(p.endpoint.origin.permits, p.token)
 	l.mu.Unlock()
 	second := goEnter(t.Context(), l, "second")
-	await(t, "it waits too", func() bool { return countWaiting(l) == 2 })
+	heraldtest.Await(t, "it waits too", func() bool { return countWaiting(l) == 2 })
 	p.Release(t.Context(), OK)
 	e := receive(t, first)
 	if e.err != nil {
@@ -112,12 +112,12 @@ func TestNoOvertaking(t *testing.T) {
 // TestRoomAcrossWorkers: a place that another worker gives back is found by looking.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.Inflight, c.MaxWait = 1, time.Minute }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	p := enter(t, a, site, "holds")
 	ch := goEnter(t.Context(), b, "waits")
-	await(t, "it waits", func() bool { return countWaiting(b) == 1 })
+	heraldtest.Await(t, "it waits", func() bool { return countWaiting(b) == 1 })
 	p.Release(t.Context(), OK)
 	e := receive(t, ch)
 	if e.err != nil {
@@ -154,7 +154,7 @@ func TestNeighbour(t *testing.T) {
 		var line []<-chan entered
 		for i, token := range tokens("waits", 2) {
 			line = append(line, at(slow, token))
-			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		for range 3 {
 			p := pass(at(other, "b"))
@@ -164,7 +164,7 @@ func TestNeighbour(t *testing.T) {
 		// it.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
-		await(t, "it waits", func() bool { return countWaiting(l) == 3 })
+		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 3 })
 		c.Release(t.Context(), OK)
 		b.Release(t.Context(), OK)
 		pass(next).Release(t.Context(), OK)
@@ -187,7 +187,7 @@ func TestPatience(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		first := goEnter(ctx, l, "first")
-		await(t, "it waits", func() bool { return countWaiting(l) == 1 })
+		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
 		second := goEnter(t.Context(), l, "second")
 		cancel()
 		if e := receive(t, first); !errors.Is(e.err, context.Canceled) {
@@ -281,7 +281,7 @@ func TestWaitersBounce(t *testing.T) {
 		var line []<-chan entered
 		for i, token := range tokens("waits", 3) {
 			line = append(line, goEnter(t.Context(), l, token))
-			await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
 		p.Release(t.Context(), Failed)
@@ -300,7 +300,7 @@ func TestWaitersBounce(t *testing.T) {
 // TestCancelledWhileAsking: a place that came too late is given back.
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, embeddedtest.RealRedis(t))
+	rdb := client(t, heraldtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	var asked atomic.Int64

@@ -2,8 +2,6 @@
 package awaytest
 
 import (
-	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -18,8 +16,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -53,11 +50,11 @@ const brief = 300 * time.Millisecond
 func Ways(t testing.TB) []Way {
 	t.Helper()
 	queue := "REDIS_URL=redis://127.0.0.1:1"
-	keys := "HERALD_KEYSET=" + keyset(t)
+	keys := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	own := func(databaseURL string) []string { return []string{"DATABASE_URL=" + databaseURL, queue, keys} }
 	in := func(dir string) []string { return []string{"HERALD_DATA=" + dir} }
 	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
-	empty, migrated := embeddedtest.Postgres(t, nil), embeddedtest.Postgres(t, migrate)
+	empty, migrated := heraldtest.EmptyPostgres(t), heraldtest.Postgres(t, store.Migrate)
 	nothing := filepath.Join(t.TempDir(), "none")
 	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
 	write(t, filepath.Join(broken, "run.json"), "not JSON")
@@ -110,24 +107,6 @@ func (w Way) Complaint(code int, out, errs string) string {
 		return "the password is told"
 	}
 	return ""
-}
-
-func migrate(ctx context.Context, address string) error {
-	_, err := store.Migrate(ctx, secret.New(address))
-	return err
-}
-
-func keyset(t testing.TB) string {
-	t.Helper()
-	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if err := k.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
 }
 
 func write(t testing.TB, path, text string) {

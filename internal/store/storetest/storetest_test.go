@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded/embeddedtest"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/memory"
@@ -14,17 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { embeddedtest.Main(m) }
-
-func migrate(ctx context.Context, url string) error {
-	_, err := store.Migrate(ctx, secret.New(url))
-	return err
-}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // TestPostgres: time passes by everything in the tables becoming older.
 func TestPostgres(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
-		url := embeddedtest.Postgres(t, migrate)
+		url := heraldtest.Postgres(t, store.Migrate)
 		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
 		if err != nil {
 			t.Fatal(err)

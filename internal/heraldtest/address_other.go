@@ -1,6 +1,6 @@
 //go:build !linux
 
-package embeddedtest
+package heraldtest
 
 import "net"
 

@@ -1,4 +1,4 @@
-package embeddedtest
+package heraldtest
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/hibiken/asynq"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("EMBEDDEDTEST_WITHOUT_MAIN") != "" {
+	if os.Getenv("HERALDTEST_WITHOUT_MAIN") != "" {
 		os.Exit(m.Run())
 	}
 	Main(m)
@@ -25,15 +26,15 @@ func TestMain(m *testing.M) {
 var migrations atomic.Int32
 
 // migrate forgets its pool, as a careless one would.
-func migrate(ctx context.Context, url string) error {
-	migrations.Add(1)
-	pool, err := pgxpool.New(ctx, url)
+func migrate(ctx context.Context, url secret.Secret) (int32, error) {
+	n := migrations.Add(1)
+	pool, err := pgxpool.New(ctx, url.Reveal())
 	if err != nil {
-		return err
+		return n, err
 	}
 	_, err = pool.Exec(ctx, "CREATE TABLE things (n int); INSERT INTO things VALUES (1)")
 	go pool.Close()
-	return err
+	return n, err
 }
 
 func count(t *testing.T, url string) int {
@@ -54,7 +55,7 @@ func count(t *testing.T, url string) int {
 }
 
 func TestOwnDatabases(t *testing.T) {
-	Postgres(t, nil) // before the clock starts: initdb
+	EmptyPostgres(t) // before the clock starts: initdb
 	for _, name := range []string{"a", "b", "c", "d"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +80,7 @@ func TestOwnDatabases(t *testing.T) {
 func TestDroppedWithOpenConnections(t *testing.T) {
 	var url string
 	t.Run("inner", func(t *testing.T) {
-		url = Postgres(t, nil)
+		url = EmptyPostgres(t)
 		conn, err := pgx.Connect(context.Background(), url)
 		if err != nil {
 			t.Fatal(err)
@@ -125,9 +126,9 @@ func TestNeedsMain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run=^TestDroppedWithOpenConnections$")
-	cmd.Env = append(os.Environ(), "EMBEDDEDTEST_WITHOUT_MAIN=1")
+	cmd.Env = append(os.Environ(), "HERALDTEST_WITHOUT_MAIN=1")
 	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "must call embeddedtest.Main") {
+	if err == nil || !strings.Contains(string(out), "must call heraldtest.Main") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -1,12 +1,20 @@
-// Package embeddedtest gives tests a real Postgres and a real Redis, with the code that the product runs them with.
+// Package heraldtest is the harness of Herald's tests: a Postgres and a Redis of the test's own, run by the code that the product
+// runs them with, and what tests wait, log and compare with.
 //
-// A package's TestMain calls Main; its tests call Postgres and Redis. There is one cluster for the test process,
-// started by the first test that asks and stopped by Main; if the process dies instead, the kernel ends the server, and
-// the next run of any test removes the folder. Nothing is ever downloaded from here: `make test` does that first
-// (embedded.Fetch).
+//	func TestMain(m *testing.M) { heraldtest.Main(m) }
+//
+//	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
+//	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	var log heraldtest.Log                                  // log.Logger(slog.LevelInfo), log.Count("text")
+//	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
+//	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
+//
+// There is one cluster for the test process, started by the first test that asks and stopped by Main; if the process dies instead,
+// the kernel ends the server, and the next run of any test removes the folder. Nothing is ever downloaded from here: `make test`
+// does that first (embedded.Fetch). Chains are started by internal/devnet/devnettest: they would link go-ethereum into every test.
 //
 // The state of the package is the process' one cluster; that is what the package is for, and it is behind one mutex.
-package embeddedtest
+package heraldtest
 
 import (
 	"context"
@@ -20,6 +28,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 )
@@ -45,10 +54,16 @@ type cluster struct {
 
 var shared cluster
 
+// migration is what makes a template: a function, and the address of its code.
+type migration struct {
+	key uintptr
+	run func(ctx context.Context, url string) error
+}
+
 // Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It
 // does not return:
 //
-//	func TestMain(m *testing.M) { embeddedtest.Main(m) }
+//	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(run{m}, options...)
 }
@@ -62,30 +77,44 @@ func (r run) Run() int {
 	// A panic in a test ends the process; then the kernel ends the server.
 	code := r.m.Run()
 	if err := shared.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "embeddedtest: stop Postgres:", err)
+		fmt.Fprintln(os.Stderr, "heraldtest: stop Postgres:", err)
 		return max(code, 1)
 	}
 	return code
 }
 
 // Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a
-// copy, made in about 20 ms, of a database that migrate was run on once in this process; a nil migrate gives an empty
-// one. Functions are told apart by their code, so a closure over different values counts as the same.
+// copy, made in about 20 ms, of a database that migrate, which is store.Migrate, was run on once in this process. Functions
+// are told apart by their code, so a closure over different values counts as the same.
 //
 // The test is skipped when the machine has no Postgres or no user to run it as, or fails if CI or
 // HERALD_REQUIRE_SERVICES is set.
-func Postgres(t testing.TB, migrate func(ctx context.Context, url string) error) string {
+func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
+	t.Helper()
+	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
+		_, err := migrate(ctx, secret.New(url))
+		return err
+	}})
+}
+
+// EmptyPostgres is Postgres without a migration.
+func EmptyPostgres(t testing.TB) string {
+	t.Helper()
+	return createDatabase(t, nil)
+}
+
+func createDatabase(t testing.TB, migrate *migration) string {
 	t.Helper()
 	database, err := shared.create(migrate)
 	switch {
 	case notHere(err) && !required():
 		t.Skipf("no database: %v", err)
 	case err != nil:
-		t.Fatalf("embeddedtest: %v", err)
+		t.Fatalf("heraldtest: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := shared.exec("DROP DATABASE " + database + " WITH (FORCE)"); err != nil {
-			t.Errorf("embeddedtest: drop the test's database: %v", err)
+			t.Errorf("heraldtest: drop the test's database: %v", err)
 		}
 	})
 	return shared.url(database)
@@ -120,13 +149,13 @@ func startRedis(t testing.TB, mode embedded.RedisMode) string {
 	case errors.Is(err, embedded.ErrNoRedis) && !required():
 		t.Skipf("no Redis: %v", err)
 	case err != nil:
-		t.Fatalf("embeddedtest: %v", err)
+		t.Fatalf("heraldtest: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
 		if err := r.Stop(ctx); err != nil {
-			t.Errorf("embeddedtest: %v", err)
+			t.Errorf("heraldtest: %v", err)
 		}
 	})
 	return r.URL()
@@ -145,7 +174,7 @@ func notHere(err error) bool {
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
 
 // create makes a database for a test, and before that what it needs.
-func (c *cluster) create(migrate func(ctx context.Context, url string) error) (string, error) {
+func (c *cluster) create(migrate *migration) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.start(); err != nil {
@@ -169,7 +198,7 @@ func (c *cluster) start() error {
 		return c.failed
 	}
 	if !c.main {
-		return errors.New("this package's TestMain must call embeddedtest.Main, or nothing would stop the database server")
+		return errors.New("this package's TestMain must call heraldtest.Main, or nothing would stop the database server")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
@@ -178,12 +207,11 @@ func (c *cluster) start() error {
 }
 
 // template returns the database that migrate was run on.
-func (c *cluster) template(migrate func(ctx context.Context, url string) error) (string, error) {
+func (c *cluster) template(migrate *migration) (string, error) {
 	if migrate == nil {
 		return "template0", nil
 	}
-	key := reflect.ValueOf(migrate).Pointer()
-	if name, ok := c.templates[key]; ok {
+	if name, ok := c.templates[migrate.key]; ok {
 		return name, nil
 	}
 	name := fmt.Sprintf("template_%d", len(c.templates)+2)
@@ -192,7 +220,7 @@ func (c *cluster) template(migrate func(ctx context.Context, url string) error) 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
-	if err := migrate(ctx, c.url(name)); err != nil {
+	if err := migrate.run(ctx, c.url(name)); err != nil {
 		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
 	}
 	// A pool that migrate forgot to close would make every copy fail.
@@ -205,7 +233,7 @@ func (c *cluster) template(migrate func(ctx context.Context, url string) error) 
 	if c.templates == nil {
 		c.templates = map[uintptr]string{}
 	}
-	c.templates[key] = name
+	c.templates[migrate.key] = name
 	return name, nil
 }
 

@@ -1,4 +1,4 @@
-package embeddedtest
+package heraldtest
 
 import "testing"
 
@@ -12,7 +12,7 @@ func Address(t testing.TB) string {
 	t.Helper()
 	address, release, err := reserve()
 	if err != nil {
-		t.Fatalf("embeddedtest: reserve an address: %v", err)
+		t.Fatalf("heraldtest: reserve an address: %v", err)
 	}
 	t.Cleanup(release)
 	return address

@@ -1,4 +1,4 @@
-package embeddedtest
+package heraldtest
 
 import (
 	"errors"

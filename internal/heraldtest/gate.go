@@ -1,0 +1,124 @@
+package heraldtest
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Gate is an address that refuses connections until it is opened; then it leads to a server. It stands for a server that is away
+// and comes back.
+type Gate struct {
+	Address string // "127.0.0.1:port", the test's own
+	Target  string // host:port, or the path of a socket; read by Open
+
+	t        testing.TB
+	mu       sync.Mutex
+	listener net.Listener
+	conns    []net.Conn
+	all      sync.WaitGroup
+}
+
+// NewGate makes a closed gate to a target.
+func NewGate(t testing.TB, target string) *Gate {
+	t.Helper()
+	g := &Gate{Address: Address(t), Target: target, t: t}
+	t.Cleanup(g.Close)
+	return g
+}
+
+// PostgresGate makes a closed gate to the database of a URL, and returns the URL that leads through it.
+func PostgresGate(t testing.TB, database string) (*Gate, string) {
+	t.Helper()
+	u := parseURL(t, database)
+	g := NewGate(t, u.Host)
+	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
+		g.Target = dir + "/.s.PGSQL." + u.Query().Get("port")
+	}
+	u.Host, u.RawQuery = g.Address, "sslmode=disable"
+	return g, u.String()
+}
+
+// RedisGate makes a closed gate to the Redis of a URL, and returns the URL that leads through it.
+func RedisGate(t testing.TB, redis string) (*Gate, string) {
+	t.Helper()
+	g := NewGate(t, RedisTarget(t, redis))
+	u := parseURL(t, redis)
+	u.Scheme, u.Host, u.Path = "redis", g.Address, ""
+	return g, u.String()
+}
+
+// RedisTarget is what a gate to the Redis of a URL leads to.
+func RedisTarget(t testing.TB, redis string) string {
+	t.Helper()
+	u := parseURL(t, redis)
+	if u.Scheme == "redis-socket" {
+		return u.Path
+	}
+	return u.Host
+}
+
+func parseURL(t testing.TB, raw string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// Open lets connections through to the target.
+func (g *Gate) Open() {
+	g.t.Helper()
+	listener, err := net.Listen("tcp", g.Address)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.mu.Lock()
+	g.listener = listener
+	g.mu.Unlock()
+	network, target := "tcp", g.Target
+	if strings.HasPrefix(target, "/") {
+		network = "unix"
+	}
+	g.all.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial(network, target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			g.mu.Lock()
+			g.conns = append(g.conns, in, out)
+			g.mu.Unlock()
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				g.all.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_, _ = way[0].Close(), way[1].Close()
+				})
+			}
+		}
+	})
+}
+
+// Close refuses connections again and ends those that there are.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	listener, conns := g.listener, g.conns
+	g.listener, g.conns = nil, nil
+	g.mu.Unlock()
+	if listener != nil {
+		_ = listener.Close()
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	g.all.Wait()
+}

@@ -1,0 +1,48 @@
+package heraldtest
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// failing is a test that keeps what it is told.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Errorf(format string, args ...any) { f.said += fmt.Sprintf(format, args...) }
+
+func TestEqual(t *testing.T) {
+	t.Parallel()
+	type pair struct {
+		Name   string
+		hidden int
+	}
+	var f failing
+	Equal(&f, "the pair", pair{"a", 1}, pair{"a", 1})
+	if f.said != "" {
+		t.Errorf("equal values differ: %s", f.said)
+	}
+	Equal(&f, "the pair", pair{"a", 1}, pair{"a", 2})
+	for _, want := range []string{"the pair is not as it should be", "hidden: 2", "hidden: 1"} {
+		if !strings.Contains(strings.ReplaceAll(f.said, "\u00a0", " "), want) {
+			t.Errorf("%q is not said: %s", want, f.said)
+		}
+	}
+}
+
+func TestLog(t *testing.T) {
+	t.Parallel()
+	var log Log
+	logger := log.Logger(slog.LevelInfo)
+	logger.Info("told")
+	logger.Debug("untold")
+	if log.Count("told") != 1 || !strings.HasSuffix(log.String(), "msg=told\n") {
+		t.Errorf("the log holds %q", log.String())
+	}
+}
