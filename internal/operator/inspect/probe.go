@@ -75,7 +75,9 @@ type prober struct {
 	found   Probe
 	reached error // why the agent's tools could not be listed
 	asked   bool  // the agent was asked for them
-	away    error // why there is no store; nil: it has not been looked for, or is there
+
+	store *operator.Session // nil: it has not been looked for, or there is none
+	away  error             // why there is none
 
 	authorizer *agentauth.Authorizer // nil: no token is stored for the agent
 	auth       *agentauth.Authorization
@@ -88,7 +90,7 @@ func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Pr
 	if err != nil {
 		return Probe{}, err
 	}
-	defer p.content.Close()
+	defer p.close(ctx)
 	began := time.Now()
 	p.conclude(p.probeAgent(ctx))
 	p.found.TookMs = milliseconds(time.Since(began))
@@ -148,27 +150,24 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	done, err := p.authorize(ctx, &endpoint)
-	defer done()
-	if err != nil {
+	if err := p.authorize(ctx, endpoint); err != nil {
 		return err
 	}
 	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
-		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger,
-		Supervised: true})
+		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true})
 	if err != nil {
 		return err
 	}
 	defer p.Disconnect(ctx, pool)
-	tools, err := p.listTools(ctx, pool, &endpoint)
+	tools, err := p.listTools(ctx, pool)
 	var args map[string]any
 	if err == nil {
 		args, err = p.prepareCall(ctx, tools)
 	}
 	if err == nil && p.ask.Send {
-		err = p.callTool(ctx, pool, &endpoint, args)
+		err = p.callTool(ctx, pool, args)
 	}
-	p.adviseOAuth(endpoint, err)
+	p.adviseOAuth(err)
 	return err
 }
 
@@ -206,13 +205,13 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 }
 
 // listTools connects and lists the agent's tools.
-func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint) ([]mcpcall.Tool, error) {
+func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
 	began := time.Now()
 	var set mcpcall.ToolSet
-	err := p.withTokenRefresh(ctx, e, func() (err error) {
-		set, err = pool.Tools(ctx, *e, true)
+	err := p.withTokenRefresh(ctx, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
+		set, err = pool.Tools(ctx, e, true)
 		return err
 	})
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
@@ -245,13 +244,13 @@ func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[s
 }
 
 // callTool calls the tool once.
-func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, e *mcpcall.Endpoint, args map[string]any) error {
+func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[string]any) error {
 	ctx, cancel := context.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
 	began := time.Now()
 	var answer mcpcall.Answer
-	err := p.withTokenRefresh(ctx, e, func() (err error) {
-		answer, err = pool.Call(ctx, *e, mcpcall.Request{Tool: p.found.Tool, Arguments: args, Meta: p.sample.callMeta()})
+	err := p.withTokenRefresh(ctx, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
+		answer, err = pool.Call(ctx, e, mcpcall.Request{Tool: p.found.Tool, Arguments: args, Meta: p.sample.callMeta()})
 		return err
 	})
 	if err != nil {
@@ -301,13 +300,11 @@ func (p *prober) storeObservation(ctx context.Context) {
 	if !ok {
 		return
 	}
-	st, err := p.openOnce(ctx)
-	if err != nil {
+	if err := p.openOnce(ctx); err != nil {
 		p.addNote("what was learned is not written down: " + err.Error())
 		return
 	}
-	defer st.Close()
-	if err := st.ObserveAgent(ctx, p.agent, seen); err != nil {
+	if err := p.store.ObserveAgent(ctx, p.agent, seen); err != nil {
 		p.addNote(err.Error())
 		return
 	}
@@ -331,12 +328,10 @@ func (p *prober) checkDisabled(ctx context.Context) {
 
 // rowDisables tells whether the agent's row disables it, as far as there is a store to ask.
 func (p *prober) rowDisables(ctx context.Context) bool {
-	st, err := p.openOnce(ctx)
-	if err != nil {
-		return false // store says why
+	if p.openOnce(ctx) != nil {
+		return false // storeObservation says why
 	}
-	defer st.Close()
-	r, err := st.AgentRow(ctx, p.agent)
+	r, err := p.store.AgentRow(ctx, p.agent)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		p.addNote(err.Error())
 	}

@@ -25,7 +25,7 @@ func TestProbeFlushes(t *testing.T) {
 			t.Error("without end, or at its end")
 		}
 		did = append(did, "flush")
-	}), func() { did = append(did, "close") })()
+	}), func() { did = append(did, "close") })
 	if !slices.Equal(did, []string{"flush", "close"}) {
 		t.Errorf("%v", did)
 	}
