@@ -36,8 +36,7 @@ func (c *agentListCmd) Run(a *app) error {
 	}
 	return c.printAnswer(a, page, func() error {
 		t := a.newTable("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
-			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT",
-			"LAST ERROR")
+			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT", "LAST ERROR")
 		for _, r := range page.Agents {
 			t.addRow(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
 				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt),
@@ -178,8 +177,7 @@ func (c *agentEnableCmd) Run(a *app) error {
 	}
 	return c.printAnswer(a, change, func() error {
 		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
-			change.Released,
-			change.Audit)
+			change.Released, change.Audit)
 		return err
 	})
 }

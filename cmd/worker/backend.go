@@ -73,8 +73,7 @@ func (b attached) OpenContent() (*operator.Content, error) {
 		return nil, err
 	}
 	return &operator.Content{Guard: c.Guard, Fetcher: c.Fetcher, Resolver: c.Resolver, OAuth: client,
-		HasChain: c.HasChain,
-		Close:    c.Close}, nil
+		HasChain: c.HasChain, Close: c.Close}, nil
 }
 
 func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg) }

@@ -178,8 +178,7 @@ func (c *deliveryCancelCmd) Run(a *app) error {
 // moveRequest is what the command line asks for.
 func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
 	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actorName(), Force: force,
-		Rate: rate,
-		Yes:  c.Yes, DryRun: c.DryRun}
+		Rate: rate, Yes: c.Yes, DryRun: c.DryRun}
 }
 
 // mover is what is done to deliveries.

@@ -23,9 +23,8 @@ type agentProbeCmd struct {
 }
 
 func (c *agentProbeCmd) Run(a *app) error {
-	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), inspect.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind, Tool: c.Tool,
-		Send: c.Send, URL: c.URL,
-		Transport: c.Transport})
+	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), inspect.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind,
+		Tool: c.Tool, Send: c.Send, URL: c.URL, Transport: c.Transport})
 	if err != nil {
 		return err
 	}

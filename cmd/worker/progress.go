@@ -41,8 +41,7 @@ func (p *progress) showProgress(done, total, left int) {
 	full := min(barWidth*done/max(total, 1), barWidth)
 	rate := float64(done) / max(now.Sub(p.began).Seconds(), 0.001)
 	fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %d of %d, %.0f/s, %d left as they are", strings.Repeat("=", full),
-		strings.Repeat(" ", barWidth-full),
-		done, total, rate, left)
+		strings.Repeat(" ", barWidth-full), done, total, rate, left)
 }
 
 // clear takes the bar away, so that a line can be written.

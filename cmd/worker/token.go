@@ -125,8 +125,7 @@ func (c *tokenListCmd) Run(a *app) error {
 		t := a.newTable("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
 			t.addRow(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
-				formatTime(&l.UpdatedAt),
-				formatTime(l.ExpiresAt), l.State)
+				formatTime(&l.UpdatedAt), formatTime(l.ExpiresAt), l.State)
 		}
 		return t.Flush()
 	})

@@ -59,8 +59,7 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 // allStatuses are those that a delivery can be in.
 func allStatuses() []store.Status {
 	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
-		store.Rejected,
-		store.Dead, store.Cancelled}
+		store.Rejected, store.Dead, store.Cancelled}
 }
 
 // allKinds are those of jobs that become deliveries.

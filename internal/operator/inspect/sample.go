@@ -51,8 +51,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	switch kind {
 	case job.KindNewFeedback:
 		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
-			"tag1": probeName, "tag2": "",
-			"endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
+			"tag1": probeName, "tag2": "", "endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
 	case job.KindFeedbackRevoked:
 		add(map[string]any{"clientAddress": address, "feedbackIndex": 1})
 		s.file = job.File{Verification: string(erc8004.NotGiven)}
@@ -80,8 +79,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 // callMeta marks a sample where the agent reads what a delivery is (DESIGN §5).
 func (s sample) callMeta() map[string]any {
 	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1,
-		"replay": false,
-		"key":    fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
+		"replay": false, "key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
 // unfitted of a sample before they are fitted.

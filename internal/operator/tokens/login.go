@@ -185,8 +185,7 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource,
 	redirect string) (oauth.LoginConfig, error) {
 	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone,
-		Redirect: redirect, Resource: s.Resource, Scope: s.Scope,
-		KeyID: r.KeyID, Algorithm: r.Algorithm}
+		Redirect: redirect, Resource: s.Resource, Scope: s.Scope, KeyID: r.KeyID, Algorithm: r.Algorithm}
 	switch {
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
 		return cfg, errors.New("the authorization server takes no address of a metadata document for a client's id: have Herald made known there, and name it with --client-id")

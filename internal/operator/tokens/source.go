@@ -266,8 +266,7 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 	return f.confirm(ctx,
 		found+".\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else?",
 		fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say%s --issuer %s", found,
-			originOption(s.token()),
-			text.Printable(s.Issuer)))
+			originOption(s.token()), text.Printable(s.Issuer)))
 }
 
 // token is where the tokens go.
