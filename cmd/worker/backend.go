@@ -67,13 +67,7 @@ func (b attached) OpenContent() (*operator.Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := service.OAuth(c.Guard)
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	return &operator.Content{Guard: c.Guard, Fetcher: c.Fetcher, Resolver: c.Resolver, OAuth: client,
-		HasChain: c.HasChain, Close: c.Close}, nil
+	return &c.Content, nil
 }
 
 func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg) }

@@ -106,13 +106,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts.Newcomers = a.newcomers
-	authority, err := OAuth(a.content.Guard)
-	if err != nil {
-		return err
-	}
 	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
-		OAuth: authority, Spool: a.queue,
-		Logger: o.Logger})
+		OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

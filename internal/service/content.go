@@ -2,35 +2,47 @@ package service
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/resolver"
 )
 
 // Content is what agents are resolved with, as the configuration has it: by the worker, and by a command that looks
 // once. It needs neither Postgres nor Redis, and remembers nothing from before.
 type Content struct {
-	Guard    *netguard.Guard
-	Fetcher  *ipfs.Fetcher
-	Resolver *resolver.Resolver
+	operator.Content
 	Decoding *decode.Budget // of the whole process
 	chains   map[uint64]*chain.Client
 }
 
+// oauthIdle is how long a connection to an authorization server is kept: for the requests of one login or renewal, not
+// for the next.
+const oauthIdle = 2 * time.Second
+
 // OpenContent prepares it. No network is touched.
 func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	c := &Content{Decoding: decode.NewBudget(decode.DefaultBudget), chains: map[uint64]*chain.Client{}}
+	c.HasChain = func(id uint64) bool { return c.chains[id] != nil }
+	c.Close = c.close
 	defer func() {
 		if err != nil {
-			c.Close()
+			c.close()
 		}
 	}()
 	if c.Guard, err = netguard.New(netguard.Config{AllowNetworks: cfg.AllowNetworks,
 		AllowHTTP: cfg.AllowHTTP}); err != nil {
+		return nil, err
+	}
+	// Of agents and authorization servers, whose addresses come from strangers' documents.
+	if c.OAuth, err = oauth.New(oauth.Config{HTTP: c.Guard.Client(netguard.Limits{Idle: oauthIdle, IdlePerHost: 1},
+		0)}); err != nil {
 		return nil, err
 	}
 	for id, known := range cfg.Chains {
@@ -58,11 +70,8 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	return c, nil
 }
 
-// HasChain tells whether the chain has an RPC URL.
-func (c *Content) HasChain(id uint64) bool { return c.chains[id] != nil }
-
-// Close ends what is under way and drops connections.
-func (c *Content) Close() {
+// close ends what is under way and drops connections.
+func (c *Content) close() {
 	if c.Resolver != nil {
 		c.Resolver.Close()
 	}
