@@ -15,9 +15,7 @@ func PackTokenURI(agentID *big.Int) ([]byte, error) {
 
 // UnpackTokenURI decodes the string that tokenURI returned, unchanged.
 func UnpackTokenURI(ret []byte) (string, error) {
-	w := newABIWords(ret)
-	s := w.readString(0, "tokenURI")
-	return s, w.failed()
+	return unpackValue[string](ret, stringType)
 }
 
 // PackOwnerOf encodes ownerOf(uint256).
@@ -25,15 +23,12 @@ func PackOwnerOf(agentID *big.Int) ([]byte, error) {
 	return packCall([4]byte{0x63, 0x52, 0x21, 0x1e}, agentID)
 }
 
-// UnpackOwnerOf decodes the owner.
-func UnpackOwnerOf(ret []byte) (common.Address, error) { return unpackAddress(ret, "ownerOf") }
-
 // PackGetIdentityRegistry encodes getIdentityRegistry() of a reputation or validation registry.
 func PackGetIdentityRegistry() []byte { return []byte{0xbc, 0x4d, 0x86, 0x1b} }
 
 // UnpackGetIdentityRegistry decodes the registry's address.
 func UnpackGetIdentityRegistry(ret []byte) (common.Address, error) {
-	return unpackAddress(ret, "getIdentityRegistry")
+	return unpackValue[common.Address](ret, addressType)
 }
 
 // PackGetLastIndex encodes getLastIndex(uint256,address).
@@ -42,7 +37,7 @@ func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
 }
 
 // UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
-func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackUint64(ret, "getLastIndex") }
+func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackValue[uint64](ret, uint64Type) }
 
 // PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
@@ -61,25 +56,26 @@ type StoredFeedback struct {
 // UnpackReadFeedback decodes all three forms that readFeedback had: (int128,uint8,string,string,bool) of today, the
 // score with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. They are told apart by where their
 // first string lies.
-func UnpackReadFeedback(ret []byte) (StoredFeedback, error) {
-	var f StoredFeedback
-	w := newABIWords(ret)
-	score := func() {
-		f.Value, f.LegacyScore = new(big.Int).SetUint64(uint64(w.readUint8(0, "score"))), true
-	}
-	second := newABIWords(ret).readUint64(1, "")
+func UnpackReadFeedback(ret []byte) (f StoredFeedback, err error) {
+	var v []any
 	switch {
 	case len(ret) == 4*wordSize:
-		score()
-		f.Tag1, f.Tag2, f.Revoked = w.readTag32(1, "tag1"), w.readTag32(2, "tag2"), w.readBool(3, "isRevoked")
-	case second == 4*wordSize:
-		score()
-		f.Tag1, f.Tag2, f.Revoked = w.readString(1, "tag1"), w.readString(2, "tag2"), w.readBool(3, "isRevoked")
+		if v, err = unpackValues(ret, uint8Type, hashType, hashType, boolType); err == nil {
+			f = StoredFeedback{Value: big.NewInt(int64(v[0].(uint8))), LegacyScore: true,
+				Tag1: formatTag32(v[1].(common.Hash)), Tag2: formatTag32(v[2].(common.Hash)), Revoked: v[3].(bool)}
+		}
+	case len(ret) > 4*wordSize && [wordSize]byte(ret[wordSize:]) == packUint64(4*wordSize):
+		if v, err = unpackValues(ret, uint8Type, stringType, stringType, boolType); err == nil {
+			f = StoredFeedback{Value: big.NewInt(int64(v[0].(uint8))), LegacyScore: true,
+				Tag1: v[1].(string), Tag2: v[2].(string), Revoked: v[3].(bool)}
+		}
 	default:
-		f.Value, f.ValueDecimals = w.readInt256(0, "value"), w.readUint8(1, "valueDecimals")
-		f.Tag1, f.Tag2, f.Revoked = w.readString(2, "tag1"), w.readString(3, "tag2"), w.readBool(4, "isRevoked")
+		if v, err = unpackValues(ret, int256Type, uint8Type, stringType, stringType, boolType); err == nil {
+			f = StoredFeedback{Value: v[0].(*big.Int), ValueDecimals: v[1].(uint8),
+				Tag1: v[2].(string), Tag2: v[3].(string), Revoked: v[4].(bool)}
+		}
 	}
-	if err := w.failed(); err != nil {
+	if err != nil {
 		return StoredFeedback{}, fmt.Errorf("decoding the answer of readFeedback: %w", err)
 	}
 	return f, nil
@@ -111,16 +107,4 @@ func packCall(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, er
 		out = append(out, word[:]...)
 	}
 	return out, nil
-}
-
-func unpackAddress(ret []byte, name string) (common.Address, error) {
-	w := newABIWords(ret)
-	a := w.readAddress(0, name)
-	return a, w.failed()
-}
-
-func unpackUint64(ret []byte, name string) (uint64, error) {
-	w := newABIWords(ret)
-	v := w.readUint64(0, name)
-	return v, w.failed()
 }

@@ -118,14 +118,15 @@ func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) != 1+len(strings.Fields(f.indexed)) {
 		return Event{}, &MalformedError{Signature: f.signature, Err: errTopics}
 	}
-	// The indexed parameters are read by the same rules as head words.
-	indexed, data := newABIWords(nil), newABIWords(l.Data)
+	var indexed []byte // read by the same rules as the words of the data
 	for _, t := range l.Topics[1:] {
-		indexed.data = append(indexed.data, t[:]...)
+		indexed = append(indexed, t[:]...)
 	}
-	readFields(&e, f.indexed, indexed)
-	readFields(&e, f.data, data)
-	if err := errors.Join(indexed.failed(), data.failed()); err != nil {
+	err := errors.Join(readFields(&e, f.indexed, indexed), readFields(&e, f.data, l.Data))
+	if err == nil && e.Value != nil && e.Value.BitLen() > 255 {
+		err = fmt.Errorf("value: %w", errRange)
+	}
+	if err != nil {
 		return Event{}, &MalformedError{Signature: f.signature, Err: err}
 	}
 	return e, nil

@@ -5,11 +5,12 @@ import (
 	"math/big"
 	"strings"
 
+	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// form is one ABI form of an event. Its fields are named after what fieldReaders reads them as, in the order of the
+// form is one ABI form of an event. Its fields are named after what eventFields reads them as, in the order of the
 // ABI: first those that are indexed, which are the log's topics after the first, then those that are the words of its
 // data.
 type form struct {
@@ -106,59 +107,64 @@ func findForm(topic common.Hash) (form, bool) {
 }
 
 // readFields reads one part of a log, the indexed fields or the data.
-func readFields(e *Event, names string, words *abiWords) {
-	for i, name := range strings.Fields(names) {
-		fieldReaders[name](e, words, i)
+func readFields(e *Event, names string, data []byte) error {
+	list := strings.Fields(names)
+	of := make([]abi.Type, len(list))
+	for i, name := range list {
+		of[i] = eventFields[name].of
 	}
+	values, err := unpackValues(data, of...)
+	if err != nil {
+		return err
+	}
+	for i, name := range list {
+		eventFields[name].set(e, values[i])
+	}
+	return nil
 }
 
-// fieldReaders read word i of an event into its normal form.
-var fieldReaders = map[string]func(e *Event, w *abiWords, i int){
-	"agentId":   func(e *Event, w *abiWords, i int) { e.AgentID = w.readUint256(i, "agentId") },
-	"lastId":    func(e *Event, w *abiWords, i int) { e.LastID = w.readUint256(i, "lastId") },
-	"client":    func(e *Event, w *abiWords, i int) { e.Client = w.readAddress(i, "clientAddress") },
-	"responder": func(e *Event, w *abiWords, i int) { e.Responder = w.readAddress(i, "responder") },
-	"validator": func(e *Event, w *abiWords, i int) { e.Validator = w.readAddress(i, "validatorAddress") },
-	"account":   func(e *Event, w *abiWords, i int) { e.Account = w.readAddress(i, "account") },
-	"from":      func(e *Event, w *abiWords, i int) { e.From = w.readAddress(i, "from") },
-	"to":        func(e *Event, w *abiWords, i int) { e.To = w.readAddress(i, "to") },
-	"feedbackIndex": func(e *Event, w *abiWords, i int) {
-		e.FeedbackIndex, e.HasIndex = w.readUint64(i, "feedbackIndex"), true
-	},
-	"value": func(e *Event, w *abiWords, i int) { e.Value = w.readInt256(i, "value") },
-	"unsignedValue": func(e *Event, w *abiWords, i int) {
-		if e.Value = w.readUint256(i, "value"); e.Value.BitLen() > 255 {
-			w.setFailure("value", errRange)
-		}
-	},
-	"score": func(e *Event, w *abiWords, i int) {
-		e.Value, e.LegacyScore = new(big.Int).SetUint64(uint64(w.readUint8(i, "score"))), true
-	},
-	"valueDecimals": func(e *Event, w *abiWords, i int) { e.ValueDecimals = w.readUint8(i, "valueDecimals") },
-	"tag1Hash":      func(e *Event, w *abiWords, i int) { e.Tag1Hash = w.readHash(i, "indexedTag1") },
+// eventFields are the fields of all forms: what type each has, and where its value belongs in an event's normal form.
+var eventFields = map[string]struct {
+	of  abi.Type
+	set func(e *Event, v any)
+}{
+	"agentId":   {uint256Type, func(e *Event, v any) { e.AgentID = v.(*big.Int) }},
+	"lastId":    {uint256Type, func(e *Event, v any) { e.LastID = v.(*big.Int) }},
+	"client":    {addressType, func(e *Event, v any) { e.Client = v.(common.Address) }},
+	"responder": {addressType, func(e *Event, v any) { e.Responder = v.(common.Address) }},
+	"validator": {addressType, func(e *Event, v any) { e.Validator = v.(common.Address) }},
+	"account":   {addressType, func(e *Event, v any) { e.Account = v.(common.Address) }},
+	"from":      {addressType, func(e *Event, v any) { e.From = v.(common.Address) }},
+	"to":        {addressType, func(e *Event, v any) { e.To = v.(common.Address) }},
+
+	"feedbackIndex": {uint64Type, func(e *Event, v any) { e.FeedbackIndex, e.HasIndex = v.(uint64), true }},
+	"value":         {int256Type, func(e *Event, v any) { e.Value = v.(*big.Int) }},
+	"unsignedValue": {uint256Type, func(e *Event, v any) { e.Value = v.(*big.Int) }},
+	"score":         {uint8Type, func(e *Event, v any) { e.Value, e.LegacyScore = big.NewInt(int64(v.(uint8))), true }},
+	"valueDecimals": {uint8Type, func(e *Event, v any) { e.ValueDecimals = v.(uint8) }},
+	"tag1Hash":      {hashType, func(e *Event, v any) { e.Tag1Hash = v.(common.Hash) }},
 	// The hash of a tag that was indexed and not repeated. That of the empty string is no loss.
-	"lostTag1": func(e *Event, w *abiWords, i int) {
-		e.Tag1Hash = w.readHash(i, "tag1")
+	"lostTag1": {hashType, func(e *Event, v any) {
+		e.Tag1Hash = v.(common.Hash)
 		e.Tag1Lost = e.Tag1Hash != types.EmptyCodeHash // keccak256 of nothing
-	},
-	"tag1":         func(e *Event, w *abiWords, i int) { e.Tag1 = w.readString(i, "tag1") },
-	"tag2":         func(e *Event, w *abiWords, i int) { e.Tag2 = w.readString(i, "tag2") },
-	"tag":          func(e *Event, w *abiWords, i int) { e.Tag = w.readString(i, "tag") },
-	"tag1Bytes32":  func(e *Event, w *abiWords, i int) { e.Tag1 = w.readTag32(i, "tag1") },
-	"tag2Bytes32":  func(e *Event, w *abiWords, i int) { e.Tag2 = w.readTag32(i, "tag2") },
-	"tagBytes32":   func(e *Event, w *abiWords, i int) { e.Tag = w.readTag32(i, "tag") },
-	"endpoint":     func(e *Event, w *abiWords, i int) { e.Endpoint = w.readString(i, "endpoint") },
-	"feedbackURI":  func(e *Event, w *abiWords, i int) { e.FeedbackURI = w.readString(i, "feedbackURI") },
-	"feedbackHash": func(e *Event, w *abiWords, i int) { e.FeedbackHash = w.readHash(i, "feedbackHash") },
-	"requestURI":   func(e *Event, w *abiWords, i int) { e.RequestURI = w.readString(i, "requestURI") },
-	"requestHash":  func(e *Event, w *abiWords, i int) { e.RequestHash = w.readHash(i, "requestHash") },
-	"response":     func(e *Event, w *abiWords, i int) { e.Response = w.readUint8(i, "response") },
-	"responseURI":  func(e *Event, w *abiWords, i int) { e.ResponseURI = w.readString(i, "responseURI") },
-	"responseHash": func(e *Event, w *abiWords, i int) { e.ResponseHash = w.readHash(i, "responseHash") },
-	"uri":          func(e *Event, w *abiWords, i int) { e.URI = w.readString(i, "uri") },
-	"indexedKey":   func(*Event, *abiWords, int) {},
-	"metadataKey":  func(e *Event, w *abiWords, i int) { e.MetadataKey = w.readString(i, "metadataKey") },
-	"metadataValue": func(e *Event, w *abiWords, i int) {
-		e.MetadataValue = bytes.Clone(w.readBytes(i, "metadataValue"))
-	},
+	}},
+	"tag1":        {stringType, func(e *Event, v any) { e.Tag1 = v.(string) }},
+	"tag2":        {stringType, func(e *Event, v any) { e.Tag2 = v.(string) }},
+	"tag":         {stringType, func(e *Event, v any) { e.Tag = v.(string) }},
+	"tag1Bytes32": {hashType, func(e *Event, v any) { e.Tag1 = formatTag32(v.(common.Hash)) }},
+	"tag2Bytes32": {hashType, func(e *Event, v any) { e.Tag2 = formatTag32(v.(common.Hash)) }},
+	"tagBytes32":  {hashType, func(e *Event, v any) { e.Tag = formatTag32(v.(common.Hash)) }},
+
+	"endpoint":      {stringType, func(e *Event, v any) { e.Endpoint = v.(string) }},
+	"feedbackURI":   {stringType, func(e *Event, v any) { e.FeedbackURI = v.(string) }},
+	"feedbackHash":  {hashType, func(e *Event, v any) { e.FeedbackHash = v.(common.Hash) }},
+	"requestURI":    {stringType, func(e *Event, v any) { e.RequestURI = v.(string) }},
+	"requestHash":   {hashType, func(e *Event, v any) { e.RequestHash = v.(common.Hash) }},
+	"response":      {uint8Type, func(e *Event, v any) { e.Response = v.(uint8) }},
+	"responseURI":   {stringType, func(e *Event, v any) { e.ResponseURI = v.(string) }},
+	"responseHash":  {hashType, func(e *Event, v any) { e.ResponseHash = v.(common.Hash) }},
+	"uri":           {stringType, func(e *Event, v any) { e.URI = v.(string) }},
+	"indexedKey":    {hashType, func(*Event, any) {}},
+	"metadataKey":   {stringType, func(e *Event, v any) { e.MetadataKey = v.(string) }},
+	"metadataValue": {bytesType, func(e *Event, v any) { e.MetadataValue = bytes.Clone(v.([]byte)) }},
 }
