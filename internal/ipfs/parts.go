@@ -1,9 +1,8 @@
 package ipfs
 
 import (
-	"encoding/binary"
-
 	"github.com/ipfs/go-cid"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	blocks "github.com/ipfs/go-block-format"
 )
@@ -19,10 +18,10 @@ func countLinks(b blocks.Block) int {
 		return 0
 	}
 	links, sizes := 0, 0
-	eachField(b.RawData(), func(number uint64, value []byte) {
+	eachField(b.RawData(), func(number protowire.Number, value []byte) {
 		switch number {
 		case 1: // Data, which UnixFS defines
-			eachField(value, func(number uint64, value []byte) {
+			eachField(value, func(number protowire.Number, value []byte) {
 				if number == 4 { // blocksizes: one, or several packed
 					sizes += countVarints(value)
 				}
@@ -34,40 +33,23 @@ func countLinks(b blocks.Block) int {
 	return max(links, sizes)
 }
 
-// eachField calls f for every field of a protobuf message, as far as it can be read. Groups, which nobody writes any
-// more, are looked into.
-func eachField(message []byte, f func(number uint64, value []byte)) {
+// eachField calls f for every field of a protobuf message, as far as its decoder reads it.
+func eachField(message []byte, f func(number protowire.Number, value []byte)) {
 	for len(message) > 0 {
-		tag, n := binary.Uvarint(message)
-		if n <= 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
 			return
 		}
 		message = message[n:]
-		size := 0
-		switch tag & 7 {
-		case 0:
-			if _, size = binary.Uvarint(message); size <= 0 {
-				return
-			}
-		case 1:
-			size = 8
-		case 2:
-			length, n := binary.Uvarint(message)
-			if n <= 0 || length > uint64(len(message)-n) {
-				return
-			}
-			message, size = message[n:], int(length)
-		case 3, 4:
-			continue
-		case 5:
-			size = 4
-		default:
+		size := protowire.ConsumeFieldValue(number, kind, message)
+		if size < 0 {
 			return
 		}
-		if size > len(message) {
-			return
+		value := message[:size]
+		if kind == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(value)
 		}
-		f(tag>>3, message[:size])
+		f(number, value)
 		message = message[size:]
 	}
 }
