@@ -29,8 +29,6 @@ type Config struct {
 	CallTimeout time.Duration
 	// IdleTimeout is how long an unused client is kept. Default 5 min.
 	IdleTimeout time.Duration
-	// ToolsTTL is how long a tool list is believed. Default 10 min.
-	ToolsTTL time.Duration
 	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool
 	// that does not exist does not become a stream of listings. Default 1 s.
 	RelistAfter time.Duration
@@ -40,9 +38,6 @@ type Config struct {
 	// MaxHeldBytes bounds what clients that nobody uses hold of what agents sent: tool lists, schemas compiled from
 	// them, and events that have not ended. The longest unused one makes room. Default 64 MiB.
 	MaxHeldBytes int64
-	// IdlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake.
-	// Default 16.
-	IdlePerHost int
 	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default
 	// none.
 	StdioCommands [][]string
@@ -76,13 +71,11 @@ func (c Config) withDefaults() (Config, error) {
 	c.ProbeTimeout = min(cmp.Or(c.ProbeTimeout, 2*time.Second), c.OpenTimeout/2)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 30*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
-	c.ToolsTTL = cmp.Or(c.ToolsTTL, 10*time.Minute)
 	c.RelistAfter = cmp.Or(c.RelistAfter, time.Second)
 	c.MaxAge = cmp.Or(c.MaxAge, 24*time.Hour)
 	c.PingAfter = cmp.Or(c.PingAfter, time.Minute)
 	c.MaxClients = cmp.Or(c.MaxClients, 1024)
 	c.MaxHeldBytes = cmp.Or(c.MaxHeldBytes, 64<<20)
-	c.IdlePerHost = cmp.Or(c.IdlePerHost, 16)
 	if c.StdioEnv == nil {
 		for _, name := range []string{"PATH", "HOME", "LANG"} {
 			if v, ok := os.LookupEnv(name); ok {

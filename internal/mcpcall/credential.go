@@ -25,7 +25,7 @@ var noCredentialPrefixes = []string{"Access-Control-", "Content-", "If-", "Mcp-"
 func CredentialHeader(name string) (string, error) {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {
-	case !headerName(name):
+	case !isHeaderName(name):
 		return "", fmt.Errorf("%q is no name of an HTTP header", text.Excerpt(name, 60))
 	case refusedHeaders[canonical], slices.Contains(noCredential, canonical),
 		slices.ContainsFunc(noCredentialPrefixes, func(p string) bool { return strings.HasPrefix(canonical, p) }):

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -77,7 +79,7 @@ func (e Endpoint) checkFields(cfg *Config) error {
 			if err := CheckHeader(name); err != nil {
 				return refused("%v", err)
 			}
-			if strings.ContainsFunc(value.Reveal(), headerControl) {
+			if !httpguts.ValidHeaderFieldValue(value.Reveal()) {
 				return refused("header %q has a value that is not valid in HTTP", text.Excerpt(name, 60))
 			}
 		}
@@ -102,7 +104,7 @@ func (e Endpoint) checkFields(cfg *Config) error {
 
 // CheckHeader refuses the name of a header that Endpoint.Headers may not have: its error is a sentence.
 func CheckHeader(name string) error {
-	if !headerName(name) {
+	if !isHeaderName(name) {
 		return fmt.Errorf("header %q is not a valid HTTP header", text.Excerpt(name, 60))
 	}
 	if refusedHeaders[http.CanonicalHeaderKey(name)] {
@@ -111,15 +113,8 @@ func CheckHeader(name string) error {
 	return nil
 }
 
-// headerName: an RFC 9110 token of bearable length.
-func headerName(s string) bool {
-	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
-	})
-}
-
-// headerControl: what must not be in a header's value.
-func headerControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+// isHeaderName: a name of bearable length.
+func isHeaderName(s string) bool { return len(s) <= 128 && httpguts.ValidHeaderFieldName(s) }
 
 // clientKey identifies the client that serves e. It is a hash, so that no credential becomes a map key that something
 // might print.

@@ -8,9 +8,12 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
+// toolsTTL is how long a tool list is believed.
+const toolsTTL = 10 * time.Minute
+
 // listTools returns the tools; one listing at a time, the others wait for it.
 func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
-	maxAge := c.cfg.ToolsTTL
+	maxAge := toolsTTL
 	if fresh {
 		maxAge = c.cfg.RelistAfter
 	}

@@ -58,6 +58,9 @@ type opening struct {
 	dropped bool  // the endpoint was dropped meanwhile; there is no client, and that is not the agent's doing
 }
 
+// idlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake.
+const idlePerHost = 16
+
 // NewPool checks cfg and starts the pool.
 func NewPool(cfg Config) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
@@ -66,7 +69,7 @@ func NewPool(cfg Config) (*Pool, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	// Agents think before they answer; the call's deadline bounds that.
-	limits := netguard.Limits{Header: -1, IdlePerHost: cfg.IdlePerHost, IdleConns: cfg.MaxClients}
+	limits := netguard.Limits{Header: -1, IdlePerHost: idlePerHost, IdleConns: cfg.MaxClients}
 	configured := cfg.Guard.Configured()
 	p := &Pool{
 		cfg:         cfg,

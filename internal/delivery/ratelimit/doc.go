@@ -18,7 +18,7 @@
 //     So both may be repeated, and a result is counted once.
 //
 // Of one endpoint:
-//   - The breaker counts OK and Failed in a window of ten buckets. A failure that makes it at least FailureRatio of at
+//   - The breaker counts OK and Failed in a window of ten buckets. A failure that makes it at least failureRatio of at
 //     least MinCalls opens it for OpenFor. Then one call is let through as the probe: its success closes the breaker
 //     and clears the window, the mean and the line; its failure opens it again; a Neutral end, or PermitTTL passing,
 //     lets another one probe. Calls that were in flight when it opened change nothing.

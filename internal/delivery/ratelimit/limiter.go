@@ -30,10 +30,9 @@ type Config struct {
 	// workers go by themselves when Redis is only busy.
 	Timeout time.Duration
 
-	Window       time.Duration // what the breaker looks back on. Default 5 min
-	MinCalls     int           // least calls in Window for it to open. Default 10
-	FailureRatio float64       // least share of failed ones, in (0, 1]. Default 0.7
-	OpenFor      time.Duration // how long the breaker stays open. Default 30 s
+	Window   time.Duration // what the breaker looks back on. Default 5 min
+	MinCalls int           // least calls in Window for it to open. Default 10
+	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
 	// PermitTTL is how long a permit is taken whose worker died. Needed, at least the lease: a shorter one would let
 	// more calls than Inflight run at once.
@@ -63,6 +62,8 @@ const (
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
+	// failureRatio is the least share of failed calls that opens a breaker.
+	failureRatio = 0.7
 	// keptAfter is how long an endpoint waits before permits are kept for it. A kept permit stands idle until its
 	// waiter looks again, which costs more than the order of those who wait for moments is worth.
 	keptAfter = 100 * time.Millisecond
@@ -108,7 +109,6 @@ func New(cfg Config) (*Limiter, error) {
 	cfg.Burst = cmp.Or(cfg.Burst, int(math.Ceil(cfg.Rate)))
 	cfg.MaxWaiters = cmp.Or(cfg.MaxWaiters, cfg.Inflight)
 	cfg.MinCalls = cmp.Or(cfg.MinCalls, 10)
-	cfg.FailureRatio = cmp.Or(cfg.FailureRatio, 0.7)
 	cfg.MaxEndpoints = cmp.Or(cfg.MaxEndpoints, 10_000)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 50*time.Millisecond)
 	cfg.Window = cmp.Or(cfg.Window, 5*time.Minute)
@@ -129,7 +129,7 @@ func New(cfg Config) (*Limiter, error) {
 		recent:    list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
 		hold:   toMicros(cfg.PermitTTL),
-		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: cfg.FailureRatio,
+		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
 		openFor: toMicros(cfg.OpenFor),
 		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),
 		recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
