@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
@@ -140,7 +141,7 @@ func (c *connection) close() {
 }
 
 func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
-	log *slog.Logger) (*delivery.Intake, error) {
+	log *slog.Logger) (*intake.Intake, error) {
 	b, err := service.Attach(ctx, cfg, wait, log)
 	if err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 	if err != nil {
 		return nil, err
 	}
-	ic := delivery.IntakeConfig{Ledger: st, Sealer: keys, Limits: service.JobLimits(cfg), Logger: log}
+	ic := intake.Config{Ledger: st, Sealer: keys, Limits: service.JobLimits(cfg), Logger: log}
 	if !b.RedisURL.IsZero() {
 		q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
 		if err != nil {
@@ -172,7 +173,7 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 			return nil, err
 		}
 	}
-	return delivery.NewIntake(ic)
+	return intake.New(ic)
 }
 
 // input is the files, one after the other, or standard input.

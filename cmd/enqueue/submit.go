@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -29,7 +29,7 @@ const (
 
 // submitter is the intake as this command needs it.
 type submitter interface {
-	Submit(ctx context.Context, bodies [][]byte) ([]delivery.Answer, error)
+	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
 }
 
 // tally counts answers.
@@ -44,7 +44,7 @@ func (t tally) printTally(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (t *tally) add(a delivery.Answer) {
+func (t *tally) add(a intake.Answer) {
 	switch a.Verdict {
 	case store.Accepted:
 		t.accepted++
@@ -54,7 +54,7 @@ func (t *tally) add(a delivery.Answer) {
 		t.refreshed++
 	case store.Conflict:
 		t.conflicts++
-	case delivery.Refused:
+	case intake.Refused:
 		t.refused++
 	}
 }
@@ -69,7 +69,7 @@ type source struct {
 type line struct {
 	at      position
 	body    []byte
-	refused *delivery.Answer
+	refused *intake.Answer
 	end     error // the input's end or fault; no line
 }
 
@@ -164,7 +164,7 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 		var long *job.Refusal
 		switch {
 		case errors.As(err, &long):
-			l.refused = &delivery.Answer{Verdict: delivery.Refused, Path: long.Path, Problem: long.Problem}
+			l.refused = &intake.Answer{Verdict: intake.Refused, Path: long.Path, Problem: long.Problem}
 		case errors.Is(err, io.EOF):
 			return r.Offset(), true
 		case err != nil:
@@ -213,8 +213,8 @@ func whyStopped(ctx context.Context) error {
 	return fmt.Errorf("stopped before the end of the input: %w", context.Cause(ctx))
 }
 
-func submitBatch(ctx context.Context, s submitter, group []line) ([]delivery.Answer, error) {
-	answers := make([]delivery.Answer, len(group))
+func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answer, error) {
+	answers := make([]intake.Answer, len(group))
 	bodies, indexes := make([][]byte, 0, len(group)), make([]int, 0, len(group))
 	for i, l := range group {
 		if l.refused != nil {
@@ -257,13 +257,13 @@ func (p *printer) flush() error {
 	return err
 }
 
-func (p *printer) add(at position, a delivery.Answer) {
+func (p *printer) add(at position, a intake.Answer) {
 	if p.json {
 		p.addJSON(at, a)
 		return
 	}
 	switch a.Verdict {
-	case delivery.Refused:
+	case intake.Refused:
 		path := a.Path
 		if path == "" {
 			path = "-"
@@ -278,7 +278,7 @@ func (p *printer) add(at position, a delivery.Answer) {
 	}
 }
 
-func (p *printer) addJSON(at position, a delivery.Answer) {
+func (p *printer) addJSON(at position, a intake.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
 		File    string        `json:"file,omitempty"` // when several are read

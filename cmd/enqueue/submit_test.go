@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -42,7 +42,7 @@ type ledger struct {
 	called  chan struct{} // when set: one value per Submit
 }
 
-func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]delivery.Answer, error) {
+func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error) {
 	l.batches = append(l.batches, len(bodies))
 	if l.called != nil {
 		defer func() { l.called <- struct{}{} }()
@@ -56,19 +56,19 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]delivery.Answer
 	if l.rows == nil {
 		l.rows = map[string]job.Job{}
 	}
-	out := make([]delivery.Answer, len(bodies))
+	out := make([]intake.Answer, len(bodies))
 	for i, body := range bodies {
 		j, err := job.Parse(body, job.Limits{})
 		var refusal *job.Refusal
 		if errors.As(err, &refusal) {
-			out[i] = delivery.Answer{Verdict: delivery.Refused, Path: refusal.Path, Problem: refusal.Problem}
+			out[i] = intake.Answer{Verdict: intake.Refused, Path: refusal.Path, Problem: refusal.Problem}
 			continue
 		}
 		known, there := l.rows[j.Key()]
 		field, differs := j.Conflict(known)
 		switch {
 		case j.Kind == job.KindAgentUpdated:
-			out[i] = delivery.Answer{Verdict: store.Refreshed}
+			out[i] = intake.Answer{Verdict: store.Refreshed}
 			continue
 		case !there:
 			out[i].Verdict, l.rows[j.Key()] = store.Accepted, j
@@ -353,8 +353,8 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.add(position{number: 1}, delivery.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
-	p.add(position{number: 1}, delivery.Answer{Verdict: delivery.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
+	p.add(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
+	p.add(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	if err := p.flush(); err != nil {
 		t.Fatal(err)
 	}

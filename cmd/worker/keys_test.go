@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/oauth"
@@ -35,7 +34,7 @@ func (d *desk) sealed(keyset string, n int) {
 		j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registryOf(d.t, 8453), AgentID: big.NewInt(7), FeedbackIndex: d.index,
 			Value: big.NewInt(1), Action: job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: headerURL}}}
 		plain, _ := json.Marshal(map[string]string{"Authorization": fmt.Sprint("Bearer hunter", d.index)})
-		c, err := k.Seal(plain, delivery.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
+		c, err := k.Seal(plain, job.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -57,7 +56,7 @@ func (d *desk) opens(keyset string) (n int) {
 		d.t.Fatal(done, err)
 	}
 	for _, s := range page {
-		if _, err := k.Open(s.Ciphertext, delivery.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)); err == nil {
+		if _, err := k.Open(s.Ciphertext, job.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)); err == nil {
 			n++
 		}
 	}

@@ -54,6 +54,11 @@ type Caller interface {
 	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
 }
 
+// Sealer encrypts what is spooled in Redis.
+type Sealer interface {
+	Seal(plain []byte, b secret.Binding) ([]byte, error)
+}
+
 // Opener decrypts a job's secret headers.
 type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)

@@ -15,11 +15,11 @@
 //	record.go    recordOutcome       one transaction, and the agent's next deliveries into Redis; log.go has the line
 //
 // Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery), Dispatcher (tasks into
-// Redis; package maintenance finds what Redis or a dead worker lost), Intake (jobs into the store), Newcomers (what
-// agents without a recent success get of the slots).
+// Redis; package maintenance finds what Redis or a dead worker lost), Newcomers (what agents without a recent success
+// get of the slots).
 //
-// What does not live here: SQL (store), asynq (queue), the meaning of errors (delivery/retry), credentials (agentauth),
-// chains, content, MCP.
+// What does not live here: how jobs get into the store (intake), SQL (store), asynq (queue), the meaning of errors
+// (delivery/retry), credentials (agentauth), chains, content, MCP.
 //
 // Invariants:
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.

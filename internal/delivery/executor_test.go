@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -104,7 +105,7 @@ func TestDeliveries(t *testing.T) {
 		w := w.in(t)
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 		j["feedbackIndex"] = 0
-		if r := w.submit(j)[0]; r.Verdict != Refused || r.Path != "feedbackIndex" || r.Problem == "" {
+		if r := w.submit(j)[0]; r.Verdict != intake.Refused || r.Path != "feedbackIndex" || r.Problem == "" {
 			t.Errorf("%+v", r)
 		}
 	})

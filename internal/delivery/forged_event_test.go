@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet/registry"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -106,7 +107,7 @@ func TestForgersRegistry(t *testing.T) {
 			if !bare {
 				j["transactionHash"] = mined.TxHash.Hex()
 			}
-			if got := w.submit(j)[0]; got.Verdict != Refused || got.Path != "reputationRegistry" ||
+			if got := w.submit(j)[0]; got.Verdict != intake.Refused || got.Path != "reputationRegistry" ||
 				!strings.Contains(got.Problem, "REPUTATION_REGISTRY_") {
 				t.Errorf("at intake: %+v", got)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/google/uuid"
 )
 
@@ -60,7 +61,7 @@ func (h *history) newProcess(name int) *process {
 		Schedule: must(retry.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
 		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, SpoolPatience: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,
 		Random: func() float64 { return h.dice("jitter", strconv.Itoa(name)).Float64() }}))
-	intake := must(NewIntake(IntakeConfig{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))
+	intake := must(intake.New(intake.Config{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))
 	p.runner = must(NewRunner(executor, intake, h.tempo.slots))
 	p.reconciler = must(maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: books, Dispatcher: dispatcher,
 		Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now, Chains: []uint64{8453}, Interval: h.tempo.interval,

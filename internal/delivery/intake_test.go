@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -97,29 +98,29 @@ func TestRedisIntake(t *testing.T) {
 			"event_type": "NewFeedback", "chain_id": j["chainId"], "agent_id": j["agentId"], "client_address": j["clientAddress"],
 			"feedback_index": j["feedbackIndex"], "score": 95}}
 	}
-	intake := func(r RedisIntake) *Intake {
-		return must(NewIntake(IntakeConfig{Ledger: w.store, Sealer: w.keys, Limits: w.limits(), Redis: r, Logger: w.logger()}))
+	newIntake := func(r intake.RedisPolicy) *intake.Intake {
+		return must(intake.New(intake.Config{Ledger: w.store, Sealer: w.keys, Limits: w.limits(), Redis: r, Logger: w.logger()}))
 	}
 	for name, c := range map[string]struct {
-		intake RedisIntake
-		job    map[string]any
-		taken  bool
+		redis intake.RedisPolicy
+		job   map[string]any
+		taken bool
 	}{
 		"default, plain":        {"", native(), true},
 		"default, endpoint":     {"", with(native(), endpoint), false},
 		"default, server_url":   {"", old(native(), map[string]any{"server_url": "https://evil.example/mcp"}), false},
 		"default, old endpoint": {"", old(native(), map[string]any{"endpoint": map[string]any{"type": "stdio", "command": "sh"}}), false},
 		"default, old resolved": {"", old(native(), map[string]any{"resolve_endpoint": true, "endpoint": "https://a.example/mcp"}), true},
-		"jobs, endpoint":        {RedisJobs, with(native(), endpoint), false},
+		"jobs, endpoint":        {intake.RedisJobs, with(native(), endpoint), false},
 		"default, template":     {"", with(native(), map[string]any{"payloadTemplate": template}), false},
 		"default, old template": {"", old(native(), map[string]any{"resolve_endpoint": true, "payload_template": template}), false},
 		"default, arguments":    {"", old(native(), map[string]any{"arguments_template": template}), false},
-		"on, template":          {RedisOn, with(native(), map[string]any{"payloadTemplate": template}), true},
-		"on, arguments":         {RedisOn, old(native(), map[string]any{"arguments_template": template}), true},
-		"on, endpoint":          {RedisOn, with(native(), endpoint), true},
-		"on, server_url":        {RedisOn, old(native(), map[string]any{"server_url": "https://a.example/mcp"}), true},
+		"on, template":          {intake.RedisOn, with(native(), map[string]any{"payloadTemplate": template}), true},
+		"on, arguments":         {intake.RedisOn, old(native(), map[string]any{"arguments_template": template}), true},
+		"on, endpoint":          {intake.RedisOn, with(native(), endpoint), true},
+		"on, server_url":        {intake.RedisOn, old(native(), map[string]any{"server_url": "https://a.example/mcp"}), true},
 	} {
-		note, err := intake(c.intake).FromTask(t.Context(), "NewFeedback", asJSON(c.job))
+		note, err := newIntake(c.redis).FromTask(t.Context(), "NewFeedback", asJSON(c.job))
 		field := "action.endpoint"
 		if strings.Contains(name, "template") || strings.Contains(name, "arguments") {
 			field = "action.payloadTemplate"
@@ -142,7 +143,7 @@ func TestRedisIntake(t *testing.T) {
 
 	// Off: the task is archived as it is, and nothing is stored.
 	before := len(must(w.store.Deliveries(t.Context(), store.Filter{})))
-	note, err := intake(RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
+	note, err := newIntake(intake.RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
 	var archived *queue.ArchivedError
 	if !errors.As(err, &archived) || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
 		t.Errorf("%q, %v", note, err)
@@ -172,7 +173,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	redis := &away{}
-	in := must(NewIntake(IntakeConfig{Ledger: w.store, Dispatcher: must(NewDispatcher(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	in := must(intake.New(intake.Config{Ledger: w.store, Dispatcher: must(NewDispatcher(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL))})
 	got, err := in.Submit(heraldtest.Within(t, 10*time.Second), [][]byte{asJSON(j)})
 	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
@@ -201,7 +202,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	if _, err := NewRunner(nil, nil, 0); err == nil {
 		t.Error("a runner of nothing")
 	}
-	if _, err := NewIntake(IntakeConfig{}); err == nil {
+	if _, err := intake.New(intake.Config{}); err == nil {
 		t.Error("an intake of nothing")
 	}
 	if _, err := NewDispatcher(nil, nil); err == nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
@@ -56,7 +57,7 @@ type world struct {
 	store           *store.Store
 	queue           *queue.Queue
 	dispatcher      *Dispatcher
-	intake          *Intake
+	intake          *intake.Intake
 	registry        *prometheus.Registry
 	log             *heraldtest.Log
 
@@ -107,7 +108,7 @@ func newWorld(t testing.TB) *world {
 	}
 	t.Cleanup(w.chain.Close)
 	w.dispatcher = must(NewDispatcher(w.queue, w.logger()))
-	w.intake = must(NewIntake(IntakeConfig{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	return w
 }
 
@@ -278,7 +279,7 @@ func own(url string, headers map[string]any) map[string]any {
 }
 
 // submit enqueues jobs and returns the answers.
-func (w *world) submit(jobs ...map[string]any) []Answer {
+func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 	w.t.Helper()
 	bodies := make([][]byte, len(jobs))
 	for i, j := range jobs {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -98,7 +99,7 @@ func TestPoison(t *testing.T) {
 		j["action"] = map[string]any{"payloadTemplate": map[string]any{v: "{{tag1}}" + v, "file": "{{fileContent}} and {{file_content}}"}}
 		if a := w.submit(j)[0]; a.Verdict == store.Accepted {
 			note("meta and template: "+name, a.ID)
-		} else if a.Verdict != Refused {
+		} else if a.Verdict != intake.Refused {
 			t.Errorf("meta and template: %s: %+v", name, a)
 		}
 		j, _ = w.rate(devnet.Feedback{AgentID: goodID})

@@ -10,13 +10,11 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/ethereum/go-ethereum/common"
 )
 
 // resolvedEndpoint is where the agent is called.
@@ -105,7 +103,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 		return found, nil
 	}
 
-	plain, err := e.Opener.Open(c.SealedHeaders, headerBinding(j, named.URL))
+	plain, err := e.Opener.Open(c.SealedHeaders, j.HeaderBinding(named.URL))
 	if err != nil {
 		return found, fmt.Errorf("decrypt the job's headers: %w", err)
 	}
@@ -129,17 +127,6 @@ func (a *attempt) subject() agentauth.Subject {
 	}
 }
 
-// HeaderBinding ties a job's secret headers to its agent (registry in any case, decimal id) and to
-// sealedOrigin of the URL they are for.
-func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
-	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(),
-		AgentID: agentID, Origin: sealedOrigin(rawURL)}
-}
-
-func headerBinding(j job.Job, rawURL string) secret.Binding {
-	return HeaderBinding(j.ChainID, j.IdentityRegistry.Hex(), j.AgentID.String(), rawURL)
-}
-
 // displayEndpoint is an endpoint as pages and logs may show it: no query, no user information, no arguments.
 func displayEndpoint(e mcpcall.Endpoint) string {
 	if e.URL == "" {
@@ -150,15 +137,4 @@ func displayEndpoint(e mcpcall.Endpoint) string {
 		return e.Transport + ":(unreadable URL)"
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
-}
-
-// sealedOrigin is scheme://host[:port] of a URL with host and port as they are written, "://" for a command. It is a
-// part of the ciphertext of stored headers and only that: neither netguard.Origin, which has one spelling, nor where
-// a stored token goes.
-func sealedOrigin(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
 }

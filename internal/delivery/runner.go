@@ -18,7 +18,7 @@ import (
 // process runs the same delivery. It implements queue.Handler.
 type Runner struct {
 	executor *Executor
-	intake   *Intake
+	intake   TaskIntake
 	slots    chan struct{}
 
 	base context.Context // ends when shutdown gives up waiting
@@ -29,11 +29,16 @@ type Runner struct {
 	idle    chan struct{}     // closed when nothing runs any more, made by whoever waits for that
 }
 
+// TaskIntake takes the whole job of a foreign task. The note is for the web UI.
+type TaskIntake interface {
+	FromTask(ctx context.Context, kind string, body []byte) (note string, err error)
+}
+
 // intakeTimeout bounds the commit of a foreign task's job.
 const intakeTimeout = 30 * time.Second
 
 // NewRunner allows concurrency deliveries at a time.
-func NewRunner(e *Executor, in *Intake, concurrency int) (*Runner, error) {
+func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}

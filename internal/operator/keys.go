@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -250,7 +250,7 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 
 // bindHeaders is what the headers of a job are sealed for.
 func bindHeaders(s store.Sealed) secret.Binding {
-	return delivery.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)
+	return job.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)
 }
 
 // Reencryption is what became of all that older keys had sealed.

@@ -31,7 +31,7 @@ type Binding struct {
 	ChainID  uint64
 	Registry string // IdentityRegistry, any case
 	AgentID  string // decimal
-	Origin   string // of a token netguard.CredentialOrigin; of a job's headers delivery.HeaderBinding says which
+	Origin   string // of a token netguard.CredentialOrigin; of a job's headers job.HeaderBinding says which
 	Scheme   string // bearer, header, oauth, …
 	Header   string
 	Issuer   string

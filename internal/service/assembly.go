@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
@@ -37,7 +38,7 @@ type assembly struct {
 	serversFile *serversFile
 	tokens      *agentauth.Authorizer
 	runner      *delivery.Runner
-	intake      *delivery.Intake
+	intake      *intake.Intake
 	backend     *Backend
 	keys        *secret.Keyset
 
@@ -116,8 +117,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err != nil {
 		return err
 	}
-	a.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
-		Limits: JobLimits(cfg), Redis: delivery.RedisIntake(cfg.RedisIntake), Logger: o.Logger})
+	a.intake, err = intake.New(intake.Config{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
+		Limits: JobLimits(cfg), Redis: intake.RedisPolicy(cfg.RedisIntake), Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -148,7 +148,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	intake, err := delivery.NewIntake(delivery.IntakeConfig{Ledger: st, Sealer: keys, Limits: JobLimits(cfg), Logger: quiet})
+	intake, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: JobLimits(cfg), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

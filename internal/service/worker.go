@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/server"
@@ -38,7 +39,7 @@ type Options struct {
 // Worker is a running service, as Options.Running sees it.
 type Worker struct {
 	Store  *store.Store
-	Intake *delivery.Intake
+	Intake *intake.Intake
 	Addr   string // of the HTTP server
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
@@ -25,7 +26,7 @@ type feeder struct {
 	store  *store.Store
 	queue  *queue.Queue
 	redis  redis.UniversalClient
-	intake *delivery.Intake
+	intake *intake.Intake
 	serial int
 }
 
@@ -59,7 +60,7 @@ func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f.intake, err = delivery.NewIntake(delivery.IntakeConfig{Ledger: f.store, Dispatcher: dispatcher, Sealer: keys, Limits: limits, Logger: quiet})
+	f.intake, err = intake.New(intake.Config{Ledger: f.store, Dispatcher: dispatcher, Sealer: keys, Limits: limits, Logger: quiet})
 	return f, err
 }
 

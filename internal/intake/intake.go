@@ -1,4 +1,10 @@
-package delivery
+// Package intake takes jobs into the store: from the command line, from foreign tasks in Redis, and those that were
+// made from a chain's events. A job is parsed, its secret headers are sealed, and its row is committed together with
+// the answer: accepted, known, conflict, refused.
+//
+// What does not live here: the format of a job and its key (job), the rows and the verdicts on a key that is known
+// (store), what becomes of an accepted delivery (delivery).
+package intake
 
 import (
 	"bytes"
@@ -18,51 +24,51 @@ import (
 	"github.com/google/uuid"
 )
 
-// AcceptLedger is the store as the intake needs it.
-type AcceptLedger interface {
+// Ledger is the store as the intake needs it.
+type Ledger interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// Sealer encrypts a job's secret headers.
+// Dispatcher puts tasks into Redis and returns how many it took.
+type Dispatcher interface {
+	Dispatch(ctx context.Context, tasks []store.Task) int
+}
+
+// Sealer encrypts a job's secret headers, and reads them to compare them with those of a job that is known.
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// SealOpener also reads them, to compare them with those of a job that is known.
-type SealOpener interface {
-	Sealer
-	Opener
-}
-
-// IntakeConfig makes an Intake.
-type IntakeConfig struct {
-	Ledger AcceptLedger
-	// Dispatcher puts what is accepted into Redis; nil leaves that to the worker's sweep (no Redis at hand).
-	Dispatcher *Dispatcher
-	Sealer     SealOpener
+// Config makes an Intake.
+type Config struct {
+	Ledger Ledger
+	// Dispatcher puts what is accepted into Redis; nil leaves that to the worker's reconciler (no Redis at hand).
+	Dispatcher Dispatcher
+	Sealer     Sealer
 	Limits     job.Limits
 	// Redis says whether whole jobs in Redis are taken. Default RedisJobs.
-	Redis  RedisIntake
+	Redis  RedisPolicy
 	Logger *slog.Logger
 }
 
-// RedisIntake says what is done with whole jobs in Redis (HERALD_REDIS_INTAKE): whoever may write there may enqueue.
-type RedisIntake string
+// RedisPolicy says what is done with whole jobs in Redis (HERALD_REDIS_INTAKE): whoever may write there may enqueue.
+type RedisPolicy string
 
-// The values of RedisIntake.
+// The values of RedisPolicy.
 const (
-	RedisOn   RedisIntake = "on"   // all are taken
-	RedisJobs RedisIntake = "jobs" // one that names an action.endpoint or has a payloadTemplate is refused
-	RedisOff  RedisIntake = "off"  // none is taken
+	RedisOn   RedisPolicy = "on"   // all are taken
+	RedisJobs RedisPolicy = "jobs" // one that names an action.endpoint or has a payloadTemplate is refused
+	RedisOff  RedisPolicy = "off"  // none is taken
 )
 
 // Intake turns jobs into committed rows. It is the same for the CLI, HTTP, Redis and the chain.
-type Intake struct{ IntakeConfig }
+type Intake struct{ Config }
 
-// NewIntake checks the configuration.
-func NewIntake(cfg IntakeConfig) (*Intake, error) {
+// New checks the configuration.
+func New(cfg Config) (*Intake, error) {
 	if cfg.Ledger == nil || cfg.Sealer == nil {
-		return nil, errors.New("delivery: an intake needs a ledger and a sealer")
+		return nil, errors.New("intake: an intake needs a ledger and a sealer")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -72,6 +78,9 @@ func NewIntake(cfg IntakeConfig) (*Intake, error) {
 	}
 	return &Intake{cfg}, nil
 }
+
+// maxNote bounds what the web UI is told, in bytes.
+const maxNote = 500
 
 // Refused is the verdict on a job that is not stored.
 const Refused store.Verdict = "refused"
@@ -217,7 +226,7 @@ func (in *Intake) sealHeaders(j job.Job) (store.Intake, error) {
 	if err != nil {
 		return it, errors.New("encode the job's headers")
 	}
-	binding := headerBinding(j, j.Action.Endpoint.URL)
+	binding := j.HeaderBinding(j.Action.Endpoint.URL)
 	if it.SealedHeaders, err = in.Sealer.Seal(b, binding); err != nil {
 		return it, fmt.Errorf("encrypt the job's headers: %w", err)
 	}
