@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -156,19 +155,17 @@ func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Du
 }
 
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.
-func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) error {
+func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
+	defer wrapError(&err, "extend the lease of delivery %s", c.ID)
 	var until time.Time
-	err := s.pool.QueryRow(ctx,
+	err = s.pool.QueryRow(ctx,
 		`UPDATE herald.deliveries SET lease_until = now() + $3::interval, updated_at = now()
 		  WHERE id = $1 AND claim_no = $2 AND status = 'running' AND lease_until > now() RETURNING lease_until`,
 		c.ID, c.No, d).Scan(&until)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrFenced
-	}
 	if err != nil {
-		return fmt.Errorf("extend the lease of delivery %s: %w", c.ID, pgerror.Explain(err))
+		return noRows(err, ErrFenced)
 	}
 	c.LeaseUntil = until
 	return nil
