@@ -60,6 +60,7 @@ type takeover struct {
 	doors   map[int]*door
 	net     *devnet.Net
 	onChain *big.Int // the agent's number there
+	inLine  bool     // both commits know candidates (0007)
 
 	turn    int
 	made    map[string][]uuid.UUID // in this turn, by what they are to be when the worker ends
@@ -73,6 +74,9 @@ func newTakeover(r *row) *takeover {
 	var err error
 	w.onChain, _, err = w.net.Register(w.ctx, w.net.Account(0), "")
 	w.must(err)
+	w.must(w.SQL(w.ctx, func(ctx context.Context, c *pgx.Conn) error { // the older commit has migrated it
+		return c.QueryRow(ctx, `SELECT to_regclass('herald.candidates') IS NOT NULL`).Scan(&w.inLine)
+	}))
 	d := w.net.Deployment()
 	w.env = append(w.env, "HERALD_VERIFY_EVENT=receipt", fmt.Sprintf("IDENTITY_REGISTRY_31337=%s", d.Identity),
 		fmt.Sprintf("REPUTATION_REGISTRY_31337=%s", d.Reputation))
@@ -161,7 +165,9 @@ func (w *takeover) leaveWaits() {
 		w.accept(what, w.jobs(3, []int{agent}, nil))
 	}
 	w.accept("failing", w.jobs(12, []int{failingAgent}, nil))
-	w.makeContested()
+	if w.inLine {
+		w.makeContested()
+	}
 	for what, ids := range w.made {
 		status, _, _ := strings.Cut(what, " ")
 		switch status {
@@ -300,6 +306,9 @@ func (w *takeover) checkFilled(f *Figures) {
 	}
 	for _, what := range []string{"queued", "in_line", "running", "waiting", "held", "delivered", "skipped", "rejected",
 		"dead", "cancelled", "candidates", "spooled", "archived", "tokens", "failed_agents"} {
+		if what == "candidates" && !w.inLine {
+			continue
+		}
 		f.Add(what, there[what])
 		if there[what] == 0 {
 			w.Errorf("the worker before has left nothing %s: %v", what, there)
