@@ -227,18 +227,15 @@ func mutedPostgres(t *testing.T, address, hush string) string {
 	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
 		network, target = "unix", dir+"/.s.PGSQL."+u.Query().Get("port")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	serve := func(client net.Conn) {
+	u.Host = heraldtest.Listen(t, func(client net.Conn) {
 		defer func() { _ = client.Close() }()
 		server, err := net.Dial(network, target)
 		if err != nil {
 			return
 		}
-		wg.Go(func() { _, _ = io.Copy(client, server) })
+		var back sync.WaitGroup
+		defer back.Wait()
+		back.Go(func() { _, _ = io.Copy(client, server) })
 		defer func() { _ = server.Close() }()
 		b := make([]byte, 64<<10)
 		for {
@@ -254,18 +251,8 @@ func mutedPostgres(t *testing.T, address, hush string) string {
 				return
 			}
 		}
-	}
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { serve(c) })
-		}
 	})
-	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
-	u.Host, u.RawQuery = l.Addr().String(), "sslmode=disable"
+	u.RawQuery = "sslmode=disable"
 	return u.String()
 }
 

@@ -142,35 +142,10 @@ func evictingRedis(t *testing.T) string {
 // oldRedis answers PING, and INFO with that version; it knows nothing else, as HELLO was unknown to old servers.
 func oldRedis(t *testing.T, version string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var conns []net.Conn
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, c)
-			mu.Unlock()
-			wg.Go(func() { answerRedis(c, "redis_version:"+version+"\r\nredis_mode:standalone\r\n") })
-		}
+	address := heraldtest.Listen(t, func(c net.Conn) {
+		answerRedis(c, "redis_version:"+version+"\r\nredis_mode:standalone\r\n")
 	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return "redis://:hunter2@" + l.Addr().String()
+	return "redis://:hunter2@" + address
 }
 
 // answerRedis reads commands, arrays of bulk strings, until the other side leaves.

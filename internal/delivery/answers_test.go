@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -14,13 +13,13 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 // TestAnswers: the table of docs/agents.md, an agent for each of its rows. want is the reason, "" for delivered.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	guard := guardtest.Loopback(t, nil)
 	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -18,13 +18,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestLargeArgumentsInFlightAreBounded: agents that take large arguments and do not answer hold so many bytes in all. Who comes with more waits
-// at no cost and is delivered later; small arguments do not wait. Nobody holds a second copy for the history.
-func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	begun, finish := make(chan bool, 8), make(chan bool)
-	silence := onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+// silentUntil says when a call has begun and answers it once finish is closed.
+func silentUntil(begun chan<- bool, finish <-chan bool) func(*agent) {
+	return onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 		begun <- true
 		select {
 		case <-finish:
@@ -32,6 +28,15 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestLargeArgumentsInFlightAreBounded: agents that take large arguments and do not answer hold so many bytes in all. Who comes with more waits
+// at no cost and is delivered later; small arguments do not wait. Nobody holds a second copy for the history.
+func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	begun, finish := make(chan bool, 8), make(chan bool)
+	silence := silentUntil(begun, finish)
 	silent, silentToo := newAgent(t, silence), newAgent(t, silence)
 	well := newAgent(t)
 	longest := make(chan int, 8)
@@ -140,14 +145,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	begun, finish := make(chan bool, 8), make(chan bool)
-	silence := onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		begun <- true
-		select {
-		case <-finish:
-		case <-r.Context().Done():
-		}
-		return false
-	})
+	silence := silentUntil(begun, finish)
 	well := newAgent(t)
 	k := w.newWorker(func(c *Config) {
 		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<20, 20*time.Second, 40*time.Second

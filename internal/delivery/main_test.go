@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/big"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -26,7 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
@@ -154,7 +153,7 @@ func (r chainsReader) TokenURI(ctx context.Context, _ uint64, registry common.Ad
 func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	w.t.Helper()
 	k := &worker{chains: map[uint64]Chain{w.net.ChainID(): w.chain}}
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	guard := guardtest.Loopback(w.t, nil)
 	gw := httptest.NewServer(w.gateway.Handler())
 	w.t.Cleanup(gw.Close)
 	fetcher := must(ipfs.New(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard, Logger: w.logger()}))

@@ -13,7 +13,6 @@ import (
 	"io"
 	"math/big"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,6 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/secret"
@@ -35,7 +35,7 @@ import (
 // authorizing is a worker that gets access tokens.
 func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	guard := guardtest.Loopback(w.t, nil)
 	web := guard.Client(netguard.Limits{}, 0)
 	w.t.Cleanup(web.CloseIdleConnections)
 	return w.credentialed(append([]func(*agentauth.Config){func(c *agentauth.Config) {

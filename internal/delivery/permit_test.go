@@ -331,14 +331,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 	t.Run("ten failures open no breaker of the bound agent's", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
-		var broken atomic.Bool
-		broken.Store(true)
-		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if broken.Load() {
-				http.Error(rw, "broken", 500)
-			}
-			return broken.Load()
-		}))
+		a, broken := newBrokenAgent(t)
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
 			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
@@ -360,14 +353,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 	t.Run("nor do those of jobs that name the endpoint", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
-		var broken atomic.Bool
-		broken.Store(true)
-		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if broken.Load() {
-				http.Error(rw, "broken", 500)
-			}
-			return broken.Load()
-		}))
+		a, broken := newBrokenAgent(t)
 		byDomain, stranger := victim(w, a), w.register(nil)
 		k := w.newWorker(func(c *Config) {
 			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
@@ -540,4 +526,17 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {
 		t.Errorf("%q", a)
 	}
+}
+
+// newBrokenAgent answers calls with 500 until broken is stored as false.
+func newBrokenAgent(t testing.TB) (a *agent, broken *atomic.Bool) {
+	t.Helper()
+	broken = &atomic.Bool{}
+	broken.Store(true)
+	return newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if broken.Load() {
+			http.Error(rw, "broken", 500)
+		}
+		return broken.Load()
+	})), broken
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -119,7 +118,7 @@ func TestHeldForWantOfAGateway(t *testing.T) {
 	}
 
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Gateway = true }))
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	guard := guardtest.Loopback(w.t, nil)
 	fetcher := must(ipfs.New(ipfs.Config{Arweave: gateway.URL, Guard: guard, Logger: w.logger()}))
 	t.Cleanup(fetcher.Close)
 	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
@@ -28,8 +26,7 @@ const shortWait = 3 * time.Second
 // impatient is a worker that gives up early, whatever it asks.
 func (w *world) impatient() *worker {
 	w.t.Helper()
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-		Resolver: guardtest.Resolver(w.t, nil)}))
+	guard := guardtest.Loopback(w.t, guardtest.Resolver(w.t, nil))
 	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: shortWait, TryTimeout: shortWait, Logger: w.logger()}))
 	w.t.Cleanup(fetcher.Close)
 	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))

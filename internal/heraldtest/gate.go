@@ -122,3 +122,44 @@ func (g *Gate) Close() {
 	}
 	g.all.Wait()
 }
+
+// Listen serves each connection to a new loopback address with serve until the test ends, and returns the address. Connections are
+// closed with the test; one that serve is done with stays open until the other side closes it, or serve does.
+func Listen(t testing.TB, serve func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			all.Go(func() { serve(c) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close() // only to end the loop
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		all.Wait()
+	})
+	return listener.Addr().String()
+}
+
+// Silent returns an address that takes connections and says nothing.
+func Silent(t testing.TB) string {
+	t.Helper()
+	return Listen(t, func(net.Conn) {})
+}

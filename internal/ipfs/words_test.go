@@ -1,23 +1,18 @@
 package ipfs_test
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 // TestFailuresAreTold: whatever fails between Herald and a web server, or a gateway, is told in words of Herald's.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	const wait = 3 * time.Second
 	cfg := ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait}
 	list := guardtest.Failures(t, "did not answer within 3 s")

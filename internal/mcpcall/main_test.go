@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -11,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 // childMode names what this binary does as an agent's command instead of testing; see stdio_test.go.
@@ -28,10 +27,7 @@ func TestMain(m *testing.M) {
 // newPool makes a pool that reaches loopback and runs this test binary, closed and checked at the end of the test.
 func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 	t.Helper()
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := guardtest.Loopback(t, nil)
 	cfg := Config{Guard: guard, StdioCommands: [][]string{{os.Args[0]}}, RelistAfter: time.Nanosecond, Supervised: true}
 	for _, a := range adapt {
 		a(&cfg)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"runtime"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 func TestListedEndpoints(t *testing.T) {
@@ -398,7 +398,7 @@ func TestCycles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, running := openFiles(t), runtime.NumGoroutine()
-			guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+			guard := guardtest.Loopback(t, nil)
 			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}}))
 			ctx := heraldtest.Within(t, 5*time.Minute)
 			const workers = 8 // each with clients of its own

@@ -2,24 +2,19 @@ package mcpcall
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 // TestFailuresAreTold: whatever fails between Herald and an agent is told in words of Herald's, over each transport.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, 700*time.Millisecond })
 	list := append(guardtest.Failures(t, "did not answer within 700 ms"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})

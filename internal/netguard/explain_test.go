@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"syscall"
@@ -91,10 +90,7 @@ func TestSeconds(t *testing.T) {
 // TestFailuresAreTold drives each failure through a client of the guard.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	g, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	client := g.Client(netguard.Limits{Total: 500 * time.Millisecond}, 0)
 	t.Cleanup(client.CloseIdleConnections)
 	list := append(guardtest.Failures(t, "did not answer within 500 ms"),

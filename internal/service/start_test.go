@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +27,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	const refuses, silent, other = 601, 602, 603
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
 		"HERALD_RETRY_SCHEDULE=1h", "HERALD_KEYSET="+heraldtest.Keyset(t))
-	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + silentListener(t), other: net.URL()} {
+	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + heraldtest.Silent(t), other: net.URL()} {
 		d := net.Deployment()
 		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
 			fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation))
@@ -90,34 +89,6 @@ func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 		return err == nil && d.Status == store.Waiting
 	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
 	return d
-}
-
-// silentListener takes connections and what they send, and says nothing.
-func silentListener(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conns := make(chan []net.Conn)
-	go func() {
-		var all []net.Conn
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				conns <- all
-				return
-			}
-			all = append(all, c)
-		}
-	}()
-	t.Cleanup(func() {
-		_ = l.Close()
-		for _, c := range <-conns {
-			_ = c.Close()
-		}
-	})
-	return l.Addr().String()
 }
 
 // Redis is away at the start: commands find the embedded database by run.json, and what they accept is delivered once

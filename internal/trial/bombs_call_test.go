@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -40,19 +39,7 @@ func TestHangingLargeArguments(t *testing.T) {
 		rows, err := w.Rows(w.ctx)
 		return int(h.calls.Load())+CountStatus(rows)["waiting agent_busy"] >= hangingCalls, err
 	}))
-	began := time.Now()
-	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(0, 0)))
-	w.must(err)
-	called := time.Duration(0)
-	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
-		calls, err := w.agents.Calls()
-		for _, c := range calls {
-			if c.Delivery == accepted[0] {
-				called = c.Begun.Sub(began)
-			}
-		}
-		return called > 0, err
-	}))
+	called := w.untilCalled(w.agents.Line(0, 0))
 	peak, err := w.worker.PeakResidentBytes()
 	w.must(err)
 	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak>>20).Add("called", called))

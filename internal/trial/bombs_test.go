@@ -53,18 +53,7 @@ func TestDecodingBombs(t *testing.T) {
 	_, _, err = w.Enqueue(w.ctx, strings.NewReader(lines.String()))
 	w.must(err)
 	began := time.Now()
-	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(healthy, 1)))
-	w.must(err)
-	called := time.Duration(0)
-	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
-		calls, err := w.agents.Calls()
-		for _, c := range calls {
-			if c.Delivery == accepted[0] {
-				called = c.Begun.Sub(began)
-			}
-		}
-		return called > 0, err
-	}))
+	called := w.untilCalled(w.agents.Line(healthy, 1))
 	w.must(w.AwaitFinal(w.ctx))
 	took := time.Since(began)
 	peak, err := w.worker.PeakResidentBytes()
@@ -83,6 +72,24 @@ func TestDecodingBombs(t *testing.T) {
 			t.Errorf("%d deliveries are %s, want %d: %v", got, want, n, CountStatus(rows))
 		}
 	}
+}
+
+// untilCalled enqueues a job for an agent that is well, and says after how long the agent was called.
+func (w *oneWorker) untilCalled(line string) (called time.Duration) {
+	w.t.Helper()
+	began := time.Now()
+	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(line))
+	w.must(err)
+	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
+		calls, err := w.agents.Calls()
+		for _, c := range calls {
+			if c.Delivery == accepted[0] {
+				called = c.Begun.Sub(began)
+			}
+		}
+		return called > 0, err
+	}))
+	return called
 }
 
 // bomber serves everything: files, an IPFS gateway, a chain's node, and agents.

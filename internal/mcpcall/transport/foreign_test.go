@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
 // What foreign.go reads out of mcp-go's errors is what the pinned version writes. After an update, look whether it
@@ -75,7 +75,7 @@ func TestForeignRequestID(t *testing.T) {
 // newTestHTTP makes the transport to a local server.
 func newTestHTTP(t *testing.T, address string) mcptransport.Interface {
 	t.Helper()
-	guard := must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	guard := guardtest.Loopback(t, nil)
 	base := guard.Transport(netguard.Limits{})
 	inner := must(NewHTTP(HTTPConfig{URL: must(url.Parse(address)), Headers: http.Header{}, Base: base, Guard: guard,
 		MaxAnswerBytes: 1 << 20, Now: time.Now, Life: t.Context()}))

@@ -10,9 +10,9 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"golang.org/x/sys/unix"
 )
 
@@ -89,38 +89,10 @@ func silent(t testing.TB) string {
 // accept serves each connection with do until the test ends.
 func accept(t testing.TB, do func(net.Conn)) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var open []net.Conn
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open = append(open, c)
-			mu.Unlock()
-			done.Go(func() {
-				do(c)
-				finish(c)
-			})
-		}
+	return heraldtest.Listen(t, func(c net.Conn) {
+		do(c)
+		finish(c)
 	})
-	t.Cleanup(func() {
-		_ = ln.Close() // only to end the loops
-		mu.Lock()
-		for _, c := range open {
-			_ = c.Close()
-		}
-		mu.Unlock()
-		done.Wait()
-	})
-	return ln.Addr().String()
 }
 
 // finish ends a connection in order: the other side sees the end, and no reset over what was not read.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Inward are hosts as they stand in a URL that lead to this machine, its network or its cloud's metadata service, by what
@@ -64,6 +66,16 @@ func Inward() map[string]string {
 		"documentation, IPv6":    "[2001:db8::1]",
 		"discard":                "[100::1]",
 	}
+}
+
+// Loopback is a guard that lets this machine's own servers pass, and asks resolver, or the system's when it is nil.
+func Loopback(t testing.TB, resolver *net.Resolver) *netguard.Guard {
+	t.Helper()
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: resolver})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard
 }
 
 // Tripwire is a server that nobody may reach.
