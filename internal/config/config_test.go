@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -56,9 +55,8 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 	// Empty is not set, as compose files and Kubernetes write it.
-	if e := load(t, "HERALD_LISTEN=", "RPC_URL_8453=", "RPC_URL_=", "IDENTITY_REGISTRY_x=", "HERALD_API_TOKEN_FILE="); !reflect.DeepEqual(e, c) {
-		t.Errorf("empty variables change something: %+v", e)
-	}
+	e := load(t, "HERALD_LISTEN=", "RPC_URL_8453=", "RPC_URL_=", "IDENTITY_REGISTRY_x=", "HERALD_API_TOKEN_FILE=")
+	heraldtest.Equal(t, "the configuration with empty variables", e, c)
 }
 
 func TestTakes(t *testing.T) {

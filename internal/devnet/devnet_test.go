@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/big"
-	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,17 +64,17 @@ func TestRegistries(t *testing.T) {
 	if id.Sign() != 0 {
 		t.Errorf("the first agent is %s", id)
 	}
-	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.Transfer, erc8004.MetadataUpdate, erc8004.Registered, erc8004.MetadataSet}; !reflect.DeepEqual(got, want) {
+	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.Transfer, erc8004.MetadataUpdate, erc8004.Registered, erc8004.MetadataSet}; !slices.Equal(got, want) {
 		t.Errorf("register emitted %v, want %v", got, want)
 	}
 	second, receipt, err := n.Register(ctx, owner, "")
 	if err != nil || second.Int64() != 1 {
 		t.Fatalf("second agent %v, %v", second, err)
 	}
-	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.Transfer, erc8004.Registered, erc8004.MetadataSet}; !reflect.DeepEqual(got, want) {
+	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.Transfer, erc8004.Registered, erc8004.MetadataSet}; !slices.Equal(got, want) {
 		t.Errorf("register() emitted %v, want %v", got, want)
 	}
-	if receipt, err = n.SetURI(ctx, owner, id, "data:,b"); err != nil || !reflect.DeepEqual(kinds(t, receipt), []erc8004.Kind{erc8004.MetadataUpdate, erc8004.URIUpdated}) {
+	if receipt, err = n.SetURI(ctx, owner, id, "data:,b"); err != nil || !slices.Equal(kinds(t, receipt), []erc8004.Kind{erc8004.MetadataUpdate, erc8004.URIUpdated}) {
 		t.Errorf("setAgentURI: %v", err)
 	}
 	if _, err = n.SetMetadata(ctx, owner, id, "k", []byte("v")); err != nil {
@@ -165,7 +165,7 @@ func TestRegistries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.MetadataSet, erc8004.Transfer}; !reflect.DeepEqual(got, want) {
+	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.MetadataSet, erc8004.Transfer}; !slices.Equal(got, want) {
 		t.Errorf("transfer emitted %v, want %v", got, want)
 	}
 }

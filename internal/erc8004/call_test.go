@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -109,9 +110,10 @@ func TestReadFeedbackOfEveryRegistry(t *testing.T) {
 		{pack("uint8,bytes32,bytes32,bool", uint8(90), [32]byte{'a'}, [32]byte{}, true), StoredFeedback{Value: big.NewInt(90), LegacyScore: true, Tag1: "a", Revoked: true}},
 	} {
 		got, err := UnpackReadFeedback(test.ret)
-		if err != nil || !reflect.DeepEqual(got, test.want) {
-			t.Errorf("got %+v, %v; want %+v", got, err, test.want)
+		if err != nil {
+			t.Error(err)
 		}
+		heraldtest.Equal(t, "the feedback that was read", got, test.want)
 	}
 	for _, bad := range [][]byte{nil, make([]byte, 31), make([]byte, 33), bytes.Repeat([]byte{0xff}, 160)} {
 		if got, err := UnpackReadFeedback(bad); err == nil {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"math/big"
-	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -77,9 +77,7 @@ func TestDecodeGoldenVector(t *testing.T) {
 		Tag1Hash:    common.HexToHash("0x532c37807a6c4887defbd0686431b1c90a5f64c1a637d58a2874ea9bf9b04f40"),
 		FeedbackURI: "ipfs://bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku",
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	heraldtest.Equal(t, "the decoded event", got, want)
 	if got.Tag1Hash != crypto.Keccak256Hash([]byte(got.Tag1)) {
 		t.Error("the topic is not the hash of tag1")
 	}
@@ -206,9 +204,7 @@ func TestDecodeEveryForm(t *testing.T) {
 			t.Errorf("%s: %v", test.signature, err)
 			continue
 		}
-		if !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s\ngot  %+v\nwant %+v", test.signature, got, test.want)
-		}
+		heraldtest.Equal(t, "the decoded "+test.signature, got, test.want)
 		// Cut short anywhere, it is refused and nothing else happens.
 		for n := range len(l.Data) - 31 {
 			short := l

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"math/big"
-	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -96,9 +96,7 @@ func TestParseRegistrationShapes(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		if got := r.ListMCPEntries(); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s\ngot  %+v\nwant %+v", test.name, got, test.want)
-		}
+		heraldtest.Equal(t, test.name+": the list of MCP entries", r.ListMCPEntries(), test.want)
 	}
 }
 

@@ -9,10 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// reporter is what Equal needs of a test; rapid's have no more of testing.TB.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
 // Equal reports what differs between two values, unexported fields included, under a sentence that says what they are:
 //
 //	heraldtest.Equal(t, "the registration that was read", got, want)
-func Equal[T any](t testing.TB, what string, got, want T, options ...cmp.Option) {
+func Equal[T any](t reporter, what string, got, want T, options ...cmp.Option) {
 	t.Helper()
 	options = append(options, cmp.Exporter(func(reflect.Type) bool { return true }))
 	if diff := cmp.Diff(want, got, options...); diff != "" {

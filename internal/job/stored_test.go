@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"pgregory.net/rapid"
 )
 
@@ -165,9 +166,7 @@ func TestStoredRoundTrip(t *testing.T) {
 			t.Fatalf("meta or template differ: %s", raw)
 		}
 		j.Meta, j.Action.PayloadTemplate = back.Meta, back.Action.PayloadTemplate
-		if !reflect.DeepEqual(j, back) {
-			t.Fatalf("stored %s\nread   %+v\nwant   %+v", raw, back, j)
-		}
+		heraldtest.Equal(t, "the job that was read back from "+string(raw), back, j)
 		// The stored form is the contract's: it is a job again.
 		back.Sanitized = nil
 		if raw, err = json.Marshal(back); err != nil {

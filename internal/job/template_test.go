@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestArgumentsFeedback(t *testing.T) {
@@ -19,14 +21,7 @@ func TestArgumentsFeedback(t *testing.T) {
 		"timestamp": json.Number("1770000000"), "agentId": "42", "agentRegistry": "eip155:8453:" + mixed, "chainId": json.Number("8453"),
 		"transactionHash": hashHex, "logIndex": json.Number("3"), "endpoint": "https://agent.example/mcp", "deliveryId": "the-id",
 	}
-	for name, w := range want {
-		if !reflect.DeepEqual(got[name], w) {
-			t.Errorf("%s: got %#v, want %#v", name, got[name], w)
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("%d arguments, want %d", len(got), len(want))
-	}
+	heraldtest.Equal(t, "the list of arguments", got, want)
 }
 
 func TestArgumentsOfKinds(t *testing.T) {

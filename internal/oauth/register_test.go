@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -54,9 +53,7 @@ func TestRegister(t *testing.T) {
 			got, err := c.Register(heraldtest.Within(t, 20*time.Second), tt.server, RegisterConfig{Redirect: redirect, Scope: "a"})
 			asked := map[string]any{"client_name": "Herald", "redirect_uris": []any{redirect}, "grant_types": []any{"authorization_code", "refresh_token"},
 				"response_types": []any{"code"}, "token_endpoint_auth_method": tt.want.asked, "application_type": "native", "scope": "a"}
-			if !reflect.DeepEqual(sent, asked) {
-				t.Errorf("sent %v", sent)
-			}
+			heraldtest.Equal(t, "the registration that was sent", sent, asked)
 			if tt.fails != nil {
 				if !tt.fails(err) {
 					t.Errorf("got %+v, %v", got, err)

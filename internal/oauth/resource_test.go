@@ -3,7 +3,6 @@ package oauth
 import (
 	"errors"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -95,9 +94,10 @@ func TestResource(t *testing.T) {
 				says(t, err, at(tt.problem, s.URL))
 				return
 			}
-			if err != nil || !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got %+v, %v", got, err)
+			if err != nil {
+				t.Error(err)
 			}
+			heraldtest.Equal(t, "the resource's document", got, tt.want)
 		})
 	}
 }

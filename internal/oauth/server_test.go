@@ -3,7 +3,7 @@ package oauth
 import (
 	"errors"
 	"net/http"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,9 +83,10 @@ func TestServer(t *testing.T) {
 				want := Server{Issuer: s.URL + tt.path, TokenEndpoint: s.URL + "/t", AuthorizationEndpoint: s.URL + "/a", RegistrationEndpoint: "https://other.example/r",
 					AuthMethods: []string{"client_secret_post"}, Algorithms: []string{"PS256"}, Challenges: []string{"plain", "S256"}, Scopes: []string{"a", "offline_access"},
 					Grants: []string{"authorization_code"}, IssParameter: true, ClientIDMetadata: true}
-				if err != nil || !reflect.DeepEqual(got, want) {
-					t.Errorf("got %+v, %v", got, err)
+				if err != nil {
+					t.Error(err)
 				}
+				heraldtest.Equal(t, "the authorization server's document", got, want)
 			}
 		})
 	}
@@ -110,7 +111,7 @@ func TestServerOf(t *testing.T) {
 	}
 	before := s.asked()
 	var i *IssuerError
-	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !reflect.DeepEqual(i.Named, r.Issuers) {
+	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !slices.Equal(i.Named, r.Issuers) {
 		t.Errorf("another one: %v", err)
 	}
 	if s.asked() != before {

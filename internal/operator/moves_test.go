@@ -2,11 +2,12 @@ package operator
 
 import (
 	"context"
-	"reflect"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -28,9 +29,10 @@ func TestFilter(t *testing.T) {
 		{Selection{Since: "2026-01-31T12:00:00Z"}, store.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
 	} {
 		got, err := c.in.parseFilter(now)
-		if err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%+v: %+v, %v", c.in, got, err)
+		if err != nil {
+			t.Errorf("%+v: %v", c.in, err)
 		}
+		heraldtest.Equal(t, fmt.Sprintf("the filter of %+v", c.in), got, c.want)
 	}
 	// The audit keeps times, not how long ago they were.
 	f, err := Selection{Agent: "8453:42", Status: "dead", Since: "1h"}.parseFilter(now)

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -328,14 +327,14 @@ func TestTargetTellsTheWay(t *testing.T) {
 			{What: "registration", Source: "document", Detail: "services and capabilities.mcp, 2 entries, 2 MCP"},
 			{What: "binding", Source: asked, Detail: asked + " was not found on any of [a.example]"},
 			{What: "endpoint", Source: "services[0]", Detail: "https://a.example; 1 other MCP entry is ranked below it"}}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v\nwant %+v", got, want)
-	}
+	heraldtest.Equal(t, "what was resolved", got, want)
 	w.pass(12 * time.Second)
 	got, err = w.Resolve(t.Context(), agent(7, 0))
-	if want := []resolver.Step{{What: "cache", Source: "resolved 12s ago", Detail: "services[0] of a document by data, binding: none"}}; err != nil || !reflect.DeepEqual(got.Steps, want) {
-		t.Errorf("%+v, %v", got.Steps, err)
+	if err != nil {
+		t.Error(err)
 	}
+	heraldtest.Equal(t, "the steps from the cache", got.Steps,
+		[]resolver.Step{{What: "cache", Source: "resolved 12s ago", Detail: "services[0] of a document by data, binding: none"}})
 }
 
 func TestCache(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
@@ -79,8 +79,9 @@ func TestParse(t *testing.T) {
 			ep.Headers, ep.Secrets = nil, nil
 			got.endpoint = &ep
 		}
-		if !reflect.DeepEqual(got, tt.want) || !maps.Equal(headers, tt.headers) {
-			t.Errorf("%s: got %+v %+v %v, want %+v", tt.entry, got, got.endpoint, headers, tt.want)
+		heraldtest.Equal(t, "the server "+tt.entry, got, tt.want)
+		if !maps.Equal(headers, tt.headers) {
+			t.Errorf("%s: headers %v, want %v", tt.entry, headers, tt.headers)
 		}
 	}
 }

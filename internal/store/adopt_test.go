@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // crashed is a claim whose worker died: its lease ran out, and the delivery went back into the line.
@@ -210,9 +212,7 @@ func TestAdoptStale(t *testing.T) {
 			if _, err := s.Adopt(t.Context(), c, pastOf(one, first)); !errors.Is(err, ErrStale) {
 				t.Error(err)
 			}
-			if after := read(t, s, c.ID); !reflect.DeepEqual(before, after) {
-				t.Errorf("before %+v\nafter %+v", before, after)
-			}
+			heraldtest.Equal(t, "the delivery that was not adopted", read(t, s, c.ID), before)
 			record(t, s, c, delivered) // the claim is still good
 		})
 	}
@@ -253,12 +253,8 @@ func TestPastJSON(t *testing.T) {
 			t.Fatalf("the test leaves %s out", v.Type().Field(i).Name)
 		}
 	}
-	if got := through(t, full); !reflect.DeepEqual(got, full) {
-		t.Errorf("got %+v\nwant %+v", got, full)
-	}
-	if got := through(t, SpooledOutcome{Outcome: delivered}); !reflect.DeepEqual(got.Outcome, delivered) {
-		t.Errorf("got %+v", got)
-	}
+	heraldtest.Equal(t, "a full outcome from the spool", through(t, full), full)
+	heraldtest.Equal(t, "a short outcome from the spool", through(t, SpooledOutcome{Outcome: delivered}).Outcome, delivered)
 	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
 		got := through(t, SpooledOutcome{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
 		if want := KeepSide([]byte(hostile)); string(KeepSide(got.Outcome.Response)) != string(compactJSON(t, want)) {

@@ -3,10 +3,10 @@ package storetest
 import (
 	"encoding/json"
 	"errors"
-	"reflect"
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -188,7 +188,5 @@ func (s *suite) knows(agent int, want store.AgentObservation) {
 		_ = json.Unmarshal(*raw, &v)
 		*raw, _ = json.Marshal(v) // jsonb has spaces of its own
 	}
-	if !reflect.DeepEqual(got, want) {
-		s.Errorf("known is %+v, want %+v", got, want)
-	}
+	heraldtest.Equal(s, "what is known of the agent", got, want)
 }
