@@ -1,9 +1,9 @@
 // Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel
-// deliveries, look at agents, rotate keys, read the audit. Below it, with the same Operator: inspect resolves and probes
-// agents, tokens stores tokens and logs in for them, doctor checks what a worker needs.
+// deliveries, look at agents, rotate keys, read the audit. Below it, with the same Operator: inspect resolves and
+// probes agents, tokens stores tokens and logs in for them, doctor checks what a worker needs.
 //
-// Each is a method or a function that takes and returns plain values, so that the commands of the worker, an HTTP API and pages can
-// be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
+// Each is a method or a function that takes and returns plain values, so that the commands of the worker, an HTTP API
+// and pages can be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
 // whoever has to be asked or warned is a Person, and what an answer is made from comes from a Backend. The sentences
 // of errors name the options of the commands.
 //

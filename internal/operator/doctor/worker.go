@@ -113,27 +113,24 @@ func getJSON(ctx context.Context, listen, path string, token secret.Secret, v an
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	transport := &http.Transport{Proxy: nil, DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport,
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	if !token.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+token.Reveal())
+	}
+	client := &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	err = try(ctx, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
-		if err != nil {
-			return err
-		}
-		if !token.IsZero() {
-			req.Header.Set("Authorization", "Bearer "+token.Reveal())
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if status = resp.StatusCode; status != http.StatusOK {
-			return nil
-		}
-		return json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(v)
-	})
-	return status, err
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusOK {
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(v)
+	}
+	return resp.StatusCode, err
 }

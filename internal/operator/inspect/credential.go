@@ -73,8 +73,8 @@ func flushThenClose(ctx context.Context, c interface{ Flush(context.Context) }, 
 
 const flushTime = 10 * time.Second
 
-// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing was sent but
-// what OAuth would replace.
+// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing was sent
+// but what OAuth would replace.
 func (p *prober) adviseOAuth(err error) {
 	var call *mcpcall.CallError
 	if !errors.As(err, &call) || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden {

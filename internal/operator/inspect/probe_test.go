@@ -31,7 +31,8 @@ func TestProbeFlushes(t *testing.T) {
 	}
 }
 
-// TestSamplesAreJobs: every kind's sample has all arguments of its tool, and none but the empty tag and endpoint is without a value.
+// TestSamplesAreJobs: every kind's sample has all arguments of its tool, and none but the empty tag and endpoint is
+// without a value.
 func TestSamplesAreJobs(t *testing.T) {
 	t.Parallel()
 	g := store.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}

@@ -64,10 +64,6 @@ func (c Client) checkAsked() error {
 // setClient stores an OAuth client that gets its tokens by itself (client credentials), once its server has given it
 // one.
 func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c Change, err error) {
-	keys, err := o.Backend.Keyset()
-	if err != nil {
-		return c, err
-	}
 	f, err := o.newSourceFinder(t.Agent, r.Request)
 	if err != nil {
 		return c, err
@@ -93,7 +89,7 @@ func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c C
 
 	t.Origin, t.Path = s.Origin, s.Path
 	t.Scheme, t.Header, t.Issuer = store.SchemeClientCredentials, operator.Authorization, s.Issuer
-	if err := sealCredential(keys, &t, cred, first, s.Scope); err != nil {
+	if err := sealCredential(f.keys, &t, cred, first, s.Scope); err != nil {
 		return c, err
 	}
 	c, err = o.store(ctx, t, describeChange(t).withCredential(cred, s.Scope), r.Actor, "the OAuth client")

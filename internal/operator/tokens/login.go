@@ -13,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -43,18 +42,14 @@ type Browser interface {
 // LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker
 // gets tokens with from then on. What can be found wrong without the person is looked for before.
 func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error) {
-	t := store.Token{Header: operator.Authorization}
-	if t.Agent, err = o.ParseRef(r.AgentRef); err != nil {
+	g, err := o.ParseRef(r.AgentRef)
+	if err != nil {
 		return c, err
 	}
 	if err := r.check(); err != nil {
 		return c, err
 	}
-	keys, err := o.Backend.Keyset()
-	if err != nil {
-		return c, err
-	}
-	f, err := o.newSourceFinder(t.Agent, r.Request)
+	f, err := o.newSourceFinder(g, r.Request)
 	if err != nil {
 		return c, err
 	}
@@ -73,8 +68,7 @@ func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error)
 		return c, fmt.Errorf("nothing was stored, though the login is done: %w; log in again when that is mended", err)
 	}
 	defer st.Close()
-	t.Origin, t.Path = s.Origin, s.Path
-	return o.storeLogin(ctx, st, keys, r.Actor, t, s, token, cred)
+	return f.storeLogin(ctx, st, s, token, cred)
 }
 
 // check refuses what does not go together.
@@ -104,14 +98,15 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 	if err == nil {
 		err = f.checkStore(ctx)
 	}
+	issuer := text.Printable(text.Shorten(s.Issuer))
 	switch {
 	case err != nil:
 		return s, err
 	case s.Away != nil:
-		return s, fmt.Errorf("the authorization server %s: %w; try again", text.Printable(text.Shorten(s.Issuer)),
-			s.Away)
+		return s, fmt.Errorf("the authorization server %s: %w; try again", issuer, s.Away)
 	case s.Server.AuthorizationEndpoint == "":
-		return s, fmt.Errorf("the authorization server %s has no page to log in at: if it knows Herald as a client, `worker token set --client-id` stores that", text.Printable(text.Shorten(s.Issuer)))
+		return s, fmt.Errorf("the authorization server %s has no page to log in at: if it knows Herald as a client, "+
+			"`worker token set --client-id` stores that", issuer)
 	}
 	if s.Page, err = checkPage(s.Server, r.LoginPage); err != nil {
 		return s, err
@@ -126,8 +121,7 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 		return s, err
 	}
 	if s.Page != "" {
-		f.Notify("note: people of %s log in at another place, %s", text.Printable(text.Shorten(s.Issuer)),
-			text.Printable(s.Page))
+		f.Notify("note: people of %s log in at another place, %s", issuer, text.Printable(s.Page))
 	}
 	f.warnSource(s)
 	return s, nil
@@ -216,8 +210,9 @@ func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.
 
 // storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server
 // gave nothing more.
-func (o Tokens) storeLogin(ctx context.Context, st *operator.Session, keys *secret.Keyset, actor string, t store.Token, s tokenSource,
-	token oauth.Token, cred oauth.Credential) (c Change, err error) {
+func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s tokenSource, token oauth.Token,
+	cred oauth.Credential) (c Change, err error) {
+	t := store.Token{Agent: f.agent, Origin: s.Origin, Path: s.Path, Header: operator.Authorization}
 	what := "the login"
 	if cred.RefreshToken.IsZero() {
 		what = "the token"
@@ -226,12 +221,12 @@ func (o Tokens) storeLogin(ctx context.Context, st *operator.Session, keys *secr
 			at := token.Expires.UTC().Truncate(time.Second)
 			t.ExpiresAt = &at
 		}
-		o.Notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
+		f.Notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
 			"when it has expired, somebody has to log in again")
-		t.Ciphertext, err = keys.Seal([]byte(token.Access.Reveal()), t.Binding())
+		t.Ciphertext, err = f.keys.Seal([]byte(token.Access.Reveal()), t.Binding())
 	} else {
 		t.Scheme, t.Issuer = store.SchemeAuthorizationCode, s.Issuer
-		err = sealCredential(keys, &t, cred, token, "")
+		err = sealCredential(f.keys, &t, cred, token, "")
 	}
 	if err != nil {
 		return c, err
@@ -239,7 +234,7 @@ func (o Tokens) storeLogin(ctx context.Context, st *operator.Session, keys *secr
 
 	c = describeChange(t).withCredential(cred, cred.Scope)
 	c.Issuer = s.Issuer // also of the one token, whose row has none
-	if err := c.storeToken(ctx, st, t, actor, "token login", what); err != nil {
+	if err := c.storeToken(ctx, st, t, f.asked.Actor, "token login", what); err != nil {
 		return c, err
 	}
 	c.sayToken(s.Issuer, token)

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -39,6 +40,7 @@ type sourceFinder struct {
 	Tokens
 	asked  Request
 	agent  store.Agent
+	keys   *secret.Keyset
 	origin netguard.CredentialOrigin // of the request, "" when it names none
 	path   string                    // of the same
 	alone  bool                      // nobody is asked about what the request says
@@ -51,8 +53,11 @@ type sourceFinder struct {
 }
 
 func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, error) {
-	f := &sourceFinder{Tokens: o, asked: asked, agent: g}
-	var err error
+	keys, err := o.Backend.Keyset()
+	if err != nil {
+		return nil, err
+	}
+	f := &sourceFinder{Tokens: o, asked: asked, agent: g, keys: keys}
 	if asked.Origin != "" {
 		if f.origin, err = netguard.CredentialOriginOf(asked.Origin); err != nil {
 			return nil, operator.NewMisuse("--origin: %v", err)
@@ -100,9 +105,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))
 	}
-	if f.origin == "" {
-		s.Path = found.Path
-	}
+	s.Path = cmp.Or(f.path, found.Path) // f.path is "" without an origin only
 	s.Origin, s.Words, s.Listed = found.Origin, found.Words, found.Endpoint.Listed
 	if s.Issuer != "" && s.Resource != "" {
 		return nil

@@ -1,8 +1,8 @@
 // Package tokens stores what Herald is to send to agents: a token or an OAuth client that an operator has (Set), what a
 // person's login brings (LogIn), a file of tokens (ReadImport); and lists and removes what is stored.
 //
-// Where a token may go is what the request says, else where the agent is found now, after somebody agreed to that. Which
-// of them a delivery sends, and how one is renewed, is agentauth's; what OAuth says, oauth's.
+// Where a token may go is what the request says, else where the agent is found now, after somebody agreed to that.
+// Which of them a delivery sends, and how one is renewed, is agentauth's; what OAuth says, oauth's.
 package tokens
 
 import (
