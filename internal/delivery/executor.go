@@ -95,7 +95,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if a.endpoint, err = e.resolveEndpoint(ctx, a.claim, a.server); err != nil {
 		return err
 	}
-	if _, err = a.slots.acquireDomain(ctx, a.endpoint.URL); err != nil {
+	if _, err = a.slots.acquireDomain(ctx, a.endpoint.URL, !a.endpoint.unbound); err != nil {
 		return err
 	}
 	if a.auth, err = e.Authorizer.Authorize(ctx, a.subject(), a.endpoint.Endpoint); err != nil {

@@ -57,7 +57,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 		return fetchedFile{File: job.File{Verification: notFetched}, detail: "not asked for"}, nil
 	}
 
-	release, err := slots.acquireDomain(ctx, uri)
+	release, err := slots.acquireDomain(ctx, uri, false)
 	if err != nil {
 		return fetchedFile{}, err
 	}

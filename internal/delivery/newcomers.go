@@ -23,8 +23,10 @@ import (
 // Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's
 // slots, rounded down and at least one, from the claim to the record of an attempt: as many silent agents as there are
 // slots do not stop those that answer. One registrable domain has at most half of that half, for the agent's endpoint
-// and for the feedback's file; while an agent is being resolved it is not known which domain that will be. Those that
-// failed in the last hour have at most half of that half too, so that who is not known yet does not wait behind them.
+// and for the feedback's file; half of that is for agents that are not bound to it and for files, so that who names a
+// domain does not keep its own agents out. While an agent is being resolved it is not known which domain that will be.
+// Those that failed in the last hour have at most half of the half too, so that who is not known yet does not wait
+// behind them.
 // Who finds no slot free waits for one a moment, where attempts take no longer than that; else its delivery comes back
 // when its turn is expected, by the mean time that the attempts of newcomers take.
 //
@@ -32,6 +34,7 @@ import (
 type Newcomers struct {
 	slots   *ratelimit.Limiter                     // one origin, which is all of them
 	bounded *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
+	named   *ratelimit.Limiter                     // an origin is a registrable domain that others than its own name
 	latest  *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
 	share   int
 	now     func() time.Time
@@ -57,10 +60,13 @@ const (
 	// domainShare of these.
 	newcomerShare = 2
 	domainShare   = 2
+	// namedShare is the part of a domain's slots for attempts that the domain did not ask for itself.
+	namedShare = 2
 	// allNewcomers and failedNewcomers name what is no domain.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain " // goes before a domain's name: a host may be called newcomers
+	namedDomainSlot = "named domain "
 	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is
 	// committed.
 	maxRememberedAgents = 4096
@@ -96,17 +102,22 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	if err != nil {
 		return nil, err
 	}
+	named, err := bound(max(1, share/domainShare/namedShare))
+	if err != nil {
+		return nil, err
+	}
 	latest, err := lru.New[store.Agent, latestOutcome](maxRememberedAgents)
 	if err != nil {
 		return nil, err
 	}
-	return &Newcomers{slots: all, bounded: parts, latest: latest, share: share, now: now}, nil
+	return &Newcomers{slots: all, bounded: parts, named: named, latest: latest, share: share, now: now}, nil
 }
 
 // Close comes after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
+	n.named.Close()
 }
 
 // noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.
@@ -152,21 +163,28 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 		fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
-// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. A domain that the
-// attempt has a slot of costs no other.
-func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string) (release func(), err error) {
+// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. own says that the
+// domain itself names the agent. A domain that the attempt has a slot of costs no other.
+func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
-	if s == nil || domain == "" {
+	if s == nil || domain == "" || s.holds(domainSlot+domain) {
 		return func() {}, nil
 	}
 	before := len(s.held)
+	if !own {
+		err = s.acquire(ctx, s.newcomers.named, namedDomainSlot+domain,
+			"agents without a success in the last hour that a domain does not name itself share a part of its slots")
+		if err != nil {
+			return func() {}, err
+		}
+	}
 	err = s.acquire(ctx, s.newcomers.bounded, domainSlot+domain,
 		"agents without a success in the last hour share a worker's slots, and one domain has a part of them")
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
 func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
-	if slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of }) {
+	if s.holds(of) {
 		return nil
 	}
 	permit, err := from.Acquire(ctx, of, of, s.token)
@@ -181,6 +199,10 @@ func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of
 	}
 	s.held = append(s.held, newcomerSlot{of, permit})
 	return nil
+}
+
+func (s *newcomerSlots) holds(of string) bool {
+	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
 }
 
 // release gives all slots back.

@@ -47,7 +47,7 @@ func (w *newcomerWorld) enters(a *attempt, url string) error {
 }
 
 func (w *newcomerWorld) enterDomain(a *attempt, url string) error {
-	_, err := a.slots.acquireDomain(w.Context(), url)
+	_, err := a.slots.acquireDomain(w.Context(), url, true)
 	return err
 }
 
@@ -163,7 +163,7 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"https://victim.example/robots.txt", "https://files.a.example/7.json"} {
-		release, err := a.slots.acquireDomain(t.Context(), file)
+		release, err := a.slots.acquireDomain(t.Context(), file, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,6 +175,36 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 	b := &newcomerSlots{newcomers: w.Newcomers, token: "x"}
 	if !w.waits(b.acquire(t.Context(), w.bounded, domainSlot+"a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
+	}
+}
+
+// TestNewcomersOfANamedDomain: agents that name somebody's domain, and files there, leave half of its slots to the agents whose
+// endpoint it is; both together have no more than the domain's.
+func TestNewcomersOfANamedDomain(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 32) // 8 slots for a domain, 4 for those that name it
+	enter := func(agent int64, own bool) bool {
+		a := w.attempt(agent)
+		w.clock = w.clock.Add(time.Second)
+		if err := w.slot(a); err != nil {
+			t.Fatal(err)
+		}
+		_, err := a.slots.acquireDomain(t.Context(), "https://victim.example:81/mcp", own)
+		if w.waits(err) {
+			a.slots.release(t.Context())
+			return false
+		}
+		return true
+	}
+	for i := range int64(6) {
+		if got := enter(i, false); got != (i < 4) {
+			t.Errorf("agent %d that names the domain has a slot: %t", i+1, got)
+		}
+	}
+	for i := range int64(6) {
+		if got := enter(100+i, true); got != (i < 4) {
+			t.Errorf("the domain's own agent %d has a slot: %t", i+1, got)
+		}
 	}
 }
 
