@@ -1,6 +1,7 @@
 package ipfs
 
 import (
+	"encoding/hex"
 	"net/url"
 	"strings"
 	"unicode"
@@ -358,35 +359,22 @@ func hasDots(segments []string) bool {
 // percentDecode decodes what is validly escaped and keeps the rest: a stray
 // percent sign is common.
 func percentDecode(s string) string {
-	if !strings.Contains(s, "%") {
-		return s
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			hi, ok1 := unhex(s[i+1])
-			lo, ok2 := unhex(s[i+2])
-			if ok1 && ok2 {
-				b = append(b, hi<<4|lo)
-				i += 2
-				continue
-			}
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, "%")
+		b.WriteString(before)
+		if !found {
+			return b.String()
 		}
-		b = append(b, s[i])
+		var c [1]byte
+		if n, err := hex.Decode(c[:], []byte(after[:min(2, len(after))])); n == 1 && err == nil {
+			b.WriteByte(c[0])
+			after = after[2:]
+		} else {
+			b.WriteByte('%')
+		}
+		s = after
 	}
-	return string(b)
-}
-
-func unhex(c byte) (byte, bool) {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0', true
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10, true
-	case 'A' <= c && c <= 'F':
-		return c - 'A' + 10, true
-	}
-	return 0, false
 }
 
 // isBlank is what may surround a URI without meaning.
