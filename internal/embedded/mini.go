@@ -57,8 +57,6 @@ func (m *mini) url() string {
 	return u.String()
 }
 
-func (m *mini) done() <-chan struct{} { return m.gone }
-
 func (m *mini) close(context.Context) error {
 	close(m.quit)
 	<-m.gone

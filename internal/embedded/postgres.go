@@ -346,9 +346,6 @@ func socketURL(dir, database string) string {
 	return u.String()
 }
 
-// Done is closed when the server has ended, whether asked to or not.
-func (p *Postgres) Done() <-chan struct{} { return p.child.done }
-
 // Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that
 // it is killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
 func (p *Postgres) Stop(ctx context.Context) error {

@@ -34,7 +34,7 @@ func stopPostgres(t *testing.T, p *Postgres) {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.Done():
+	case <-p.child.done:
 	default:
 		t.Fatal("stopped, but not done")
 	}
@@ -210,7 +210,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			<-p.Done()
+			<-p.child.done
 			if err := p.release(); err != nil {
 				t.Fatal(err)
 			}
@@ -260,7 +260,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			if got := query(t, again.URL(), "SELECT word FROM kept"); got != "yes" {
 				t.Errorf("kept %q", got)
 			}
-			<-p.Done()
+			<-p.child.done
 		})
 	}
 }
@@ -337,7 +337,7 @@ func TestPostgresEndsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.Done():
+	case <-p.child.done:
 	case <-time.After(10 * time.Second):
 		t.Fatal("nobody was told")
 	}
@@ -363,7 +363,7 @@ func TestPostgresStopsClients(t *testing.T) {
 		}
 		cancel()
 		select {
-		case <-p.Done():
+		case <-p.child.done:
 		default:
 			t.Error("the server still runs")
 		}

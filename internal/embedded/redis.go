@@ -51,7 +51,6 @@ type Redis struct {
 // engine is what serves: a child process or miniredis.
 type engine interface {
 	url() string
-	done() <-chan struct{}
 	close(ctx context.Context) error
 }
 
@@ -104,9 +103,6 @@ func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 // URL is a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis,
 // whose password is made anew at each start and keeps the machine's other users out.
 func (r *Redis) URL() string { return r.engine.url() }
-
-// Done is closed when the server has ended, whether asked to or not.
-func (r *Redis) Done() <-chan struct{} { return r.engine.done() }
 
 // Stop ends the server after its data is on disk, waiting until ctx ends, 30 s at most without a deadline. Further
 // calls return the first one's result.

@@ -33,7 +33,15 @@ func stopRedis(t *testing.T, r *Redis) {
 	if err := r.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	<-r.Done()
+	<-ended(r)
+}
+
+// ended is closed when the server has ended.
+func ended(r *Redis) <-chan struct{} {
+	if mini, ok := r.engine.(*mini); ok {
+		return mini.gone
+	}
+	return r.engine.(*redisServer).child.done
 }
 
 // connect opens a client the way asynq would.
@@ -132,7 +140,7 @@ func TestRedisServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
-		<-r.Done()
+		<-ended(r)
 		if got := get(t, again.URL(), "kept"); got != "yes" {
 			t.Errorf("kept %q", got)
 		}

@@ -144,8 +144,6 @@ func (s *redisServer) url() string {
 	return u.String()
 }
 
-func (s *redisServer) done() <-chan struct{} { return s.child.done }
-
 func (s *redisServer) close(ctx context.Context) error {
 	var errs []error
 	if s.child != nil {
