@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -18,7 +19,7 @@ type story struct {
 	title    string
 	agent    *big.Int
 	status   store.Status
-	reason   string
+	reason   reason.Reason
 	attempts int
 }
 
@@ -52,10 +53,10 @@ func (w *world) planStories() []plan {
 		{story: story{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3},
 			services: mcp(w.flaky.url), tag: "latency", value: 4200},
 		{story: story{title: "A file that does not match its hash", status: store.Rejected,
-			reason: "hash_mismatch", attempts: 1},
+			reason: reason.HashMismatch, attempts: 1},
 			services: mcp(w.httpURL), tag: "quality", value: 100, text: "I never wrote this.", lie: true},
 		{story: story{title: "An agent without an MCP endpoint", status: store.Skipped,
-			reason: "no_mcp_endpoint", attempts: 1},
+			reason: reason.NoMCPEndpoint, attempts: 1},
 			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
 			tag: "starred", value: 10000},
 	}

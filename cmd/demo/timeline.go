@@ -173,7 +173,7 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI stri
 			wrong++
 			mark = fmt.Sprintf("no: expected %s %s after %d", s.status, s.reason, s.attempts)
 		}
-		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+d.Reason),
+		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+string(d.Reason)),
 			d.Attempts,
 			strings.TrimSpace(d.FileVerification+" "+d.FileSource),
 			d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)

@@ -76,7 +76,7 @@ func printDelivery(a *app, d operator.Delivery) error {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
 	f.addRow("key", d.Key)
-	f.addRow("status", strings.TrimSpace(string(d.Status)+" "+d.Reason))
+	f.addRow("status", strings.TrimSpace(string(d.Status)+" "+string(d.Reason)))
 	f.addRow("error", d.Error)
 	f.addRow("next step", d.NextStep)
 	f.addRow("tool", d.ToolName)
@@ -120,7 +120,7 @@ func describeAttempt(t store.Attempt) string {
 		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
 	}
 	if t.Reason != "" {
-		s += "  " + t.Reason + ": " + t.Error
+		s += "  " + string(t.Reason) + ": " + t.Error
 	}
 	return s
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/alecthomas/kong"
 )
@@ -30,9 +31,9 @@ func TestNextStepsCanBeTyped(t *testing.T) {
 	probed, listed, over := whole, whole, whole
 	probed.Delivery, listed.Listed, over.Over = "", true, true
 	commands := 0
-	for _, r := range retry.Reasons() {
+	for _, r := range reason.All() {
 		for _, s := range []retry.Subject{whole, probed, listed, over, {}} {
-			step := r.NextStep(s)
+			step := retry.NextStep(r, s)
 			for _, found := range command.FindAllStringSubmatch(step, -1) {
 				commands++
 				if err := parses(strings.Fields(found[1])); err != nil && s != (retry.Subject{}) {

@@ -120,7 +120,7 @@ func (d *desk) status(id uuid.UUID) string {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return strings.TrimSpace(string(row.Status) + " " + row.Reason)
+	return strings.TrimSpace(string(row.Status) + " " + string(row.Reason))
 }
 
 func (d *desk) pending(lane queue.Lane) int {

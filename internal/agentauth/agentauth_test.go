@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -46,7 +47,7 @@ func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path str
 	return path, l.err
 }
 
-func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...reason.Reason) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -23,7 +24,7 @@ import (
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
 	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...reason.Reason) (released int, tasks []store.Task, err error)
 	RenewalLedger
 }
 
@@ -218,7 +219,7 @@ func (z *Authorizer) authorize(ctx context.Context, a *Authorization) error {
 		return nil
 	}
 	a.wantsOAuth = r.wantsOAuth
-	return retry.Fail(retry.AuthRequired,
+	return retry.Fail(reason.AuthRequired,
 		fmt.Sprintf("the agent refused what it was sent %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
 			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.remedy()))
 }
@@ -259,7 +260,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 		return nil
 	}
 	if t.ExpiresAt != nil && !z.Now().Before(*t.ExpiresAt) {
-		return retry.Fail(retry.AuthRequired,
+		return retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
 				t.URL(), t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(*t)))
 	}
@@ -306,7 +307,7 @@ func (z *Authorizer) covers(ctx context.Context, t *store.Token, s Subject, e mc
 	}
 	var err error
 	if t.Path, err = z.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
-		return false, retry.Pause(retry.Throttled, time.Second,
+		return false, retry.Pause(reason.Throttled, time.Second,
 			"the token stored for "+string(t.Origin)+" is just being removed")
 	}
 	z.known.Remove(t.Agent) // it is read anew, with its path

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -66,7 +67,7 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
-		return value, retry.Fail(retry.AuthRequired,
+		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
 				excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -24,7 +25,7 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		before = append(before, excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
-	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
+	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
 		"its doing, then %s", excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
@@ -51,7 +52,7 @@ func explainFailure(t store.Token, err error) error {
 	var refused *netguard.RefusedURLError
 	hold := func(format string, args ...any) error {
 		text := fmt.Sprintf("no access token for %s: ", t.Origin) + fmt.Sprintf(format, args...)
-		return &renewalError{text: text, cause: retry.Fail(retry.AuthRequired, text)}
+		return &renewalError{text: text, cause: retry.Fail(reason.AuthRequired, text)}
 	}
 	switch issuer := excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -80,7 +81,7 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 		text := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
 			count, excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
-		err := &renewalError{text: text, cause: retry.Fail(retry.AuthRequired, text)}
+		err := &renewalError{text: text, cause: retry.Fail(reason.AuthRequired, text)}
 		r.rememberFailure(e, r.Patience, err)
 		return err
 	}

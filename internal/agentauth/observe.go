@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -21,7 +22,7 @@ import (
 // completes the verdict on the failure: what an operator does about it, and that no stored credential could mend what a
 // job brought itself. a is nil when the attempt failed before it was authorized.
 func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Verdict) retry.Verdict {
-	if a == nil || v.Reason != retry.AuthRequired {
+	if a == nil || v.Reason != reason.AuthRequired {
 		return v
 	}
 	var call *mcpcall.CallError
@@ -39,7 +40,7 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 		v.Text += ": " + a.remedy()
 	}
 	if a.Subject.OwnHeaders {
-		v.Reason, v.Ending, v.Free, v.AgentFault = retry.AuthFailed, retry.Reject, false, false
+		v.Reason, v.Ending, v.Free, v.AgentFault = reason.AuthFailed, retry.Reject, false, false
 	}
 	return v
 }
@@ -47,7 +48,7 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 // rememberRefusal notes what the agent did not take. A call that is forbidden may be so for its content: its client
 // must not hold up the others.
 func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Verdict) {
-	if v.Reason != retry.AuthRequired {
+	if v.Reason != reason.AuthRequired {
 		return
 	}
 	agent := a.Subject.Agent
@@ -92,7 +93,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 		return nil
 	}
 	z.released.Add(agent, epoch)
-	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, string(retry.AuthRequired))
+	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, reason.AuthRequired)
 	switch {
 	case err != nil:
 		k.held.Store(true) // with the next one

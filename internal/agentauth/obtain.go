@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -101,7 +102,7 @@ func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	}
 	cred, err := oauth.ParseCredential(plain)
 	if err != nil {
-		return cred, retry.Fail(retry.AuthRequired,
+		return cred, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the credential stored for %s cannot be used (%v): store it again, %s", t.Origin, err,
 				howToStore(t)))
 	}
@@ -170,7 +171,7 @@ func checkScope(e tokenRequest, t store.Token, stored string) error {
 	if !strings.Contains(more, "'") { // the agent's words, which a shell must not read
 		option = "--scope '" + more + "'"
 	}
-	return retry.Fail(retry.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
+	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
 }
 
 // sealedAccess is what is sealed.

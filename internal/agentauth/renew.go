@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -163,7 +164,7 @@ func newRenewer(cfg Config) *renewer {
 // bearerHeader is the value of the Authorization header for a tokenRequest.
 func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
-		return value, retry.Fail(retry.AuthRequired,
+		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the credential stored for %s is an OAuth one, and nobody here can get access tokens",
 				e.token.Origin))
 	}
@@ -364,7 +365,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
-			return mine, nil, retry.Pause(retry.Throttled, time.Second,
+			return mine, nil, retry.Pause(reason.Throttled, time.Second,
 				"the credential stored for "+string(e.token.Origin)+" is just being replaced")
 		case mine.No != 0:
 			return mine, nil, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -227,15 +228,15 @@ func (w *renewing) sends(t testing.TB, r *renewer, e tokenRequest, want string, 
 	}
 }
 
-func (w *renewing) fails(t testing.TB, r *renewer, e tokenRequest, reason retry.Reason, says string, asked int) retry.Verdict {
+func (w *renewing) fails(t testing.TB, r *renewer, e tokenRequest, why reason.Reason, says string, asked int) retry.Verdict {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
 	if err == nil {
 		t.Fatalf("it sends %q", got.Reveal())
 	}
 	v := retry.Classify(err)
-	if v.Reason != reason || !strings.Contains(v.Text, says) || w.requests() != asked || v.Moved || v.Unwell {
-		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.requests(), reason, says, asked)
+	if v.Reason != why || !strings.Contains(v.Text, says) || w.requests() != asked || v.Moved || v.Unwell {
+		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.requests(), why, says, asked)
 	}
 	return v
 }
@@ -276,11 +277,11 @@ func TestRenewalAhead(t *testing.T) {
 	w.later(2 * time.Minute)
 	w.sends(t, r, w.tokenRequest(), "access-1", 3)
 	w.later(11 * time.Minute) // it has ended
-	v := w.fails(t, r, w.tokenRequest(), retry.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
+	v := w.fails(t, r, w.tokenRequest(), reason.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	v = w.fails(t, r, w.tokenRequest(), retry.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
+	v = w.fails(t, r, w.tokenRequest(), reason.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
@@ -378,7 +379,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := r.bearerHeader(ctx, w.tokenRequest())
-	if v := retry.Classify(err); v.Reason != retry.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
+	if v := retry.Classify(err); v.Reason != reason.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
 		t.Fatalf("%+v", v)
 	}
 	got := make(chan string, 1)
@@ -430,17 +431,17 @@ func TestRefusedCredential(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
 	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
 	e := w.tokenRequest()
 	e.insist = true
-	w.fails(t, r, e, retry.AuthRequired, "(asked 0s ago", 1) // not with each of many
+	w.fails(t, r, e, reason.AuthRequired, "(asked 0s ago", 1) // not with each of many
 	w.later(time.Minute)
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
-	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 2)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
+	w.fails(t, r, e, reason.AuthRequired, "invalid_client", 2)
 	w.replace(clientOf("other"))
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "invalid_client", 3)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
 	w.later(10 * time.Minute)
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "invalid_client", 4)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
 	// Another worker is luckier, and this one finds out.
 	w.authority.fails(nil)
 	w.sends(t, w.worker(), w.tokenRequest(), "access-5", 5)
@@ -450,8 +451,8 @@ func TestRefusedCredential(t *testing.T) {
 	e.refused = secret.New("Bearer access-5")
 	r.invalidate(e)
 	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
-	w.fails(t, r, e, retry.AuthRequired, "invalid_client", 6)
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "not again for", 6)
+	w.fails(t, r, e, reason.AuthRequired, "invalid_client", 6)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "not again for", 6)
 
 	for code, says := range map[string]string{
 		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "have whoever runs it allow that", "invalid_scope": "--scope",
@@ -459,14 +460,14 @@ func TestRefusedCredential(t *testing.T) {
 	} {
 		w.replace(loginOf("refresh-0"))
 		w.authority.fails(&oauth.RefusedError{Status: 400, Code: code})
-		w.fails(t, r, w.tokenRequest(), retry.AuthRequired, says, w.requests()+1)
+		w.fails(t, r, w.tokenRequest(), reason.AuthRequired, says, w.requests()+1)
 	}
-	for err, want := range map[error]retry.Reason{
-		&oauth.UnavailableError{Err: errors.New("refused")}:              retry.ConnectFailed,
-		&oauth.UnavailableError{Err: context.DeadlineExceeded}:           retry.Timeout,
-		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    retry.RateLimited,
-		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: retry.ServerError,
-		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         retry.AuthRequired,
+	for err, want := range map[error]reason.Reason{
+		&oauth.UnavailableError{Err: errors.New("refused")}:              reason.ConnectFailed,
+		&oauth.UnavailableError{Err: context.DeadlineExceeded}:           reason.Timeout,
+		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    reason.RateLimited,
+		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: reason.ServerError,
+		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         reason.AuthRequired,
 	} {
 		w.replace(loginOf("refresh-0"))
 		w.authority.fails(err)
@@ -481,37 +482,37 @@ func TestFreshRefused(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.worker()
 	r.RefusedPause = 2 * time.Second
-	refused := func(n int, reason retry.Reason, says string, pause time.Duration) tokenRequest {
+	refused := func(n int, why reason.Reason, says string, pause time.Duration) tokenRequest {
 		t.Helper()
 		e := w.tokenRequest()
 		e.refused, e.says = secret.New(fmt.Sprint("Bearer access-", n)), oauth.Challenge{Error: "invalid_token"}
 		v := retry.Classify(r.rejectFresh(e))
-		if v.Reason != reason || !strings.Contains(v.Text, says) || v.RetryAfter != pause || v.Moved || v.Unwell || v.AgentFault || v.Unknown {
-			t.Fatalf("%+v; want %s, %q, after %s", v, reason, says, pause)
+		if v.Reason != why || !strings.Contains(v.Text, says) || v.RetryAfter != pause || v.Moved || v.Unwell || v.AgentFault || v.Unknown {
+			t.Fatalf("%+v; want %s, %q, after %s", v, why, says, pause)
 		}
 		return e
 	}
 	w.sends(t, r, w.tokenRequest(), "access-1", 1)
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
-		e := refused(i+1, retry.ServerError, "another one is asked for in "+pause.String(), pause)
-		refused(i+1, retry.ServerError, "and not again for", pause) // another delivery that was sent the same token
+		e := refused(i+1, reason.ServerError, "another one is asked for in "+pause.String(), pause)
+		refused(i+1, reason.ServerError, "and not again for", pause) // another delivery that was sent the same token
 		if !r.refusesFresh(e) {
 			t.Error("it is forgotten")
 		}
 		w.later(pause - time.Second)
-		w.fails(t, r, w.tokenRequest(), retry.ServerError, "not again for 1s", i+1)
+		w.fails(t, r, w.tokenRequest(), reason.ServerError, "not again for 1s", i+1)
 		w.later(time.Second)
 		w.sends(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
 	}
-	refused(4, retry.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
-	w.fails(t, r, w.tokenRequest(), retry.AuthRequired, "not again for 10m0s", 4)
+	refused(4, reason.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
+	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "not again for 10m0s", 4)
 	w.later(10 * time.Minute)
 	w.sends(t, r, w.tokenRequest(), "access-5", 5)
-	refused(5, retry.AuthRequired, "the last 5 access tokens", 0)
+	refused(5, reason.AuthRequired, "the last 5 access tokens", 0)
 	w.later(10 * time.Minute)
 	w.sends(t, r, w.tokenRequest(), "access-6", 6)
 	r.acceptFresh(w.tokenRequest().audience())
-	refused(6, retry.ServerError, "in 2s", 2*time.Second)
+	refused(6, reason.ServerError, "in 2s", 2*time.Second)
 	w.replace(clientOf("other"))
 	e := w.tokenRequest()
 	if e.refused = secret.New("Bearer access-6"); r.refusesFresh(e) {
@@ -669,12 +670,12 @@ func TestMoreScopeFails(t *testing.T) {
 		more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
 		says := fmt.Sprintf("wants more than the operator allowed: if it may have it, `worker token set 1:7 --origin https://agent.example --client-id …` --scope '%s'",
 			strings.TrimSpace(stored+" all"))
-		w.fails(t, r, more, retry.AuthRequired, says, 1)
-		w.fails(t, r, more, retry.AuthRequired, "not again for 10m0s", 1)
+		w.fails(t, r, more, reason.AuthRequired, says, 1)
+		w.fails(t, r, more, reason.AuthRequired, "not again for 10m0s", 1)
 		w.later(4 * time.Minute)
 		w.sends(t, r, w.tokenRequest(), "access-2", 2)
 		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
-		w.fails(t, r, more, retry.AuthRequired, "--client-id …` --scope …", 2)
+		w.fails(t, r, more, reason.AuthRequired, "--client-id …` --scope …", 2)
 	}
 }
 
@@ -687,11 +688,11 @@ func TestDocumentKept(t *testing.T) {
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
-	w.fails(t, r, e, retry.AuthRequired, "it is wrong", 1)
+	w.fails(t, r, e, reason.AuthRequired, "it is wrong", 1)
 	w.later(10 * time.Minute)
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
 	e.says.Metadata = "https://agent.example/named"
-	w.fails(t, r, e, retry.AuthRequired, "it is not given out", 1)
+	w.fails(t, r, e, reason.AuthRequired, "it is not given out", 1)
 	w.later(10 * time.Minute)
 	e.says.Metadata = ""
 	w.sends(t, r, e, "access-2", 2)
@@ -720,11 +721,11 @@ func TestStuck(t *testing.T) {
 		r := w.worker()
 		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
 		began := time.Now()
-		w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "another worker asks it", 0)
+		w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "another worker asks it", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("it took %s", took)
 		}
-		w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "not again for 10s", 0)
+		w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "not again for 10s", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("the second took %s", took)
 		}
@@ -764,14 +765,14 @@ func TestPauses(t *testing.T) {
 		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
 	}
 	w.later(2 * time.Minute) // it has ended: now each of them matters
-	w.fails(t, r, w.tokenRequest(), retry.ConnectFailed, "", w.requests()+1)
+	w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "", w.requests()+1)
 	e := w.tokenRequest()
 	e.insist = true
 	w.later(time.Minute)
 	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
-	w.fails(t, r, e, retry.ConnectFailed, "", w.requests()+1)
+	w.fails(t, r, e, reason.ConnectFailed, "", w.requests()+1)
 	w.later(30 * time.Second)
-	w.fails(t, r, e, retry.ConnectFailed, "not again for 30s", w.requests())
+	w.fails(t, r, e, reason.ConnectFailed, "not again for 30s", w.requests())
 }
 
 // TestReplacedWhileRenewed: what is had with the old credential is dropped.
@@ -835,7 +836,7 @@ func TestWhatTheAgentNames(t *testing.T) {
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
-	w.fails(t, r, e, retry.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
+	w.fails(t, r, e, reason.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
 	w.later(time.Hour)
 	w.resource = oauth.Resource{URL: "https://agent.example/mcp", Issuers: []string{renewOrigin}, Legacy: true}
 	w.sends(t, r, e, "access-2", 2)
@@ -859,8 +860,8 @@ func TestUnreadable(t *testing.T) {
 	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.now))
 	w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
 	w.token.Issuer = "https://evil.example"
-	w.fails(t, w.worker(), w.tokenRequest(), retry.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
+	w.fails(t, w.worker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
 	w.replace(clientOf("a"))
 	w.token.Ciphertext = must(w.keys.Seal([]byte(`{"grant":"magic"}`), w.token.Binding()))
-	w.fails(t, w.worker(), w.tokenRequest(), retry.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
+	w.fails(t, w.worker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -136,7 +137,7 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 	defer cancel()
 	sealed, err := spool.SpooledRenewal(ctx, key)
 	if err != nil {
-		return nil, key, retry.Fail(retry.InternalError,
+		return nil, key, retry.Fail(reason.InternalError,
 			fmt.Sprintf("no access token for %s: whether a newer refresh token waits in Redis is not known: %v",
 				t.Origin, err))
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -198,7 +198,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	// Redis does not answer: the refresh token that is stored may have been replaced.
 	w.later(time.Hour)
 	redis.err = errors.New("Redis is away")
-	w.fails(t, w.spooling(redis), w.tokenRequest(), retry.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
+	w.fails(t, w.spooling(redis), w.tokenRequest(), reason.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
 	redis.err = nil
 	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-3", 3)
 

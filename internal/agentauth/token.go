@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -25,16 +26,16 @@ func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 	case store.SchemeBearer, store.SchemeHeader:
 	case store.SchemeFile:
 		if text, err = ReadTokenFile(text); err != nil {
-			return value, retry.Fail(retry.AuthRequired,
+			return value, retry.Fail(reason.AuthRequired,
 				fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
 		}
 	default:
-		return value, retry.Fail(retry.AuthRequired,
+		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the token stored for %s is of scheme %q, which this version cannot send", t.Origin,
 				excerpt(t.Scheme, 40)))
 	}
 	if err := CheckToken(text); err != nil {
-		return value, retry.Fail(retry.AuthRequired,
+		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the token stored for %s cannot be sent: it %v", t.Origin, err))
 	}
 	if t.Header == "Authorization" {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/reason"
 )
 
 // TestAnswers: the table of docs/agents.md, an agent for each of its rows. want is the reason, "" for delivered.
@@ -43,30 +44,30 @@ func TestAnswers(t *testing.T) {
 	}
 	type row struct {
 		answer func(http.ResponseWriter, json.RawMessage)
-		want   retry.Reason
+		want   reason.Reason
 	}
 	rows := map[string]row{
 		"a result":                {result(`{"content":[{"type":"text","text":"ok"}]}`), ""},
 		"no content":              {result(`{"structuredContent":{"ok":true}}`), ""},
 		"an unknown block":        {result(`{"content":[{"type":"hologram"}]}`), ""},
 		"a task":                  {result(`{"resultType":"task","taskId":"1"}`), ""},
-		"isError":                 {result(`{"isError":true,"content":[]}`), retry.ToolError},
-		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), retry.BadResponse},
-		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), retry.BadResponse},
-		"wants patience":          {result(`{"resultType":"input_required"}`), retry.RateLimited},
-		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), retry.OutcomeUnknown},
-		"no JSON-RPC":             {body(`hello`), retry.OutcomeUnknown},
-		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), retry.OutcomeUnknown},
-		"-32602":                  {refusal(-32602), retry.SchemaMismatch},
-		"any other JSON-RPC code": {refusal(7), retry.ServerError},
+		"isError":                 {result(`{"isError":true,"content":[]}`), reason.ToolError},
+		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), reason.BadResponse},
+		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), reason.BadResponse},
+		"wants patience":          {result(`{"resultType":"input_required"}`), reason.RateLimited},
+		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), reason.OutcomeUnknown},
+		"no JSON-RPC":             {body(`hello`), reason.OutcomeUnknown},
+		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), reason.OutcomeUnknown},
+		"-32602":                  {refusal(-32602), reason.SchemaMismatch},
+		"any other JSON-RPC code": {refusal(7), reason.ServerError},
 	}
-	for want, codes := range map[retry.Reason][]int{retry.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, retry.ServerError: {-32603, -32000}} {
+	for want, codes := range map[reason.Reason][]int{reason.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, reason.ServerError: {-32603, -32000}} {
 		for _, code := range codes {
 			rows[fmt.Sprint(code)] = row{refusal(code), want}
 		}
 	}
-	for want, codes := range map[retry.Reason][]int{retry.AuthRequired: {401, 403}, retry.RateLimited: {429}, retry.ServerError: {408, 425, 500, 502, 503, 504},
-		retry.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
+	for want, codes := range map[reason.Reason][]int{reason.AuthRequired: {401, 403}, reason.RateLimited: {429}, reason.ServerError: {408, 425, 500, 502, 503, 504},
+		reason.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
 		for _, code := range codes {
 			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
 		}
@@ -80,12 +81,12 @@ func TestAnswers(t *testing.T) {
 				return true
 			}))
 			answer, err := pool.Call(t.Context(), mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: a.URL}, mcpcall.Request{Tool: "agent.receiveFeedback"})
-			var got retry.Reason
+			var got reason.Reason
 			switch {
 			case err != nil:
 				got = retry.Classify(err).Reason
 			case answer.IsError:
-				got = retry.ToolError
+				got = reason.ToolError
 			}
 			if got != c.want {
 				t.Errorf("%q (%v), want %q", got, err, c.want)

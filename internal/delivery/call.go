@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -46,7 +47,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	case err != nil:
 		return answer, err
 	case answer.IsError:
-		return answer, retry.Fail(retry.ToolError,
+		return answer, retry.Fail(reason.ToolError,
 			"the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
 	case answer.Unreadable:
 		answer.detail = "answered, in a form that this version cannot read"

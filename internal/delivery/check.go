@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -33,10 +34,10 @@ func confirmationPause(missing uint64) time.Duration {
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
-		return retry.Fail(retry.AgentDisabled, "the servers file disables the agent (enabled: false); "+
+		return retry.Fail(reason.AgentDisabled, "the servers file disables the agent (enabled: false); "+
 			"its deliveries are released when it does not any more")
 	case byRow:
-		return retry.Fail(retry.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
+		return retry.Fail(reason.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
 	}
 	return nil
 }
@@ -78,11 +79,11 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	case err != nil:
 		return checked, err
 	case !s.Found:
-		return checked, retry.Fail(retry.EventNotFound, describeRefusal(c.Job, s))
+		return checked, retry.Fail(reason.EventNotFound, describeRefusal(c.Job, s))
 	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
-		return checked, retry.Fail(retry.Revoked, "the client revoked this feedback before it was delivered")
+		return checked, retry.Fail(reason.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
-		return checked, retry.Pause(retry.NotConfirmed, confirmationPause(s.ConfirmedIn),
+		return checked, retry.Pause(reason.NotConfirmed, confirmationPause(s.ConfirmedIn),
 			fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
 	case isRetraction(c.Job) && !s.Witnessed:
 		checked.detail, err = e.confirmRetraction(ctx, c.Job)
@@ -159,10 +160,10 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	case d.Status == store.Running:
-		return "", retry.Pause(retry.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
+		return "", retry.Pause(reason.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return "the feedback that the agent was sent is on the chain no more", nil
 	}
-	return "", retry.Fail(retry.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
+	return "", retry.Fail(reason.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }

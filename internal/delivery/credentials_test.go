@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -381,7 +382,7 @@ func TestTokensGoNowhereElse(t *testing.T) {
 		stored    func(a, evil *recorder) string // what it is stored for
 		now       func(a, evil *recorder) string // what is registered
 		status    store.Status
-		reason    string
+		reason    reason.Reason
 		says      string
 		delivered bool
 	}{

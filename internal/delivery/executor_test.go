@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -111,16 +112,16 @@ func TestDeliveries(t *testing.T) {
 	})
 
 	// ends runs one feedback and tells how it ended.
-	ends := func(name string, want store.Status, reason string, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
+	ends := func(name string, want store.Status, why reason.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			id := w.accept(setup(t, w))
 			d := w.until(id, want)
-			if d.Reason != reason {
-				t.Errorf("reason %s: %s; want %s", d.Reason, d.Error, reason)
+			if d.Reason != why {
+				t.Errorf("reason %s: %s; want %s", d.Reason, d.Error, why)
 			}
-			if reason != "" && d.Error == "" {
+			if why != "" && d.Error == "" {
 				t.Error("nothing tells why")
 			}
 			if look != nil {
@@ -129,7 +130,7 @@ func TestDeliveries(t *testing.T) {
 			place := w.archived(d)
 			switch want {
 			case store.Rejected, store.Dead:
-				if !strings.HasPrefix(place, string(want)+" "+reason) {
+				if !strings.HasPrefix(place, string(want)+" "+string(why)) {
 					t.Errorf("the archive says %q", place)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -359,7 +360,7 @@ func TestFaults(t *testing.T) {
 		type outcome struct {
 			extends int
 			status  store.Status
-			reason  string
+			reason  reason.Reason
 			calls   int
 		}
 		// The clock jumps by late just before the call's stage looks at the lease of 20 s; a call may take 5 s, the margin is 10 s.

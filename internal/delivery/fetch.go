@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -85,10 +86,10 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	}
 	switch {
 	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
-		return file, retry.Fail(retry.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
+		return file, retry.Fail(reason.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
 			"the hash on chain is %s, keccak256 of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
 	case found.verdict == erc8004.NotGiven && e.HashPolicy == HashRequire && describeUnproven(doc) != "":
-		return file, retry.Fail(retry.HashMismatch,
+		return file, retry.Fail(reason.HashMismatch,
 			describeUnproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}
 	file.Content = found.content
@@ -153,14 +154,14 @@ func describeUnproven(doc ipfs.Document) string {
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {
-	case v.Reason == retry.NoDocument:
+	case v.Reason == reason.NoDocument:
 		left.detail = "left out: " + err.Error()
 		return left, nil
-	case v.Reason == retry.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
+	case v.Reason == reason.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
 		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
 		return left, nil
 	default:
-		return fetchedFile{failed: v.Reason == retry.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
+		return fetchedFile{failed: v.Reason == reason.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
 	}
 }
 

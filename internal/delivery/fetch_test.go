@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -122,7 +123,7 @@ func TestHashPolicies(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
-		case c.want != "" && (!errors.As(err, &failure) || failure.Reason != retry.HashMismatch || failure.Text != c.want+policy || f.Content != nil):
+		case c.want != "" && (!errors.As(err, &failure) || failure.Reason != reason.HashMismatch || failure.Text != c.want+policy || f.Content != nil):
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if f.Verification != "not_given" || f.Source != c.doc.Source {
@@ -217,7 +218,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := p.examineFile(ctx, job.Job{Kind: job.KindNewFeedback}, ipfs.Document{Bytes: file}, common.Hash{1})
-		if (err != nil) != (len(file) > 2) || err != nil && (retry.Classify(err).Reason != retry.AgentBusy || !retry.Classify(err).Free) {
+		if (err != nil) != (len(file) > 2) || err != nil && (retry.Classify(err).Reason != reason.AgentBusy || !retry.Classify(err).Free) {
 			t.Errorf("%d bytes: %v", len(file), err)
 		}
 	}

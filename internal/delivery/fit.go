@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -71,11 +72,11 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 }
 
 // missingToolReason: only the tool for feedback is one that every agent is to have (DESIGN §3).
-func missingToolReason(kind job.Kind) retry.Reason {
+func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
-		return retry.ToolNotFound
+		return reason.ToolNotFound
 	}
-	return retry.ToolNotOffered
+	return reason.ToolNotOffered
 }
 
 // describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in
@@ -119,7 +120,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	if len(j.Action.PayloadTemplate) > 0 {
 		var err error
 		if args, err = j.RenderTemplate(args); err != nil {
-			return Fitted{}, retry.Fail(retry.InvalidJob, "action.payloadTemplate: "+err.Error())
+			return Fitted{}, retry.Fail(reason.InvalidJob, "action.payloadTemplate: "+err.Error())
 		}
 		args["deliveryId"] = deliveryID
 	}
@@ -134,7 +135,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	case err != nil:
 		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
 	case len(out.Sent) > maxArguments:
-		return Fitted{}, retry.Fail(retry.InvalidJob,
+		return Fitted{}, retry.Fail(reason.InvalidJob,
 			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
 	}
 	return out, nil

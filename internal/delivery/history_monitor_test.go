@@ -304,7 +304,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 	}
 	h.counts["recorded "+string(o.Status)]++
 	if o.Reason != "" {
-		h.counts["reason "+o.Reason]++
+		h.counts["reason "+string(o.Reason)]++
 	}
 }
 

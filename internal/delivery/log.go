@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // logAttempt writes the one canonical line of an attempt. err says why its outcome is not recorded.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
-		e.waits.add(a.claim.Agent(), d.Reason)
+		e.waits.add(a.claim.Agent(), string(d.Reason))
 	}
 	attrs := []slog.Attr{
 		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.claim.Job.Kind)),
@@ -52,7 +53,7 @@ func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
 		return slog.LevelWarn
-	case err != nil, d.verdict.Reason == retry.InternalError && !d.away:
+	case err != nil, d.verdict.Reason == reason.InternalError && !d.away:
 		return slog.LevelError
 	case d.Status == store.Dead:
 		return slog.LevelWarn
@@ -71,7 +72,7 @@ func (a *attempt) nextStep(d decision) string {
 		return ""
 	}
 	agent := a.claim.Agent()
-	return d.verdict.Reason.NextStep(retry.Subject{
+	return retry.NextStep(d.verdict.Reason, retry.Subject{
 		Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID, Registry: agent.Registry,
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})

@@ -74,7 +74,7 @@ func (m *Metrics) countOutcome(k job.Kind, o store.Outcome, age time.Duration) {
 	default:
 		kind = "other"
 	}
-	m.deliveries.WithLabelValues(kind, string(o.Status), o.Reason).Inc()
+	m.deliveries.WithLabelValues(kind, string(o.Status), string(o.Reason)).Inc()
 	if o.AgentOK {
 		m.latency.Observe(age.Seconds())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/publicsuffix"
@@ -191,7 +192,7 @@ func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
-		return retry.Pause(retry.AgentBusy, wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
+		return retry.Pause(reason.AgentBusy, wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
 			why, wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -64,7 +65,7 @@ func (w *newcomerWorld) waits(err error) bool {
 		return false
 	}
 	v := retry.Classify(err)
-	if v.Reason != retry.AgentBusy || v.Ending != retry.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
+	if v.Reason != reason.AgentBusy || v.Ending != retry.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
 		w.Errorf("%+v", v)
 	}
 	return true
@@ -362,7 +363,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	waits := map[time.Duration]bool{}
 	for i := range int64(20_000) {
 		v := retry.Classify(w.slot(w.attempt(1000 + i)))
-		if v.Reason != retry.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
+		if v.Reason != reason.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
 			t.Fatalf("number %d: %s, comes back in %s", i, v.Reason, v.Pause)
 		}
 		waits[v.Pause] = true

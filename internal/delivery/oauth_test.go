@@ -27,6 +27,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -655,7 +656,7 @@ func TestAuthorizationServerFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		fault  func(http.ResponseWriter) // of the first answer to a POST
-		reason string
+		reason reason.Reason
 		says   string
 		held   bool
 	}{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
@@ -37,9 +38,9 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
-		v.Reason, v.Ending, v.Free = retry.HeldUnknown, retry.Hold, false
+		v.Reason, v.Ending, v.Free = reason.HeldUnknown, retry.Hold, false
 	}
-	d.Reason, d.Error, d.Free = string(v.Reason), v.Text, v.Free
+	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
 	d.Moved = v.Moved && a.claim.Job.Action.ResolveEndpoint && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
 	if v.AgentFault && a.stage.name != "fetch" { // the feedback's file is its client's affair
@@ -120,6 +121,6 @@ func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
-	return retry.Fail(retry.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent "+
+	return retry.Fail(reason.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent "+
 		"took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -44,7 +45,7 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	switch {
 	case errors.As(err, &refused):
 		// The reasons of package ratelimit are words of package retry.
-		return nil, retry.Pause(retry.Reason(refused.Reason), refused.Wait, why+refused.Text)
+		return nil, retry.Pause(refused.Reason, refused.Wait, why+refused.Text)
 	case err != nil:
 		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)
 	}
@@ -75,7 +76,7 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 		return ratelimit.Neutral
 	case v.Unwell:
 		return ratelimit.Failed
-	case !v.AgentFault, v.Reason == retry.RateLimited:
+	case !v.AgentFault, v.Reason == reason.RateLimited:
 		return ratelimit.Neutral // it says nothing about whether the endpoint works
 	}
 	return ratelimit.OK

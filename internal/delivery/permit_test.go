@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -34,9 +35,9 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		t.Cleanup(l.Close)
 		return w.newWorker(func(c *Config) { c.Limiter = l })
 	}
-	waits := func(t *testing.T, w *world, d store.Delivery, reason string) {
+	waits := func(t *testing.T, w *world, d store.Delivery, why reason.Reason) {
 		t.Helper()
-		if d.Status != store.Waiting || d.Reason != reason || d.Attempts != 0 || len(d.History) != 0 {
+		if d.Status != store.Waiting || d.Reason != why || d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("%s %s, %d attempts, %d in its history", d.Status, d.Reason, d.Attempts, len(d.History))
 		}
 	}

@@ -171,7 +171,7 @@ func TestPoison(t *testing.T) {
 		heraldtest.AwaitState(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == store.Held }, func() string {
 			return fmt.Sprintf("%s sticks: %s %s: %s", names[id], d.Status, d.Reason, d.Error)
 		})
-		ended[strings.TrimSpace(string(d.Status)+" "+d.Reason)]++
+		ended[strings.TrimSpace(string(d.Status)+" "+string(d.Reason))]++
 		if d.Reason == "internal_error" {
 			t.Errorf("%s: %s: %s", names[id], d.Reason, d.Error)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -65,7 +66,7 @@ func mayBeStale(err error) bool {
 	var schema *mcpcall.SchemaError
 	var failure *retry.Failure
 	return errors.As(err, &schema) ||
-		errors.As(err, &failure) && (failure.Reason == retry.ToolNotFound || failure.Reason == retry.ToolNotOffered)
+		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
 }
 
 // listTools asks what the agent offers.
@@ -139,7 +140,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 		origin = unboundPrefix + origin
 	}
 	if release = e.arguments.acquire(share, origin, a.slots != nil); release == nil {
-		return nil, retry.Pause(retry.AgentBusy, 0,
+		return nil, retry.Pause(reason.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}
 	return release, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -16,7 +17,7 @@ import (
 type Result struct {
 	Refused bool // the claim was not given: an old task, another worker, or not due
 	Status  store.Status
-	Reason  retry.Reason
+	Reason  reason.Reason
 	Text    string        // for people
 	Next    string        // what a person does about it; empty when it was delivered
 	Delay   time.Duration // Waiting
@@ -70,7 +71,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 
 // releaseHeld hands out what was held for want of a credential, when the agent has taken a call.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
-	if o.Status != store.Delivered && o.Reason != string(retry.ToolError) {
+	if o.Status != store.Delivered && o.Reason != reason.ToolError {
 		return
 	}
 	auth := a.auth

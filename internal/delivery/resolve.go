@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/servers"
@@ -50,7 +51,7 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 // registeredEndpoint takes the endpoint of the agent's registration.
 func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
-		return resolvedEndpoint{}, retry.Fail(retry.ChainUnconfigured,
+		return resolvedEndpoint{}, retry.Fail(reason.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
 	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
@@ -84,7 +85,7 @@ func describeBinding(t resolver.Target) string {
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
-		return resolvedEndpoint{}, retry.Fail(retry.InvalidJob,
+		return resolvedEndpoint{}, retry.Fail(reason.InvalidJob,
 			"action.endpoint is missing although resolveEndpoint is false")
 	}
 	found := resolvedEndpoint{
@@ -109,7 +110,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 	}
 	var headers map[string]string
 	if err := json.Unmarshal(plain, &headers); err != nil {
-		return found, retry.Fail(retry.InternalError, "the job's decrypted headers cannot be read")
+		return found, retry.Fail(reason.InternalError, "the job's decrypted headers cannot be read")
 	}
 	found.source, found.ownHeaders = " from the job, with its own headers", true
 	found.Headers = make(map[string]secret.Secret, len(headers))

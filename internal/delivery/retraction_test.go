@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -97,17 +98,17 @@ func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		row  store.Delivery
-		want retry.Reason
+		want reason.Reason
 	}{
 		"delivered":          {store.Delivery{Status: store.Delivered}, ""},
-		"being delivered":    {store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, retry.BehindEarlier},
+		"being delivered":    {store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, reason.BehindEarlier},
 		"called":             {store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}, ""},
 		"its worker died":    {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}, ""},
-		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, retry.EventNotFound},
+		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, reason.EventNotFound},
 	} {
 		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row}}}
 		_, err := p.confirmRetraction(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
-		got := retry.Reason("")
+		got := reason.Reason("")
 		if err != nil {
 			got = retry.Classify(err).Reason
 		}

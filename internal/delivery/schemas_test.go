@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -155,7 +156,7 @@ func TestAgentsPage(t *testing.T) {
 		}
 	}
 	for _, word := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`").FindAllStringSubmatch(page, -1) {
-		v := retry.Classify(retry.Fail(retry.Reason(word[1]), ""))
+		v := retry.Classify(retry.Fail(reason.Reason(word[1]), ""))
 		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == retry.Wait && !slices.Contains(retried, v.Reason) {
 			t.Errorf("docs/agents.md names %s, which is no reason", word[1])
 		}
@@ -163,4 +164,4 @@ func TestAgentsPage(t *testing.T) {
 }
 
 // retried are the reasons of waits that an agent can cause.
-var retried = []retry.Reason{retry.ConnectFailed, retry.Timeout, retry.RateLimited, retry.ServerError, retry.OutcomeUnknown}
+var retried = []reason.Reason{reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -58,7 +59,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	}
 	sealed, err := e.readSpool(ctx, c.ID)
 	if err != nil {
-		return nil, &spoolError{retry.Fail(retry.InternalError,
+		return nil, &spoolError{retry.Fail(reason.InternalError,
 			fmt.Sprintf("an earlier attempt never ended, and Redis does not tell whether its outcome is known: %v",
 				err))}
 	}
@@ -100,7 +101,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 // ended otherwise, which was recorded, though Redis still has this; it is dropped.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
-		verdict: retry.Verdict{Reason: retry.Reason(past.Outcome.Reason), Text: past.Outcome.Error}}
+		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
 	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 		past.Outcome = o // without what Postgres would not take
 		return e.Ledger.Adopt(ctx, c, past)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -41,7 +42,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
 			"panic", panicked, "stack", string(debug.Stack()))
 		a.answer.called = a.answer.called || a.stage.name == "call"
-		err = retry.Fail(retry.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
+		err = retry.Fail(reason.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
 	e.traceStep(a.claim, a.stage.name, a.stageDetail(), err, a.stage.began)
 	return err

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -41,16 +42,16 @@ func attemptOf(agent int64) *attempt {
 }
 
 // putOff has p tell of an attempt that ended before anything was attempted.
-func putOff(p *Executor, agent int64, reason string) {
-	o := store.Outcome{Status: store.Waiting, Reason: reason, Free: true}
-	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: retry.Verdict{Reason: retry.Reason(reason)}}, store.Recorded{}, nil)
+func putOff(p *Executor, agent int64, why reason.Reason) {
+	o := store.Outcome{Status: store.Waiting, Reason: why, Free: true}
+	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: retry.Verdict{Reason: why}}, store.Recorded{}, nil)
 }
 
 func TestLevels(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("Postgres is away")
-	waiting := func(reason string, free, called bool) store.Outcome {
-		return store.Outcome{Status: store.Waiting, Reason: reason, Free: free, Called: called}
+	waiting := func(why reason.Reason, free, called bool) store.Outcome {
+		return store.Outcome{Status: store.Waiting, Reason: why, Free: free, Called: called}
 	}
 	for name, c := range map[string]struct {
 		out  store.Outcome
@@ -73,7 +74,7 @@ func TestLevels(t *testing.T) {
 		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
 	} {
 		p, said := logged(slog.LevelDebug)
-		d := decision{Outcome: c.out, verdict: retry.Verdict{Reason: retry.Reason(c.out.Reason)}, away: c.away}
+		d := decision{Outcome: c.out, verdict: retry.Verdict{Reason: c.out.Reason}, away: c.away}
 		p.logAttempt(attemptOf(1), d, store.Recorded{}, c.err)
 		if lines := said(); len(lines) != 1 || lines[0]["level"] != c.want || lines[0]["msg"] != "delivery attempted" {
 			t.Errorf("%s: %v, want one line at %s", name, lines, c.want)
@@ -85,9 +86,9 @@ func TestLevels(t *testing.T) {
 func TestSummarizeWaits(t *testing.T) {
 	t.Parallel()
 	p, said := logged(slog.LevelInfo)
-	wait := func(agent int64, reason string, times int) {
+	wait := func(agent int64, why reason.Reason, times int) {
 		for range times {
-			putOff(p, agent, reason)
+			putOff(p, agent, why)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

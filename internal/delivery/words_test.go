@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -99,7 +100,7 @@ func TestNodesAreTold(t *testing.T) {
 			t.Cleanup(node.Close)
 			k.chains[w.net.ChainID()] = node
 			d, line, task := w.told(k, w.handOut("https://agent.example/mcp"))
-			if d.Reason != string(retry.ChainUnavailable) || !strings.Contains(d.Error, f.Says) {
+			if d.Reason != reason.ChainUnavailable || !strings.Contains(d.Error, f.Says) {
 				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 			}
 			guardtest.RefuseGoWords(t, "the row", d.Error)
@@ -124,32 +125,32 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 	const onChain = "0x0000000000000000000000000000000000000000000000000000000000000001"
 	for name, c := range map[string]struct {
 		put    func(w *world) uuid.UUID
-		reason retry.Reason
+		reason reason.Reason
 		next   string
 		says   []string
 	}{
-		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, retry.AuthRequired,
+		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, reason.AuthRequired,
 			"store a token: worker token set 31337:", []string{"HTTP 401"}},
 		"another file": {func(w *world) uuid.UUID {
 			c := must(w.gateway.AddFile(another))
 			return rated(w, devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash(onChain)})
-		}, retry.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
+		}, reason.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
 			"keccak256 of the file is " + crypto.Keccak256Hash(another).Hex()}},
 		"another tool": {func(w *world) uuid.UUID {
 			return rated(w, devnet.Feedback{}, func(a *agent) { a.tool = "agent.receiveFeedbacks" })
-		}, retry.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},
+		}, reason.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},
 		"other arguments": {func(w *world) uuid.UUID {
 			return rated(w, devnet.Feedback{}, func(a *agent) {
 				a.schema = `{"type":"object","properties":{"tag1":{"type":"array"},"feedbackIndex":{"type":"boolean"}},"required":["mood","tag1"]}`
 			})
-		}, retry.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
+		}, reason.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
 			[]string{"feedbackIndex: it must be boolean", "mood: it is required", "tag1: it must be array"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			d, line, task := w.told(k, c.put(w))
-			if d.Reason != string(c.reason) || strings.Contains(d.Error, c.next) {
+			if d.Reason != c.reason || strings.Contains(d.Error, c.next) {
 				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 			}
 			for _, want := range c.says {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -29,8 +30,8 @@ type Selection struct {
 
 // parseFilter is the selection as the store takes it; times back count from now.
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
-	f := store.Filter{Status: store.Status(s.Status), Reason: s.Reason, Kind: s.Kind}
-	err := cmp.Or(checkWord("status", s.Status, allStatuses()), checkWord("reason", s.Reason, retry.Reasons()),
+	f := store.Filter{Status: store.Status(s.Status), Reason: reason.Reason(s.Reason), Kind: s.Kind}
+	err := cmp.Or(checkWord("status", s.Status, allStatuses()), checkWord("reason", s.Reason, reason.All()),
 		checkWord("kind", s.Kind, allKinds()))
 	if err != nil {
 		return f, err
@@ -159,7 +160,7 @@ func (o *Operator) nextStep(d store.Delivery) string {
 	}
 	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
 	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
-	return retry.Reason(d.Reason).NextStep(retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
+	return retry.NextStep(d.Reason, retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
 		AgentID:  d.AgentID,
 		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&
 			listed != nil,

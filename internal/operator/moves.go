@@ -258,7 +258,7 @@ func describeFilter(f store.Filter) map[string]any {
 	if f.ChainID != nil {
 		m["agent"] = fmt.Sprintf("%d:%s", *f.ChainID, f.AgentID)
 	}
-	for name, v := range map[string]string{"status": string(f.Status), "reason": f.Reason, "kind": f.Kind} {
+	for name, v := range map[string]string{"status": string(f.Status), "reason": string(f.Reason), "kind": f.Kind} {
 		if v != "" {
 			m[name] = v
 		}
@@ -289,7 +289,7 @@ func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int
 
 // describeState is a delivery's status and reason, as the audit counts them.
 func describeState(d store.Delivery) string {
-	return strings.TrimSpace(string(d.Status) + " " + d.Reason)
+	return strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
 }
 
 // listIDs lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them

@@ -1,81 +1,122 @@
-package retry
+// Package reason is the closed list of why a delivery ended other than delivered, is held or waits. Operators filter by
+// these words, rows and metrics hold them (DESIGN §4): a word is never changed.
+//
+// What a reason does to a delivery is decided by package retry: endingOf (skipped, rejected, held or tried again), isFree
+// (whether the wait costs an attempt) and NextStep (what a person can do). A new reason goes into this list, into All and
+// into those three. Package store also spells some in SQL: grep the word.
+package reason
 
-import "time"
-
-// Reason says why a delivery is not delivered (yet). The list is closed: operators filter by it (DESIGN §4), and
-// package store spells some in SQL (grep the word): a delivery rejected event_not_found or invalid_job may give its key
-// away. A new reason goes into Reasons, ending (without a case there it waits), isFree if its wait is free, and
-// NextStep.
+// Reason is one of the constants below, or empty.
 type Reason string
 
-// Reasons of skipped deliveries: nothing is wrong, there is nobody to tell.
+// Reasons of skipped deliveries: nothing is wrong, there is nobody to deliver to.
 const (
-	NoURI          Reason = "no_uri"
-	NoDocument     Reason = "no_document"
-	NoMCPEndpoint  Reason = "no_mcp_endpoint"
-	AgentInactive  Reason = "agent_inactive"
-	AgentNotFound  Reason = "agent_not_found"
-	Revoked        Reason = "revoked"
+	// NoURI: the agent has no tokenURI.
+	NoURI Reason = "no_uri"
+	// NoDocument: the tokenURI, or the feedback's URI, leads to nothing that can be such a document.
+	NoDocument Reason = "no_document"
+	// NoMCPEndpoint: the registration document lists no MCP server.
+	NoMCPEndpoint Reason = "no_mcp_endpoint"
+	// AgentInactive: the registration document says "active": false.
+	AgentInactive Reason = "agent_inactive"
+	// AgentNotFound: the identity registry knows no such agent.
+	AgentNotFound Reason = "agent_not_found"
+	// Revoked: the client took its feedback back before it was delivered.
+	Revoked Reason = "revoked"
+	// ToolNotOffered: the agent does not offer the tool of an event that not every agent has to take.
 	ToolNotOffered Reason = "tool_not_offered"
+	// NeverDelivered: the agent never got the feedback that this revocation takes back.
 	NeverDelivered Reason = "never_delivered"
 )
 
 // Reasons of rejected deliveries: trying again would end the same.
 const (
-	InvalidJob         Reason = "invalid_job"
-	EventNotFound      Reason = "event_not_found"
-	ToolNotFound       Reason = "tool_not_found"
-	SchemaMismatch     Reason = "schema_mismatch"
-	HashMismatch       Reason = "hash_mismatch"
+	// InvalidJob: the job cannot be read, or its arguments are too large to be sent.
+	InvalidJob Reason = "invalid_job"
+	// EventNotFound: the chain does not show the event.
+	EventNotFound Reason = "event_not_found"
+	// ToolNotFound: the agent lacks the tool that every agent is to have, or the job may not name it.
+	ToolNotFound Reason = "tool_not_found"
+	// SchemaMismatch: the arguments do not fit the tool's input schema.
+	SchemaMismatch Reason = "schema_mismatch"
+	// HashMismatch: the feedback file is not the one that was hashed.
+	HashMismatch Reason = "hash_mismatch"
+	// EndpointUnverified: nothing shows that the endpoint is the agent's, and HERALD_BINDING is require.
 	EndpointUnverified Reason = "endpoint_unverified"
-	AddressBlocked     Reason = "address_blocked"
-	TransportRefused   Reason = "transport_refused"
-	AuthFailed         Reason = "auth_failed"
-	ToolError          Reason = "tool_error"
-	BadResponse        Reason = "bad_response"
+	// AddressBlocked: the address is one that netguard does not dial.
+	AddressBlocked Reason = "address_blocked"
+	// TransportRefused: the agent lists only transports or commands that Herald does not use.
+	TransportRefused Reason = "transport_refused"
+	// AuthFailed: the headers that came with the job were refused.
+	AuthFailed Reason = "auth_failed"
+	// ToolError: the tool answered that it failed.
+	ToolError Reason = "tool_error"
+	// BadResponse: the answer is none that MCP allows.
+	BadResponse Reason = "bad_response"
 )
 
 // Reasons of cancelled deliveries.
 const (
+	// Operator: a person cancelled it.
 	Operator Reason = "operator"
-	Reorg    Reason = "reorg"
+	// Reorg: the event's block left the chain.
+	Reorg Reason = "reorg"
 )
 
 // Reasons of held deliveries: somebody or something has to release them.
 const (
-	AuthRequired      Reason = "auth_required"
-	AgentDisabled     Reason = "agent_disabled"
-	HeldUnknown       Reason = "held_unknown"
+	// AuthRequired: the agent wants a credential, or another one.
+	AuthRequired Reason = "auth_required"
+	// AgentDisabled: an operator disabled the agent.
+	AgentDisabled Reason = "agent_disabled"
+	// HeldUnknown: the call may have arrived, and the agent's policy is not to send it again.
+	HeldUnknown Reason = "held_unknown"
+	// ChainUnconfigured: the chain has no RPC_URL.
 	ChainUnconfigured Reason = "chain_unconfigured"
-	// GatewayUnconfigured is for documents and files on Arweave.
+	// GatewayUnconfigured: a document or file is on Arweave, and there is no ARWEAVE_GATEWAY.
 	GatewayUnconfigured Reason = "gateway_unconfigured"
 )
 
 // Reasons of waits that cost no attempt.
 const (
-	NotConfirmed     Reason = "not_confirmed"
+	// NotConfirmed: the event's block has too few confirmations.
+	NotConfirmed Reason = "not_confirmed"
+	// ChainUnavailable: the chain's node does not answer. It may also be what a delivery died of.
 	ChainUnavailable Reason = "chain_unavailable"
-	AgentBusy        Reason = "agent_busy"
-	BehindEarlier    Reason = "behind_earlier"
-	BreakerOpen      Reason = "breaker_open"
-	Throttled        Reason = "throttled"
-	OverBudget       Reason = "over_budget"
+	// AgentBusy: every permit, slot or share of memory that the agent may have is in use.
+	AgentBusy Reason = "agent_busy"
+	// BehindEarlier: an earlier feedback of the same client has to end first.
+	BehindEarlier Reason = "behind_earlier"
+	// BreakerOpen: most of the endpoint's latest calls failed.
+	BreakerOpen Reason = "breaker_open"
+	// Throttled: Herald's own rate limit for the origin is used up.
+	Throttled Reason = "throttled"
+	// OverBudget: the agent's effort budget is used up.
+	OverBudget Reason = "over_budget"
 )
 
 // Reasons of waits that cost an attempt, and of death when the attempts are spent.
 const (
+	// ContentUnavailable: a document or file could not be fetched.
 	ContentUnavailable Reason = "content_unavailable"
-	ConnectFailed      Reason = "connect_failed"
-	Timeout            Reason = "timeout"
-	RateLimited        Reason = "rate_limited" // somebody else's limit; Herald's own is Throttled
-	ServerError        Reason = "server_error"
-	OutcomeUnknown     Reason = "outcome_unknown"
-	InternalError      Reason = "internal_error"
-	Expired            Reason = "expired" // dead only
+	// ConnectFailed: no connection, and certainly nothing executed.
+	ConnectFailed Reason = "connect_failed"
+	// Timeout: no answer in time, and certainly nothing executed.
+	Timeout Reason = "timeout"
+	// RateLimited: the agent or its authorization server answered 429. Herald's own limit is Throttled.
+	RateLimited Reason = "rate_limited"
+	// ServerError: the other side answered that it failed.
+	ServerError Reason = "server_error"
+	// OutcomeUnknown: the call was written and not answered.
+	OutcomeUnknown Reason = "outcome_unknown"
+	// InternalError: Herald failed, the log says how.
+	InternalError Reason = "internal_error"
+	// Expired: its time was used up. Only dead deliveries have it.
+	Expired Reason = "expired"
 )
 
-// Reasons lists every reason, for what asks an operator to name one.
-func Reasons() []Reason {
+// All lists every reason, for what asks an operator to name one.
+func All() []Reason {
 	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered,
 		NeverDelivered,
 		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
@@ -86,66 +127,4 @@ func Reasons() []Reason {
 		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown,
 		InternalError,
 		Expired}
-}
-
-// Ending is what a reason means for the delivery.
-type Ending string
-
-// The endings; Wait becomes dead when no attempts are left.
-const (
-	Skip   Ending = "skipped"
-	Reject Ending = "rejected"
-	Hold   Ending = "held"
-	Wait   Ending = "waiting"
-)
-
-// ending maps every reason that a failure can have; the others are given by people or by the reconciler.
-func (r Reason) ending() Ending {
-	switch r {
-	case NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered, NeverDelivered:
-		return Skip
-	case InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
-		TransportRefused, AuthFailed, ToolError, BadResponse:
-		return Reject
-	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured:
-		return Hold
-	}
-	return Wait
-}
-
-// isFree tells whether a wait or hold for this reason costs no attempt.
-func (r Reason) isFree() bool {
-	switch r {
-	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
-		NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget:
-		return true
-	}
-	return false
-}
-
-// Verdict is a classified failure.
-type Verdict struct {
-	Reason     Reason
-	Ending     Ending
-	Free       bool   // costs no attempt
-	AgentFault bool   // the agent (its server, its document) is to blame, not this system
-	Unknown    bool   // the call may have been executed: whether it is sent again is the agent's policy (onUnknown)
-	Moved      bool   // another endpoint would explain it: what is known of the agent's endpoint may be stale
-	Unwell     bool   // counts against the endpoint's health: it does not take calls, or does not finish them
-	Text       string // a sentence for people, without secrets
-
-	RetryAfter time.Duration // what the other side asked for; 0: nothing
-	Pause      time.Duration // length of a free wait; 0: BackOff
-
-	thirdParty bool // somebody beside the agent failed: its endpoint may be well
-}
-
-// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit of Herald's,
-// or a chain that is away. A 429 (RateLimited) is none: each delivery finds it out for itself.
-func (v Verdict) Limited() bool {
-	switch v.Reason {
-	case ChainUnavailable, AgentBusy, Throttled, BreakerOpen, OverBudget:
-		return true
-	}
-	return false
 }

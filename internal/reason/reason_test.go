@@ -1,4 +1,4 @@
-package retry
+package reason
 
 import (
 	"go/ast"
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A reason that is added to the constants and not to Reasons could not be filtered by.
-func TestReasonsListsEveryConstant(t *testing.T) {
+// A reason that is added to the constants and not to All could not be filtered by.
+func TestAllListsEveryConstant(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestReasonsListsEveryConstant(t *testing.T) {
 		constants = append(constants, Reason(word))
 		return true
 	})
-	listed := Reasons()
+	listed := All()
 	slices.Sort(constants)
 	slices.Sort(listed)
 	if len(constants) < 30 || !slices.Equal(constants, listed) {

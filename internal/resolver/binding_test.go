@@ -71,8 +71,8 @@ func TestBinding(t *testing.T) {
 				w.chain.set("7", data(document(mcpAt)))
 				w.domains.set("https://a.example", c.domain)
 				got, err := w.Resolve(t.Context(), agent(7, 0))
-				if reason(err) != want[c.binding] {
-					t.Fatalf("%s: %v, want %s", reason(err), err, want[c.binding])
+				if nameError(err) != want[c.binding] {
+					t.Fatalf("%s: %v, want %s", nameError(err), err, want[c.binding])
 				}
 				binding, asked, step := c.binding, []string{"https://a.example" + wellKnown}, c.why
 				if policy == "off" {
@@ -203,7 +203,7 @@ func TestBindingOfDocument(t *testing.T) {
 				failure = "unbound"
 			}
 			got, err := w.Resolve(t.Context(), agent(7, 0))
-			if reason(err) != failure || got.Binding != want || got.Bound() != (want == resolver.BoundByOrigin) {
+			if nameError(err) != failure || got.Binding != want || got.Bound() != (want == resolver.BoundByOrigin) {
 				t.Errorf("%s, %s: %q, %v", name, policy, got.Binding, err)
 			}
 			if asked := w.domains.take(); len(asked) > 0 && (want == resolver.BoundByOrigin || policy == "off") {
@@ -214,12 +214,12 @@ func TestBindingOfDocument(t *testing.T) {
 	// Where there is nothing to call nobody is asked either.
 	w := newWorld(t, resolver.Config{Binding: "require"})
 	for want, doc := range map[string]string{
-		resolver.NoMCPEndpoint: document(`"services":[]`),
-		resolver.AgentInactive: document(`"active":false,` + mcpAt),
-		"transport_refused":    document(`"services":[{"name":"MCP","endpoint":"wss://a.example"}]`),
+		"no_mcp_endpoint":   document(`"services":[]`),
+		"agent_inactive":    document(`"active":false,` + mcpAt),
+		"transport_refused": document(`"services":[{"name":"MCP","endpoint":"wss://a.example"}]`),
 	} {
 		w.chain.set("7", data(doc))
-		if _, err := w.Resolve(t.Context(), agent(7, 0)); reason(err) != want {
+		if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != want {
 			t.Errorf("%s: %v", want, err)
 		}
 		w.pass(time.Hour)
@@ -309,7 +309,7 @@ func TestBindingIsForgotten(t *testing.T) {
 		want   string
 	}{{fails(errAway), "unavailable"}, {lists("{}"), "unbound"}, {lists("{" + naming(7) + "}"), "unbound"}} {
 		w.domains.set("https://a.example", c.domain)
-		if _, err := w.Resolve(t.Context(), agent(7, 0)); reason(err) != c.want {
+		if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != c.want {
 			t.Errorf("require, %d: %v", i, err)
 		}
 		if i == 0 {
@@ -361,7 +361,7 @@ func TestRevalidation(t *testing.T) {
 		switch {
 		case err == nil && got.URL != want:
 			t.Errorf("%s: %+v", when, got)
-		case err != nil && reason(err) != want:
+		case err != nil && nameError(err) != want:
 			t.Errorf("%s: %v, want %s", when, err, want)
 		}
 		if read {
@@ -395,15 +395,15 @@ func TestRevalidation(t *testing.T) {
 	// A document that changed is read.
 	w.site.put(document(naming(7)+`,"services":[]`), `"2"`)
 	w.pass(61 * time.Second)
-	resolve("changed", 0, resolver.NoMCPEndpoint, true, 2, 2)
-	resolve("nothing to call", 0, resolver.NoMCPEndpoint, false, 2, 2)
+	resolve("changed", 0, "no_mcp_endpoint", true, 2, 2)
+	resolve("nothing to call", 0, "no_mcp_endpoint", false, 2, 2)
 	w.pass(11 * time.Second)
-	resolve("still nothing to call", 0, resolver.NoMCPEndpoint, true, 2, 3)
+	resolve("still nothing to call", 0, "no_mcp_endpoint", true, 2, 3)
 	w.site.put("<!doctype html>", `"3"`)
 	w.pass(11 * time.Second)
-	resolve("a page", 0, resolver.NoDocument, true, 3, 3)
+	resolve("a page", 0, "no_document", true, 3, 3)
 	w.pass(11 * time.Second)
-	resolve("still a page", 0, resolver.NoDocument, true, 3, 4)
+	resolve("still a page", 0, "no_document", true, 3, 4)
 
 	// Who is bound to whom is asked again, also when the document has not changed.
 	w.site.put(document(naming(7)+","+mcpAt), `"4"`)

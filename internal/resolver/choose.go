@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/reason"
 )
 
 // chooseEntry picks the first entry that may be called, and says in words what was picked and what was passed over.
@@ -28,7 +29,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 		passed = append(passed, e.From+": "+why)
 	}
 	if first == nil {
-		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: NoMCPEndpoint}
+		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: reason.NoMCPEndpoint}
 	}
 	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }

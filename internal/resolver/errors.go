@@ -1,30 +1,25 @@
 package resolver
 
-import "fmt"
+import (
+	"fmt"
 
-// Reasons of a SkipError: statuses of a delivery (DESIGN §4).
-const (
-	NoURI         = "no_uri"          // tokenURI is empty
-	NoDocument    = "no_document"     // tokenURI names nothing that can be a registration
-	NoMCPEndpoint = "no_mcp_endpoint" // the document lists no MCP server
-	AgentInactive = "agent_inactive"  // the document says "active": false
-	AgentNotFound = "agent_not_found" // the registry knows no such agent
+	"github.com/agentherald/herald/internal/reason"
 )
 
 // SkipError says that there is nothing to deliver to. Trying again cannot help until the agent changes its
 // registration.
 type SkipError struct {
-	Reason string // one of the constants above
-	Err    error  // what was wrong; nil when the reason says it all
+	Reason reason.Reason // NoURI, NoDocument, NoMCPEndpoint, AgentInactive or AgentNotFound
+	Err    error         // what was wrong; nil when the reason says it all
 }
 
 func (e *SkipError) Error() string {
-	text := map[string]string{
-		NoURI:         "the agent has no tokenURI",
-		NoDocument:    "the agent has no registration document",
-		NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
-		AgentInactive: "the agent's registration says that it is inactive",
-		AgentNotFound: "the registry knows no such agent",
+	text := map[reason.Reason]string{
+		reason.NoURI:         "the agent has no tokenURI",
+		reason.NoDocument:    "the agent has no registration document",
+		reason.NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
+		reason.AgentInactive: "the agent's registration says that it is inactive",
+		reason.AgentNotFound: "the registry knows no such agent",
 	}[e.Reason]
 	if e.Err != nil {
 		return fmt.Sprintf("%s: %v", text, e.Err)

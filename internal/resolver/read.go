@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/reason"
 )
 
 // page is what an agent's document said when it was read, without the document itself: what is needed to believe it
@@ -68,13 +69,13 @@ func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string,
 		w.addStep("tokenURI", source, excerpt(err.Error()))
 		var missing interface{ NoSuchAgent() bool }
 		if errors.As(err, &missing) && missing.NoSuchAgent() {
-			return "", &SkipError{Reason: AgentNotFound, Err: err}
+			return "", &SkipError{Reason: reason.AgentNotFound, Err: err}
 		}
 		return "", fmt.Errorf("reading tokenURI of agent %s: %w", a.cacheKey(), err)
 	}
 	w.addStep("tokenURI", source, describeURI(uri))
 	if isBlank(uri) {
-		return "", &SkipError{Reason: NoURI}
+		return "", &SkipError{Reason: reason.NoURI}
 	}
 	return uri, nil
 }
@@ -130,13 +131,13 @@ func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc800
 func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
 	if err != nil {
-		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: NoDocument, Err: err}
+		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: reason.NoDocument, Err: err}
 		return p
 	}
 	t, entries := &p.target, reg.ListMCPEntries()
 	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
-		p.err = &SkipError{Reason: AgentInactive}
+		p.err = &SkipError{Reason: reason.AgentInactive}
 		return p
 	}
 	commands := slices.DeleteFunc(slices.Clone(r.cfg.StdioCommands), func(argv []string) bool {
@@ -166,7 +167,7 @@ func classifyFetchError(err error) error {
 	)
 	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) &&
 		absent.Proven {
-		return &SkipError{Reason: NoDocument, Err: err}
+		return &SkipError{Reason: reason.NoDocument, Err: err}
 	}
 	return fmt.Errorf("registration document: %w", err)
 }

@@ -156,8 +156,8 @@ func data(doc string) string {
 	return "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(doc))
 }
 
-// reason names an error for tables.
-func reason(err error) string {
+// nameError names an error for tables.
+func nameError(err error) string {
 	var skip *resolver.SkipError
 	var refused *resolver.TransportRefusedError
 	var unbound *resolver.UnboundError
@@ -169,7 +169,7 @@ func reason(err error) string {
 	case err == nil:
 		return "ok"
 	case errors.As(err, &skip):
-		return skip.Reason
+		return string(skip.Reason)
 	case errors.As(err, &refused):
 		return "transport_refused"
 	case errors.As(err, &unbound):
@@ -213,7 +213,7 @@ func TestTiedCommand(t *testing.T) {
 	for id, want := range map[int64]string{7: "ok agent", 8: "transport_refused "} {
 		w.chain.set(fmt.Sprint(id), data(document(`"capabilities":{"mcp":{"command":"agent"}}`)))
 		got, err := w.Resolve(t.Context(), agent(id, 0))
-		if is := reason(err) + " " + got.Command; is != want {
+		if is := nameError(err) + " " + got.Command; is != want {
 			t.Errorf("%d: %s, %v", id, is, err)
 		}
 	}
@@ -263,20 +263,20 @@ func TestResolve(t *testing.T) {
 		"ws, said to be sse": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"ws://a.example/sse"}]`)), "transport_refused", "", "", false},
 		"no scheme":          {data(document(`"services":[{"name":"MCP","endpoint":"a.example/mcp"}]`)), "transport_refused", "", "", false},
 		"user information":   {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/mcp"}]`)), "transport_refused", "", "", false},
-		"inactive":           {data(document(`"active":false,` + mcp)), resolver.AgentInactive, "", "", false},
-		"no entry":           {data(document(`"services":[{"name":"A2A","endpoint":"https://a.example"}]`)), resolver.NoMCPEndpoint, "", "", false},
-		"empty object":       {"{}", resolver.NoMCPEndpoint, "", "", false},
-		"empty":              {"", resolver.NoURI, "", "", false},
-		"blank":              {" \n\x00", resolver.NoURI, "", "", false},
-		"text":               {"my agent", resolver.NoDocument, "", "", false},
-		"address":            {registry.Hex(), resolver.NoDocument, "", "", false},
-		"broken base64":      {"data:;base64,!", resolver.NoDocument, "", "", false},
-		"no JSON":            {"data:,hello", resolver.NoDocument, "", "", false},
-		"array":              {"data:,[]", resolver.NoDocument, "", "", false},
-		"HTML":               {w.web + "/page", resolver.NoDocument, "", "", false},
-		"too large":          {"data:,{" + strings.Repeat(" ", 2<<20) + "}", resolver.NoDocument, "", "", false},
-		"directory":          {"ipfs://" + dir.String(), resolver.NoDocument, "", "", false},
-		"no such file":       {"ipfs://" + dir.String() + "/x", resolver.NoDocument, "", "", false},
+		"inactive":           {data(document(`"active":false,` + mcp)), "agent_inactive", "", "", false},
+		"no entry":           {data(document(`"services":[{"name":"A2A","endpoint":"https://a.example"}]`)), "no_mcp_endpoint", "", "", false},
+		"empty object":       {"{}", "no_mcp_endpoint", "", "", false},
+		"empty":              {"", "no_uri", "", "", false},
+		"blank":              {" \n\x00", "no_uri", "", "", false},
+		"text":               {"my agent", "no_document", "", "", false},
+		"address":            {registry.Hex(), "no_document", "", "", false},
+		"broken base64":      {"data:;base64,!", "no_document", "", "", false},
+		"no JSON":            {"data:,hello", "no_document", "", "", false},
+		"array":              {"data:,[]", "no_document", "", "", false},
+		"HTML":               {w.web + "/page", "no_document", "", "", false},
+		"too large":          {"data:,{" + strings.Repeat(" ", 2<<20) + "}", "no_document", "", "", false},
+		"directory":          {"ipfs://" + dir.String(), "no_document", "", "", false},
+		"no such file":       {"ipfs://" + dir.String() + "/x", "no_document", "", "", false},
 		"lost":               {"ipfs://" + lost.String(), "not found", "", "", false},
 		"404":                {w.web + "/missing", "not found", "", "", false},
 		"busy":               {w.web + "/busy", "unavailable", "", "", false},
@@ -286,8 +286,8 @@ func TestResolve(t *testing.T) {
 		w.chain.set("7", c.uri)
 		for turn := range 2 { // the second from the cache, where it may
 			got, err := w.Resolve(t.Context(), agent(7, 0))
-			if reason(err) != c.want {
-				t.Errorf("%s, turn %d: %s (%v), want %s", name, turn, reason(err), err, c.want)
+			if nameError(err) != c.want {
+				t.Errorf("%s, turn %d: %s (%v), want %s", name, turn, nameError(err), err, c.want)
 			}
 			if strings.Contains(got.DocumentURI, "secret") || err != nil && len(err.Error()) > 800 {
 				t.Errorf("%s: %q, %v", name, got.DocumentURI, err)
@@ -301,7 +301,7 @@ func TestResolve(t *testing.T) {
 		}
 		w.pass(24 * time.Hour)
 	}
-	if _, err := w.Resolve(t.Context(), agent(8, 0)); reason(err) != resolver.AgentNotFound {
+	if _, err := w.Resolve(t.Context(), agent(8, 0)); nameError(err) != "agent_not_found" {
 		t.Errorf("no such agent: %v", err)
 	}
 	if _, err := w.Resolve(t.Context(), resolver.Agent{}); err == nil {
@@ -386,7 +386,7 @@ func TestCache(t *testing.T) {
 
 	// Nothing to deliver to is remembered, for a shorter time.
 	for range 3 {
-		if _, err := w.Resolve(t.Context(), agent(3, 0)); reason(err) != resolver.AgentNotFound {
+		if _, err := w.Resolve(t.Context(), agent(3, 0)); nameError(err) != "agent_not_found" {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -23,7 +24,7 @@ func TestBindingPolicy(t *testing.T) {
 		env    []string
 		first  bool // is called
 		status store.Status
-		reason string
+		reason reason.Reason
 	}{
 		{nil, true, store.Waiting, "agent_busy"},
 		{[]string{"HERALD_BINDING=off"}, true, store.Running, ""},

@@ -65,7 +65,7 @@ func TestSilentOrigins(t *testing.T) {
 			if err != nil {
 				return false
 			}
-			seen = append(seen, string(d.Status)+" "+d.Reason)
+			seen = append(seen, string(d.Status)+" "+string(d.Reason))
 		}
 		slices.Sort(seen)
 		return slices.Equal(seen, []string{"running ", "running ", "waiting agent_busy", "waiting agent_busy"})

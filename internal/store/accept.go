@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -307,7 +308,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 type holder struct {
 	id     uuid.UUID
 	status Status
-	reason string
+	reason reason.Reason
 	raw    []byte // null: retention dropped it, or it came Refused
 	sealed []byte // the headers of its endpoint
 	called bool
@@ -367,9 +368,9 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
-	vanished := h.status == Cancelled && h.reason == "reorg"
-	notFound := h.status == Rejected && h.reason == "event_not_found"
-	invalid := h.status == Rejected && h.reason == "invalid_job"
+	vanished := h.status == Cancelled && h.reason == reason.Reorg
+	notFound := h.status == Rejected && h.reason == reason.EventNotFound
+	invalid := h.status == Rejected && h.reason == reason.InvalidJob
 	var known job.Job
 	switch {
 	case a.Refused != "":

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -110,9 +111,9 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 // goes on.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
-	var reasons []string
+	var reasons []reason.Reason
 	if enabled {
-		reasons = []string{agentDisabled}
+		reasons = []reason.Reason{reason.AgentDisabled}
 	}
 	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/reason"
 )
 
 func TestEnableAgent(t *testing.T) {
@@ -23,7 +25,7 @@ func TestEnableAgent(t *testing.T) {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
-	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: agentDisabled, Free: true})
+	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true})
 	if d := read(t, s, other.ID); d.Status != Queued { // agent 2 is enabled: there is nothing to hold it for
 		t.Errorf("%+v", d)
 	}
@@ -59,7 +61,7 @@ func TestEnabledMeanwhile(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
 		t.Fatal(err)
 	}
-	r := record(t, s, c, Outcome{Status: Held, Reason: agentDisabled, Stage: "claim", Free: true})
+	r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true})
 	if len(r.Next) != 1 || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -70,7 +72,7 @@ func TestEnabledMeanwhile(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, s, c, Outcome{Status: Held, Reason: agentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+	if r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
 	if d := read(t, s, c.ID); d.Status != Held || d.Attempts != 0 || len(d.History) != 0 {

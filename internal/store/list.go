@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -22,7 +23,7 @@ type Delivery struct {
 	IdentityRegistry string          `json:"identityRegistry"`
 	AgentID          string          `json:"agentId"`
 	Status           Status          `json:"status"`
-	Reason           string          `json:"reason,omitempty"`
+	Reason           reason.Reason   `json:"reason,omitempty"`
 	Error            string          `json:"error,omitempty"`
 	Attempts         int             `json:"attempts"`
 	Dispatch         int             `json:"dispatch"`
@@ -47,7 +48,7 @@ type Attempt struct {
 	DurationMs *int            `json:"durationMs,omitempty"`
 	Stage      string          `json:"stage"`
 	Outcome    string          `json:"outcome,omitempty"` // empty: running, or its process died
-	Reason     string          `json:"reason,omitempty"`
+	Reason     reason.Reason   `json:"reason,omitempty"`
 	Error      string          `json:"error,omitempty"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
@@ -62,7 +63,7 @@ type Filter struct {
 	ChainID *uint64
 	AgentID string // decimal
 	Status  Status
-	Reason  string
+	Reason  reason.Reason
 	Kind    string
 	Since   time.Time // created at or after
 	Until   time.Time // created before
@@ -169,7 +170,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 // Stuck is how many deliveries do not move, for one reason.
 type Stuck struct {
 	Status Status // Held; the others are overdue
-	Reason string
+	Reason reason.Reason
 	Count  int64
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -28,7 +29,7 @@ const (
 // Postgres is away: fields may be added, not renamed.
 type Outcome struct {
 	Status Status        `json:"status"`
-	Reason string        `json:"reason,omitempty"` // of the closed list (DESIGN §4); empty for delivered
+	Reason reason.Reason `json:"reason,omitempty"` // empty for delivered
 	Delay  time.Duration `json:"delay,omitempty"`  // Waiting: until the next attempt; ns in JSON
 	Task   bool          `json:"task,omitempty"`   // Waiting: dispatch a scheduled task now; false leaves the wait to the reconciler
 	Free   bool          `json:"free,omitempty"`   // costs no attempt: count and row are taken back, unless Called
@@ -193,7 +194,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	a := c.Agent()
 	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
-		"status": o.Status, "reason": nameOrNull(o.Reason), "delay": o.Delay, "task": o.Task, "free": o.Free,
+		"status": o.Status, "reason": nameOrNull(string(o.Reason)), "delay": o.Delay, "task": o.Task, "free": o.Free,
 		"called": o.Called,
 		"stage":  storable.Text(o.Stage, maxNameBytes), "error": nullIfEmpty(storable.Text(o.Error, maxErrorBytes)),
 

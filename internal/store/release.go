@@ -2,15 +2,9 @@ package store
 
 import (
 	"context"
-	"strings"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/jackc/pgx/v5"
-)
-
-// Why deliveries are held that this package releases by itself (DESIGN §4).
-const (
-	agentDisabled = "agent_disabled"
-	authRequired  = "auth_required"
 )
 
 // anyEpoch has release_held.sql not look at the agent's epoch.
@@ -19,14 +13,15 @@ const anyEpoch = int64(-1)
 // ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it
 // takes. It returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling
 // it again goes on.
-func (s *Store) ReleaseHeld(ctx context.Context, a Agent, reasons ...string) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release what is held of agent %d:%s (%s)", a.ChainID, a.ID, strings.Join(reasons, ", "))
+func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
+	reasons ...reason.Reason) (released int, tasks []Task, err error) {
+	defer wrapError(&err, "release what is held of agent %d:%s %q", a.ChainID, a.ID, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
 // releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that
 // releases, and goes on with the other batches.
-func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string,
+func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
@@ -41,7 +36,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []string,
 	}
 }
 
-func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
+func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	tasks, err = s.changeAgents(ctx, []Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
@@ -65,13 +60,13 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []string,
 // mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have
 // been mended between the claim and now, and nobody would release it after that; since is the epoch after which that
 // counts.
-func (o Outcome) mendedReasons(claimed int64) (reasons []string, since int64) {
+func (o Outcome) mendedReasons(claimed int64) (reasons []reason.Reason, since int64) {
 	switch {
 	case o.Status != Held:
-	case o.Reason == agentDisabled && !o.Elsewhere:
-		return []string{agentDisabled}, anyEpoch
-	case o.Reason == authRequired:
-		return []string{authRequired}, claimed
+	case o.Reason == reason.AgentDisabled && !o.Elsewhere:
+		return []reason.Reason{reason.AgentDisabled}, anyEpoch
+	case o.Reason == reason.AuthRequired:
+		return []reason.Reason{reason.AuthRequired}, claimed
 	}
 	return nil, 0
 }

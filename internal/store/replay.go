@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -35,7 +36,7 @@ const NoSuchDelivery = "there is no such delivery"
 // previousState is what a delivery was before somebody asked to have it moved.
 type previousState struct {
 	status Status
-	reason string
+	reason reason.Reason
 	hasJob bool
 }
 
@@ -85,7 +86,7 @@ func whyNotReplayed(d previousState) string {
 		return "it is queued: it will be delivered without a replay"
 	case d.status == Running:
 		return "it is being delivered now: a replay is for what has ended, waits or is held"
-	case !d.hasJob && d.status == Rejected && d.reason == "invalid_job":
+	case !d.hasJob && d.status == Rejected && d.reason == reason.InvalidJob:
 		return "it never was a valid job: enqueue a corrected one"
 	case !d.hasJob:
 		return "its job was dropped by retention: there is nothing left to deliver"

@@ -8,14 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 )
 
 func ids1(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
 // ending is an outcome that leaves the delivery in that state.
-func ending(status Status, reason string) Outcome {
-	return Outcome{Status: status, Reason: reason, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
+func ending(status Status, why reason.Reason) Outcome {
+	return Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 
 func TestReplay(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 )
@@ -142,7 +143,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 // releases.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	return s.releaseInBatches(ctx, a, []string{authRequired}, func(ctx context.Context, tx pgx.Tx) error {
+	return s.releaseInBatches(ctx, a, []reason.Reason{reason.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -170,7 +171,7 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.deliveries
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, authRequired).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, reason.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.pool.SendBatch(ctx, b).Close()
 	return tokens, held, err

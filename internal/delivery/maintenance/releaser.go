@@ -11,21 +11,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // ReleaserLedger is the store as a Releaser needs it.
 type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...string) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...reason.Reason) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
 // callableReasons hold what waits for somebody to say where an agent is called, and with what.
-var callableReasons = []string{string(retry.AuthRequired), string(retry.ChainUnconfigured),
-	string(retry.GatewayUnconfigured)}
+var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
 
 // ReleaserConfig makes a Releaser.
 type ReleaserConfig struct {

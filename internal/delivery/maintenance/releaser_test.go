@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -57,7 +58,7 @@ func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRo
 	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
 }
 
-func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...string) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...reason.Reason) (int, []store.Task, error) {
 	if l.away {
 		return 0, nil, errors.New("away")
 	}
@@ -98,7 +99,7 @@ func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, 
 	return 0, nil, <-r.err
 }
 
-func (r releases) ReleaseHeld(context.Context, store.Agent, ...string) (int, []store.Task, error) {
+func (r releases) ReleaseHeld(context.Context, store.Agent, ...reason.Reason) (int, []store.Task, error) {
 	return 0, nil, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -93,7 +94,7 @@ func TestVersionBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := enter(t, l, site, "a")
-	refused(t, l, site, "b", Busy)
+	refused(t, l, site, "b", reason.AgentBusy)
 	if n, err := rdb.ZCard(ctx, permitsKey(key)).Result(); n != 4 || err != nil {
 		t.Errorf("the version before sees %d places taken, %v", n, err)
 	}
@@ -104,5 +105,5 @@ func TestVersionBefore(t *testing.T) {
 	if err := rdb.HSet(ctx, key, "tat", now.Add(2000*time.Second).UnixMicro()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, l, site, "c", Throttled)
+	refused(t, l, site, "c", reason.Throttled)
 }

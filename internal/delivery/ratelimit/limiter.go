@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -176,18 +177,9 @@ func (l *Limiter) Stats() Stats {
 // now is this process' clock in µs, not moved by changes of the machine's.
 func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 } // 0 means never
 
-// Reason says why a call was refused. The values are the reasons of DESIGN §4.
-type Reason string
-
-const (
-	Busy      Reason = "agent_busy"   // every place is taken, or kept for other endpoints
-	Throttled Reason = "throttled"    // the rate is used up
-	Open      Reason = "breaker_open" // most of the latest calls failed
-)
-
 // RefusedError means that a call must not be made now. That says nothing about the delivery: it costs no attempt.
 type RefusedError struct {
-	Reason Reason
+	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
 	Wait   time.Duration // when to come back: a reservation of this call's own, 1 s to 5 min
 	Text   string        // a sentence for people
 }
@@ -247,15 +239,15 @@ func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	back := e.Wait.Round(100 * time.Millisecond)
 	switch v.code {
 	case open:
-		e.Reason = Open
+		e.Reason = reason.BreakerOpen
 		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %.3g s; then one probe call decides "+
 			"whether it closes. This one comes back in %s", float64(r.openFor)/1e6, back)
 	case throttled:
-		e.Reason = Throttled
+		e.Reason = reason.Throttled
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; this one comes back in %s",
 			fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
 	default:
-		e.Reason = Busy
+		e.Reason = reason.AgentBusy
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its share of them; this one comes back in %s",
 			r.inflight, back)
 	}

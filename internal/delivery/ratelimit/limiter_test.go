@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -111,7 +112,7 @@ func TestCrashedHolder(t *testing.T) {
 	for _, token := range tokens("dead", 4) {
 		enter(t, dead, site, token)
 	}
-	refused(t, alive, site, "a", Busy)
+	refused(t, alive, site, "a", reason.AgentBusy)
 	var got *Permit
 	heraldtest.Await(t, "the places come back", func() bool {
 		got, _ = alive.Acquire(t.Context(), site, site, "a")
@@ -132,16 +133,16 @@ func TestLeave(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, l, site, "b", Busy)
+		refused(t, l, site, "b", reason.AgentBusy)
 		cancel()
 		q := p
 		p.Release(ctx, Failed) // the caller's context is over: the place is given back all the same
 		p.Release(ctx, Failed) // counted once: the breaker stays closed
 		p = enter(t, l, site, "a")
 		q.Release(t.Context(), OK) // nor does it end another pass
-		refused(t, l, site, "b", Busy)
+		refused(t, l, site, "b", reason.AgentBusy)
 		p.Release(t.Context(), Failed)
-		refused(t, l, site, "c", Open)
+		refused(t, l, site, "c", reason.BreakerOpen)
 		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
 			t.Errorf("%+v", s)
 		}
@@ -177,7 +178,7 @@ func TestOneProbe(t *testing.T) {
 						p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
 						var r *RefusedError
 						// Busy: this process was asking for as many places as it may have.
-						if err != nil && (!errors.As(err, &r) || r.Reason == Throttled) {
+						if err != nil && (!errors.As(err, &r) || r.Reason == reason.Throttled) {
 							t.Error(err)
 						}
 						mu.Lock()
@@ -202,7 +203,7 @@ func TestOneProbe(t *testing.T) {
 		}
 		trip()
 		began := time.Now()
-		refused(t, b, site, "x", Open)
+		refused(t, b, site, "x", reason.BreakerOpen)
 		p := one("first")
 		if took := time.Since(began); took < 250*time.Millisecond {
 			t.Errorf("probed after %s", took)
@@ -210,7 +211,7 @@ func TestOneProbe(t *testing.T) {
 		// An answer from before may have been read last: so not at once.
 		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
 		p.Release(t.Context(), Failed)
-		refused(t, b, site, "y", Open)
+		refused(t, b, site, "y", reason.BreakerOpen)
 		began = time.Now()
 		one("after a failed probe") // and this one's worker dies
 		dead := time.Now()
@@ -248,7 +249,7 @@ func TestReservations(t *testing.T) {
 		began := time.Now()
 		waits := make([]time.Duration, 1000)
 		for i, token := range tokens("off", len(waits)) {
-			waits[i] = refused(t, l, site, token, Busy).Wait
+			waits[i] = refused(t, l, site, token, reason.AgentBusy).Wait
 		}
 		asking := time.Since(began) // by the clock on the wall, which is Redis'
 		if !slices.IsSorted(waits) && rdb == nil {
@@ -275,7 +276,7 @@ func TestReservations(t *testing.T) {
 		// Beyond the longest wait they are spread.
 		distinct := map[time.Duration]int{}
 		for _, token := range tokens("more", 3000) {
-			w := refused(t, l, site, token, Busy).Wait
+			w := refused(t, l, site, token, reason.AgentBusy).Wait
 			if w >= maxWait/2 {
 				distinct[w]++
 			}
@@ -301,18 +302,18 @@ func TestShare(t *testing.T) {
 	for _, token := range tokens("a", 4) {
 		held = append(held, enter(t, a, site, token))
 	}
-	refused(t, b, site, "b", Busy)
+	refused(t, b, site, "b", reason.AgentBusy)
 	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, a, site, "fifth", Busy)
+	refused(t, a, site, "fifth", reason.AgentBusy)
 	for _, token := range tokens("b", 4) {
 		enter(t, b, site, token)
 	}
 	for _, p := range held {
 		p.Release(t.Context(), OK)
 	}
-	refused(t, a, site, "fifth", Busy) // the other worker has them all
+	refused(t, a, site, "fifth", reason.AgentBusy) // the other worker has them all
 }
 
 // TestFlush: that Redis loses its data in the middle harms nothing.
@@ -382,7 +383,7 @@ func TestMemory(t *testing.T) {
 			t.Fatalf("%d endpoints are kept", n)
 		}
 	}
-	refused(t, l, site, "other", Busy)
+	refused(t, l, site, "other", reason.AgentBusy)
 	held.Release(t.Context(), OK)
 	enter(t, l, site, "other").Release(t.Context(), OK)
 	// What was not used for long goes by and by, without pressure.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -102,7 +103,7 @@ func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 }
 
 // refused enters and must be refused.
-func refused(t testing.TB, l *Limiter, origin, token string, why Reason) *RefusedError {
+func refused(t testing.TB, l *Limiter, origin, token string, why reason.Reason) *RefusedError {
 	t.Helper()
 	p, err := l.Acquire(t.Context(), origin, origin, token)
 	r, ok := err.(*RefusedError)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -90,7 +91,7 @@ func TestFrozen(t *testing.T) {
 	if fourth.shared || !l.Stats().Local {
 		t.Fatal("Redis is frozen and nobody noticed")
 	}
-	refused(t, l, site, "fifth", Busy)
+	refused(t, l, site, "fifth", reason.AgentBusy)
 	began = time.Now()
 	for i := range 500 {
 		enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
@@ -102,7 +103,7 @@ func TestFrozen(t *testing.T) {
 	for _, token := range tokens("fails", 3) {
 		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
 	}
-	refused(t, l, "https://fails.example", "more", Open)
+	refused(t, l, "https://fails.example", "more", reason.BreakerOpen)
 	for _, p := range before {
 		began := time.Now()
 		p.Release(t.Context(), OK)
@@ -123,10 +124,10 @@ func TestFrozen(t *testing.T) {
 	for _, token := range tokens("other", 4) {
 		enter(t, other, site, token)
 	}
-	refused(t, other, site, "fifth", Busy)
-	refused(t, l, site, "mine", Busy) // shared again
+	refused(t, other, site, "fifth", reason.AgentBusy)
+	refused(t, l, site, "mine", reason.AgentBusy) // shared again
 	fourth.Release(t.Context(), OK)
-	refused(t, l, site, "mine", Busy) // it was never Redis' to count
+	refused(t, l, site, "mine", reason.AgentBusy) // it was never Redis' to count
 }
 
 // TestKilled: Redis gone altogether, and another one, empty, in its place.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -21,7 +22,7 @@ import (
 
 // Failure is an outcome that a step of the executor decided itself, not an error of something below it.
 type Failure struct {
-	Reason Reason
+	Reason reason.Reason
 	Text   string        // a sentence for people, without secrets
 	Pause  time.Duration // length of a free wait
 	Ours   bool          // an operator decided it: the agent is not to blame
@@ -30,14 +31,14 @@ type Failure struct {
 func (f *Failure) Error() string { return f.Text }
 
 // Fail ends or holds the attempt for a reason.
-func Fail(r Reason, text string) error { return &Failure{Reason: r, Text: text} }
+func Fail(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text} }
 
 // Bar is Fail for tool_not_found, tool_error, schema_mismatch and bad_response, which are agents' faults otherwise, when
 // an operator decided it.
-func Bar(r Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
+func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
 // Pause makes the delivery wait without costing an attempt.
-func Pause(r Reason, d time.Duration, text string) error {
+func Pause(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
 }
 
@@ -85,26 +86,26 @@ func Unstorable(err error) bool {
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
 	v.Reason = findReason(err, &v)
-	v.Ending = v.Reason.ending()
-	v.Free = v.Reason.isFree()
-	v.Unknown = v.Unknown || v.Reason == OutcomeUnknown
+	v.Ending = endingOf(v.Reason)
+	v.Free = isFree(v.Reason)
+	v.Unknown = v.Unknown || v.Reason == reason.OutcomeUnknown
 	switch v.Reason {
-	case ConnectFailed:
+	case reason.ConnectFailed:
 		v.Moved, v.Unwell = !v.thirdParty, !v.thirdParty
-	case ToolNotFound:
+	case reason.ToolNotFound:
 		v.Moved = v.AgentFault
-	case Timeout, ServerError, OutcomeUnknown:
+	case reason.Timeout, reason.ServerError, reason.OutcomeUnknown:
 		v.Unwell = !v.thirdParty
 	}
 	return v
 }
 
-func findReason(err error, v *Verdict) Reason {
+func findReason(err error, v *Verdict) reason.Reason {
 	if r, ok := classifyGuard(err); ok { // what the guard refuses stays refused, whoever ran into it
 		v.AgentFault = true
 		return r
 	}
-	for _, classify := range []func(error, *Verdict) (Reason, bool){
+	for _, classify := range []func(error, *Verdict) (reason.Reason, bool){
 		classifyFailure, classifyDecoding, classifyResolver, classifyChain, classifyMCP, classifyContent, classifyOAuth,
 		classifyStore,
 	} {
@@ -112,23 +113,23 @@ func findReason(err error, v *Verdict) Reason {
 			return r
 		}
 	}
-	return InternalError
+	return reason.InternalError
 }
 
-func classifyGuard(err error) (Reason, bool) {
+func classifyGuard(err error) (reason.Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
-	return AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
+	return reason.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
-func classifyFailure(err error, v *Verdict) (Reason, bool) {
+func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	var f *Failure
 	if !errors.As(err, &f) {
 		return "", false
 	}
 	v.Pause = f.Pause
 	switch f.Reason {
-	case ToolNotFound, ToolError, SchemaMismatch, BadResponse:
+	case reason.ToolNotFound, reason.ToolError, reason.SchemaMismatch, reason.BadResponse:
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
@@ -136,42 +137,42 @@ func classifyFailure(err error, v *Verdict) (Reason, bool) {
 
 // classifyDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it
 // waits then goes by its age.
-func classifyDecoding(err error, _ *Verdict) (Reason, bool) {
-	return AgentBusy, errors.Is(err, decode.ErrBusy)
+func classifyDecoding(err error, _ *Verdict) (reason.Reason, bool) {
+	return reason.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
-func classifyResolver(err error, v *Verdict) (Reason, bool) {
+func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	var skip *resolver.SkipError
 	if errors.As(err, &skip) {
-		return Reason(skip.Reason), true
+		return skip.Reason, true
 	}
 	var refused *resolver.TransportRefusedError
 	if errors.As(err, &refused) {
 		v.AgentFault = true
-		return TransportRefused, true
+		return reason.TransportRefused, true
 	}
 	var unbound *resolver.UnboundError
 	if errors.As(err, &unbound) {
 		v.AgentFault = true
-		return EndpointUnverified, true
+		return reason.EndpointUnverified, true
 	}
 	return "", false
 }
 
-func classifyChain(err error, _ *Verdict) (Reason, bool) {
+func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	var away *chain.UnavailableError
 	var wrong *chain.WrongChainError
 	var gone *chain.NoSuchAgentError
 	switch {
 	case errors.As(err, &gone):
-		return AgentNotFound, true
+		return reason.AgentNotFound, true
 	case errors.As(err, &away), errors.As(err, &wrong):
-		return ChainUnavailable, true
+		return reason.ChainUnavailable, true
 	}
 	return "", false
 }
 
-func classifyContent(err error, v *Verdict) (Reason, bool) {
+func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
 	var missing *ipfs.NotFoundError
@@ -180,32 +181,32 @@ func classifyContent(err error, v *Verdict) (Reason, bool) {
 	var invalid *ipfs.InvalidError
 	switch {
 	case errors.As(err, &none):
-		return NoDocument, true
+		return reason.NoDocument, true
 	case errors.As(err, &large), errors.As(err, &invalid):
-		return NoDocument, true
+		return reason.NoDocument, true
 	case errors.As(err, &gateway):
-		return GatewayUnconfigured, true
+		return reason.GatewayUnconfigured, true
 	case errors.As(err, &away):
 		v.RetryAfter = away.RetryAfter
-		return ContentUnavailable, true
+		return reason.ContentUnavailable, true
 	case errors.As(err, &missing) && missing.Proven:
-		return NoDocument, true // a verified directory lacks the name: that will not change
+		return reason.NoDocument, true // a verified directory lacks the name: that will not change
 	case errors.As(err, &missing):
-		return ContentUnavailable, true
+		return reason.ContentUnavailable, true
 	}
 	return "", false
 }
 
 // classifyOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says
 // nothing of the agent.
-func classifyOAuth(err error, v *Verdict) (Reason, bool) {
+func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
 	var other *oauth.IssuerError
 	var away *oauth.UnavailableError
 	switch {
 	case errors.As(err, &no), errors.As(err, &document), errors.As(err, &other):
-		return AuthRequired, true
+		return reason.AuthRequired, true
 	case !errors.As(err, &away):
 		return "", false
 	}
@@ -213,18 +214,18 @@ func classifyOAuth(err error, v *Verdict) (Reason, bool) {
 	var network net.Error
 	switch timeout := errors.As(away.Err, &network) && network.Timeout(); {
 	case away.Status == http.StatusTooManyRequests:
-		return RateLimited, true
+		return reason.RateLimited, true
 	case timeout, errors.Is(away.Err, context.DeadlineExceeded):
-		return Timeout, true
+		return reason.Timeout, true
 	case errors.Is(away.Err, context.Canceled):
-		return InternalError, true // this process gave up
+		return reason.InternalError, true // this process gave up
 	case away.Status != 0:
-		return ServerError, true
+		return reason.ServerError, true
 	}
-	return ConnectFailed, true
+	return reason.ConnectFailed, true
 }
 
-func classifyMCP(err error, v *Verdict) (Reason, bool) {
+func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
 	var large *mcpcall.RequestTooLargeError
@@ -232,22 +233,22 @@ func classifyMCP(err error, v *Verdict) (Reason, bool) {
 	switch {
 	case errors.As(err, &refused):
 		v.AgentFault = true
-		return TransportRefused, true
+		return reason.TransportRefused, true
 	case errors.As(err, &schema):
 		v.AgentFault = true
-		return SchemaMismatch, true
+		return reason.SchemaMismatch, true
 	case errors.As(err, &large):
-		return InvalidJob, true // what the job makes of its arguments is never sent
+		return reason.InvalidJob, true // what the job makes of its arguments is never sent
 	case errors.Is(err, mcpcall.ErrBusy):
 		v.Pause = time.Second
-		return AgentBusy, true
+		return reason.AgentBusy, true
 	case errors.Is(err, mcpcall.ErrClosed):
-		return InternalError, true
+		return reason.InternalError, true
 	case errors.As(err, &call):
 		v.RetryAfter = call.RetryAfter
 		r := classifyCall(call)
-		v.AgentFault = r != InternalError
-		v.Unknown = r == ServerError && call.Stage == mcpcall.StageCall && call.Written && mayBeExecuted(call.Status)
+		v.AgentFault = r != reason.InternalError
+		v.Unknown = r == reason.ServerError && call.Stage == mcpcall.StageCall && call.Written && mayBeExecuted(call.Status)
 		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
 		return r, true
 	}
@@ -266,53 +267,53 @@ func mayBeExecuted(status int) bool {
 
 // classifyCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what
 // nobody knows.
-func classifyCall(call *mcpcall.CallError) Reason {
+func classifyCall(call *mcpcall.CallError) reason.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
-		return ConnectFailed // neither session was looked at; another machine behind the same address may know the next
+		return reason.ConnectFailed // neither session was looked at; another machine behind the same address may know the next
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return AuthRequired
+		return reason.AuthRequired
 	case s == http.StatusTooManyRequests:
-		return RateLimited
+		return reason.RateLimited
 	case outweighsCode(s):
-		return ServerError
+		return reason.ServerError
 	}
 	switch c := call.Code; {
 	case c == 0:
 	case c == codeInvalidParams && call.Stage == mcpcall.StageCall:
-		return SchemaMismatch // its published schema takes the arguments, the agent does not
+		return reason.SchemaMismatch // its published schema takes the arguments, the agent does not
 	case c == codeInvalidParams, c == codeMethodNotFound, c == codeInvalidRequest, c == codeParse,
 		c == codeHeaderMismatch, c == codeMissingCapability, c == codeUnsupportedVersion:
-		return BadResponse // refused as it is; it will be the next time too
+		return reason.BadResponse // refused as it is; it will be the next time too
 	case call.Status == 0:
-		return ServerError // -32603, and codes that mean nothing reliable: it did answer, and failed
+		return reason.ServerError // -32603, and codes that mean nothing reliable: it did answer, and failed
 	}
 	if call.Status >= 300 {
-		return BadResponse
+		return reason.BadResponse
 	}
 	return classifyUnanswered(call)
 }
 
 // classifyUnanswered is a request that no status and no JSON-RPC error answered.
-func classifyUnanswered(call *mcpcall.CallError) Reason {
+func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
 	var bad *mcpcall.BadAnswerError
 	switch {
 	case errors.As(call.Err, &input) && input.Later:
-		return RateLimited
+		return reason.RateLimited
 	case errors.As(call.Err, &input):
-		return BadResponse
+		return reason.BadResponse
 	case call.Written:
-		return OutcomeUnknown
+		return reason.OutcomeUnknown
 	case call.Timeout, errors.Is(call.Err, context.DeadlineExceeded):
-		return Timeout
+		return reason.Timeout
 	case errors.Is(call.Err, context.Canceled):
-		return InternalError // this process gave up, not the agent
+		return reason.InternalError // this process gave up, not the agent
 	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
-		return BadResponse // the handshake or the listing, again and again
+		return reason.BadResponse // the handshake or the listing, again and again
 	}
-	return ConnectFailed
+	return reason.ConnectFailed
 }
 
 // JSON-RPC 2.0 §5.1 and MCP 2026-07-28.
@@ -326,13 +327,13 @@ const (
 	codeUnsupportedVersion = -32022
 )
 
-func classifyStore(err error, _ *Verdict) (Reason, bool) {
+func classifyStore(err error, _ *Verdict) (reason.Reason, bool) {
 	var cipher *secret.DecryptError
 	switch {
 	case errors.As(err, &cipher):
-		return AuthRequired, true // another keyset, or a moved row: storing the credential again mends it
+		return reason.AuthRequired, true // another keyset, or a moved row: storing the credential again mends it
 	case errors.Is(err, store.ErrUnreadableJob):
-		return InvalidJob, true
+		return reason.InvalidJob, true
 	}
 	return "", false
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -29,8 +30,8 @@ type Subject struct {
 // have none.
 //
 // It is derived when it is shown, and stored nowhere: what helps may be another thing tomorrow.
-func (r Reason) NextStep(s Subject) string {
-	for _, of := range []func(Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
+func NextStep(r reason.Reason, s Subject) string {
+	for _, of := range []func(reason.Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
 		if step := of(r, s); step != "" {
 			return step
 		}
@@ -39,77 +40,77 @@ func (r Reason) NextStep(s Subject) string {
 }
 
 // skippedStep: there is nobody to tell, until the agent says otherwise.
-func skippedStep(r Reason, s Subject) string {
+func skippedStep(r reason.Reason, s Subject) string {
 	switch r {
-	case NoURI:
+	case reason.NoURI:
 		return "the agent's owner has to set a tokenURI in the identity registry" + s.thenReplay(r)
-	case NoDocument:
+	case reason.NoDocument:
 		return "the agent's owner has to publish a registration document where its tokenURI leads, see " +
 			s.resolveCommand() + s.thenReplay(r)
-	case NoMCPEndpoint:
+	case reason.NoMCPEndpoint:
 		return "the agent's owner has to register an MCP endpoint" + s.thenReplay(r)
-	case AgentInactive:
+	case reason.AgentInactive:
 		return `the agent's owner has to end "active": false in its registration document` + s.thenReplay(r)
-	case AgentNotFound:
+	case reason.AgentNotFound:
 		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: "+
 			"this one has no such agent", s.ChainID)
-	case Revoked:
+	case reason.Revoked:
 		return "nothing to do: the client took its feedback back before it was delivered"
-	case ToolNotOffered:
+	case reason.ToolNotOffered:
 		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			cmp.Or(s.Tool, "of its name")
-	case NeverDelivered:
+	case reason.NeverDelivered:
 		return "nothing to do: the agent never got the feedback that this takes back"
 	}
 	return ""
 }
 
 // rejectedStep: the same attempt would end the same.
-func rejectedStep(r Reason, s Subject) string {
+func rejectedStep(r reason.Reason, s Subject) string {
 	switch r {
-	case InvalidJob:
+	case reason.InvalidJob:
 		return "whoever sent the job has to correct it as the error says, and to enqueue it again"
-	case EventNotFound:
+	case reason.EventNotFound:
 		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; "+
 			"if the node of RPC_URL_%[1]d was wrong, mend that",
 			s.ChainID) + s.thenReplay(r)
-	case ToolNotFound:
+	case reason.ToolNotFound:
 		return fmt.Sprintf("the agent has to offer the tool %s; "+
 			"one of another name counts when HERALD_TOOL_ALIASES says so",
 			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
-	case SchemaMismatch:
+	case reason.SchemaMismatch:
 		return "the agent has to accept these arguments, see " + s.probeCommand() + s.thenReplay(r)
-	case HashMismatch:
+	case reason.HashMismatch:
 		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such " +
 			"files labelled" + s.thenReplay(r)
-	case EndpointUnverified:
+	case reason.EndpointUnverified:
 		return "whoever runs the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be " +
 			"called all the same" + s.thenReplay(r)
-	case AddressBlocked:
+	case reason.AddressBlocked:
 		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
 			"and restart the worker" + s.thenReplay(r)
-	case TransportRefused:
+	case reason.TransportRefused:
 		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
 			"exactly it" + s.thenReplay(r)
-	case AuthFailed:
+	case reason.AuthFailed:
 		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" +
 			s.replayAfter(r)
-	case ToolError:
+	case reason.ToolError:
 		return "the agent's tool ran and refused: ask its author; once that is mended" + s.replayAfter(r)
-	case BadResponse:
+	case reason.BadResponse:
 		return "the agent's author has to mend its answer, see " + s.probeCommand() + s.thenReplay(r)
-	case Operator:
+	case reason.Operator:
 		return "nothing to do: an operator cancelled it; to deliver it all the same" + s.replayAfter(r)
-	case Reorg:
+	case reason.Reorg:
 		return "nothing to do: its block left the chain; it is queued anew when its event is mined again"
 	}
 	return ""
 }
 
 // heldStep: somebody has to do something, and deliveries go on by themselves then.
-func heldStep(r Reason, s Subject) string {
+func heldStep(r reason.Reason, s Subject) string {
 	switch r {
-	case AuthRequired:
+	case reason.AuthRequired:
 		if s.Listed {
 			return "give the agent auth or headers in HERALD_SERVERS_FILE; that releases its deliveries"
 		}
@@ -118,74 +119,74 @@ func heldStep(r Reason, s Subject) string {
 		}
 		return fmt.Sprintf("store a token: worker token set %s%s (where it wants OAuth: worker token login %s%s)",
 			s.agentArgument(), s.originOption(), s.agentArgument(), s.originOption())
-	case AgentDisabled:
+	case reason.AgentDisabled:
 		if s.Listed {
 			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` +
 				s.agentArgument()
 		}
 		return "enable the agent: worker agent enable " + s.agentArgument()
-	case HeldUnknown:
+	case reason.HeldUnknown:
 		if s.Delivery == "" {
 			return "ask the agent's author whether the call arrived"
 		}
 		return fmt.Sprintf("ask the agent's author whether deliveryId %[1]s arrived; if not: worker delivery replay %[1]s; "+
 			"if it did: worker delivery cancel %[1]s", s.Delivery)
-	case ChainUnconfigured:
+	case reason.ChainUnconfigured:
 		return fmt.Sprintf("set RPC_URL_%d and restart the worker, which releases its deliveries", s.ChainID)
-	case GatewayUnconfigured:
+	case reason.GatewayUnconfigured:
 		return "set ARWEAVE_GATEWAY and restart the worker, which releases its deliveries"
 	}
 	return ""
 }
 
 // waitingStep: it goes on by itself. What a person may still do is to look.
-func waitingStep(r Reason, s Subject) string {
+func waitingStep(r reason.Reason, s Subject) string {
 	const again = "nothing to do: it is tried again by itself"
 	switch r {
-	case NotConfirmed:
+	case reason.NotConfirmed:
 		return "nothing to do: it is delivered once its block has as many confirmations as HERALD_CONFIRMATIONS asks for"
-	case AgentBusy, BehindEarlier, Throttled, OverBudget:
+	case reason.AgentBusy, reason.BehindEarlier, reason.Throttled, reason.OverBudget:
 		return again
-	case BreakerOpen:
+	case reason.BreakerOpen:
 		return again + ", after one probe call went well; to see what is wrong there: " + s.probeCommand()
 	}
 	if s.Over {
 		return ""
 	}
 	switch r {
-	case ChainUnavailable:
+	case reason.ChainUnavailable:
 		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
-	case ContentUnavailable:
+	case reason.ContentUnavailable:
 		return again + ", and a feedback file is left out in the end; to see what is fetched: " + s.resolveCommand()
-	case ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown:
+	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown:
 		return again + "; to see how the agent does: " + s.probeCommand()
-	case InternalError:
+	case reason.InternalError:
 		return again + "; the worker's log says more of it"
 	}
 	return ""
 }
 
 // deadStep: its attempts or its time are used up.
-func deadStep(r Reason, s Subject) string {
+func deadStep(r reason.Reason, s Subject) string {
 	switch r {
-	case ChainUnavailable:
+	case reason.ChainUnavailable:
 		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
-	case ContentUnavailable:
+	case reason.ContentUnavailable:
 		return "once what it needs can be fetched (" + s.resolveCommand() + ")" + s.replayAfter(r)
-	case ConnectFailed, Timeout, RateLimited, ServerError:
+	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError:
 		return "once the agent answers again (" + s.probeCommand() + ")" + s.replayAfter(r)
-	case OutcomeUnknown:
+	case reason.OutcomeUnknown:
 		return "ask the agent's author whether it arrived; if not" + s.replayAfter(r)
-	case InternalError:
+	case reason.InternalError:
 		return "see the worker's log for the cause; once that is mended" + s.replayAfter(r)
-	case Expired:
+	case reason.Expired:
 		return "if it is still wanted" + s.replayAfter(r)
 	}
 	return ""
 }
 
 // thenReplay ends a sentence about what others have to do: what is over does not begin again by itself.
-func (s Subject) thenReplay(r Reason) string {
+func (s Subject) thenReplay(r reason.Reason) string {
 	if replay := s.replayAfter(r); replay != "" {
 		return "; then" + replay
 	}
@@ -193,7 +194,7 @@ func (s Subject) thenReplay(r Reason) string {
 }
 
 // replayAfter is the command that delivers again: this one, or all of the agent's that ended for the reason.
-func (s Subject) replayAfter(r Reason) string {
+func (s Subject) replayAfter(r reason.Reason) string {
 	switch {
 	case s.Delivery != "":
 		return ": worker delivery replay " + s.Delivery

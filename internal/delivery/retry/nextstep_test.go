@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/reason"
 )
 
 const base, devnet = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "0x5FbDB2315678afecb367f032d93F642f64180aa3"
@@ -14,47 +16,47 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 	s := Subject{Delivery: "5b0e1111-2222-5333-8444-555566667777", ChainID: 8453, AgentID: "110", Registry: strings.ToLower(base),
 		Endpoint: "https://agent.example/mcp", Tool: "agent.receiveFeedback"}
 	const replay = "worker delivery replay 5b0e1111-2222-5333-8444-555566667777"
-	over := map[Reason]string{
-		NoURI: replay, NoDocument: "worker agent resolve 8453:110", NoMCPEndpoint: "register an MCP endpoint; then: " + replay,
-		AgentInactive: replay, AgentNotFound: "IDENTITY_REGISTRY_8453", Revoked: "nothing to do: ", ToolNotOffered: "agent.receiveFeedback",
-		NeverDelivered: "nothing to do: ",
-		InvalidJob:     "enqueue it again", EventNotFound: "RPC_URL_8453", ToolNotFound: "agent.receiveFeedback",
-		SchemaMismatch: "worker agent probe 8453:110", HashMismatch: "HERALD_HASH_POLICY=annotate", EndpointUnverified: "HERALD_BINDING=warn",
-		AddressBlocked: "HERALD_ALLOW_NETWORKS", TransportRefused: "HERALD_STDIO_COMMANDS", AuthFailed: replay, ToolError: replay,
-		BadResponse: "worker agent probe 8453:110", Operator: replay, Reorg: "nothing to do: ",
-		AuthRequired: "store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: " +
+	over := map[reason.Reason]string{
+		reason.NoURI: replay, reason.NoDocument: "worker agent resolve 8453:110", reason.NoMCPEndpoint: "register an MCP endpoint; then: " + replay,
+		reason.AgentInactive: replay, reason.AgentNotFound: "IDENTITY_REGISTRY_8453", reason.Revoked: "nothing to do: ", reason.ToolNotOffered: "agent.receiveFeedback",
+		reason.NeverDelivered: "nothing to do: ",
+		reason.InvalidJob:     "enqueue it again", reason.EventNotFound: "RPC_URL_8453", reason.ToolNotFound: "agent.receiveFeedback",
+		reason.SchemaMismatch: "worker agent probe 8453:110", reason.HashMismatch: "HERALD_HASH_POLICY=annotate", reason.EndpointUnverified: "HERALD_BINDING=warn",
+		reason.AddressBlocked: "HERALD_ALLOW_NETWORKS", reason.TransportRefused: "HERALD_STDIO_COMMANDS", reason.AuthFailed: replay, reason.ToolError: replay,
+		reason.BadResponse: "worker agent probe 8453:110", reason.Operator: replay, reason.Reorg: "nothing to do: ",
+		reason.AuthRequired: "store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: " +
 			"worker token login 8453:110 --origin https://agent.example/mcp)",
-		AgentDisabled:     "worker agent enable 8453:110",
-		HeldUnknown:       "worker delivery cancel 5b0e1111-2222-5333-8444-555566667777",
-		ChainUnconfigured: "RPC_URL_8453", GatewayUnconfigured: "ARWEAVE_GATEWAY",
-		NotConfirmed: "HERALD_CONFIRMATIONS", AgentBusy: "by itself", BehindEarlier: "by itself", Throttled: "by itself",
-		OverBudget: "by itself", BreakerOpen: "worker agent probe 8453:110",
-		ChainUnavailable: replay, ContentUnavailable: replay, ConnectFailed: replay, Timeout: replay, RateLimited: replay, ServerError: replay,
-		OutcomeUnknown: replay, InternalError: replay, Expired: replay,
+		reason.AgentDisabled:     "worker agent enable 8453:110",
+		reason.HeldUnknown:       "worker delivery cancel 5b0e1111-2222-5333-8444-555566667777",
+		reason.ChainUnconfigured: "RPC_URL_8453", reason.GatewayUnconfigured: "ARWEAVE_GATEWAY",
+		reason.NotConfirmed: "HERALD_CONFIRMATIONS", reason.AgentBusy: "by itself", reason.BehindEarlier: "by itself", reason.Throttled: "by itself",
+		reason.OverBudget: "by itself", reason.BreakerOpen: "worker agent probe 8453:110",
+		reason.ChainUnavailable: replay, reason.ContentUnavailable: replay, reason.ConnectFailed: replay, reason.Timeout: replay, reason.RateLimited: replay, reason.ServerError: replay,
+		reason.OutcomeUnknown: replay, reason.InternalError: replay, reason.Expired: replay,
 	}
-	for _, r := range Reasons() {
+	for _, r := range reason.All() {
 		want, ok := over[r]
 		if !ok {
 			t.Errorf("%s: this test knows nothing of it", r)
 			continue
 		}
 		s.Over = true
-		if got := r.NextStep(s); got == "" || !strings.Contains(got, want) {
+		if got := NextStep(r, s); got == "" || !strings.Contains(got, want) {
 			t.Errorf("%s does not say %q: %q", r, want, got)
 		}
 		s.Over = false
-		got := r.NextStep(s)
-		if r.ending() == Wait && r != Operator && r != Reorg && r != Expired && !strings.HasPrefix(got, "nothing to do: it ") {
+		got := NextStep(r, s)
+		if endingOf(r) == Wait && r != reason.Operator && r != reason.Reorg && r != reason.Expired && !strings.HasPrefix(got, "nothing to do: it ") {
 			t.Errorf("%s waits, and is told as %q", r, got)
 		}
 		if strings.Contains(got, "  ") || strings.HasSuffix(got, ".") || strings.Contains(got, "%!") {
 			t.Errorf("%s: %q", r, got)
 		}
-		if nobody := r.NextStep(Subject{}); nobody == "" || strings.Contains(nobody, "replay ") {
+		if nobody := NextStep(r, Subject{}); nobody == "" || strings.Contains(nobody, "replay ") {
 			t.Errorf("%s of nobody: %q", r, nobody)
 		}
 	}
-	if got := Reason("").NextStep(s) + Reason("other").NextStep(s); got != "" {
+	if got := NextStep("", s) + NextStep("other", s); got != "" {
 		t.Errorf("what is no reason is told as %q", got)
 	}
 }
@@ -62,27 +64,27 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 func TestNextStepNamesWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		r    Reason
+		r    reason.Reason
 		s    Subject
 		want string
 	}{
-		"another registry": {AgentDisabled, Subject{ChainID: 31337, AgentID: "7", Registry: strings.ToLower(devnet)},
+		"another registry": {reason.AgentDisabled, Subject{ChainID: 31337, AgentID: "7", Registry: strings.ToLower(devnet)},
 			"worker agent enable 31337:7 --registry " + devnet},
-		"no registry":  {AgentDisabled, Subject{ChainID: 8453, AgentID: "7"}, "worker agent enable 8453:7"},
-		"in the file":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Listed: true}, "HERALD_SERVERS_FILE"},
-		"by the file":  {AgentDisabled, Subject{ChainID: 8453, AgentID: "7", Listed: true}, `"enabled": true`},
-		"of a probe":   {ToolError, Subject{ChainID: 8453, AgentID: "7"}, "worker delivery replay --agent 8453:7 --reason tool_error --yes"},
-		"a port":       {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example:8443/x"}, "set 8453:7 --origin https://a.example:8443/x "},
-		"a literal":    {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://[2001:db8::1]:8443/"}, "--origin https://[2001:db8::1]:8443 "},
-		"a path":       {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/b%2Fc/"}, "--origin https://a.example/b%2Fc/ "},
-		"hostile path": {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/$(reboot);b"}, "--origin 'https://a.example/$(reboot);b' "},
-		"quoted path":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/';reboot;'"}, "worker token set 8453:7 (where"},
-		"long path":    {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/" + strings.Repeat("a", 300)}, "worker token set 8453:7 (where"},
-		"no address":   {AuthRequired, Subject{ChainID: 8453, AgentID: "7"}, "worker token set 8453:7 (where"},
-		"hostile host": {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a$(reboot).example/"}, "worker token set 8453:7 (where"},
-		"quoted host":  {AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a';b.example/"}, "worker token set 8453:7 (where"},
+		"no registry":  {reason.AgentDisabled, Subject{ChainID: 8453, AgentID: "7"}, "worker agent enable 8453:7"},
+		"in the file":  {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Listed: true}, "HERALD_SERVERS_FILE"},
+		"by the file":  {reason.AgentDisabled, Subject{ChainID: 8453, AgentID: "7", Listed: true}, `"enabled": true`},
+		"of a probe":   {reason.ToolError, Subject{ChainID: 8453, AgentID: "7"}, "worker delivery replay --agent 8453:7 --reason tool_error --yes"},
+		"a port":       {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example:8443/x"}, "set 8453:7 --origin https://a.example:8443/x "},
+		"a literal":    {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://[2001:db8::1]:8443/"}, "--origin https://[2001:db8::1]:8443 "},
+		"a path":       {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/b%2Fc/"}, "--origin https://a.example/b%2Fc/ "},
+		"hostile path": {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/$(reboot);b"}, "--origin 'https://a.example/$(reboot);b' "},
+		"quoted path":  {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/';reboot;'"}, "worker token set 8453:7 (where"},
+		"long path":    {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a.example/" + strings.Repeat("a", 300)}, "worker token set 8453:7 (where"},
+		"no address":   {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7"}, "worker token set 8453:7 (where"},
+		"hostile host": {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a$(reboot).example/"}, "worker token set 8453:7 (where"},
+		"quoted host":  {reason.AuthRequired, Subject{ChainID: 8453, AgentID: "7", Endpoint: "https://a';b.example/"}, "worker token set 8453:7 (where"},
 	} {
-		if got := c.r.NextStep(c.s); !strings.Contains(got, c.want) {
+		if got := NextStep(c.r, c.s); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q does not say %q", name, got, c.want)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/agentherald/herald/internal/reason"
 )
 
 const (
@@ -46,7 +48,7 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	}
 	d := spreadWait(s.waits[max(attempt, 1)-1], rnd)
 	d = max(d, min(v.RetryAfter, maxRetryAfter))
-	if v.Reason == RateLimited {
+	if v.Reason == reason.RateLimited {
 		d = max(d, minRateLimitedWait)
 	}
 	return d, true

@@ -129,7 +129,7 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 	for _, s := range found {
 		list := "worker delivery list --status " + string(s.Status)
 		if s.Reason != "" {
-			list += " --reason " + s.Reason
+			list += " --reason " + string(s.Reason)
 		}
 		if s.Status == store.Held {
 			findings = append(findings, warn("%d held, %s: `%s`, and `worker delivery show ID` says what to do",
@@ -137,7 +137,7 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 			continue
 		}
 		findings = append(findings, warn("%d overdue for more than a minute, %s: no worker takes them; "+
-			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+s.Reason), list)...)
+			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+string(s.Reason)), list)...)
 	}
 	return findings
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -185,7 +186,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 		}
 	}
 	if !p.content.HasChain(p.agent.ChainID) {
-		return mcpcall.Endpoint{}, retry.Fail(retry.ChainUnconfigured,
+		return mcpcall.Endpoint{}, retry.Fail(reason.ChainUnconfigured,
 			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
 				p.agent.ChainID, p.agent.ChainID))
 	}
@@ -259,7 +260,7 @@ func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[stri
 	p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text,
 		Result: answer.Raw, TookMs: milliseconds(time.Since(began))}
 	if answer.IsError {
-		return retry.Fail(retry.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
+		return retry.Fail(reason.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
 	return nil
 }
@@ -348,7 +349,7 @@ func (p *prober) observation() (store.AgentObservation, bool) {
 	}
 	v := retry.Classify(p.reached)
 	l.State, l.Error = store.StateFailed, v.Text
-	if v.Reason == retry.AuthRequired {
+	if v.Reason == reason.AuthRequired {
 		l.State = store.StateNeedsAuth
 	}
 	return l, v.AgentFault

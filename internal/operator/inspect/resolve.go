@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -49,22 +50,22 @@ type Resolution struct {
 
 // Outlook is what a delivery would come to now, and what a person does about that.
 type Outlook struct {
-	Status   store.Status `json:"status,omitempty"` // none when it would be delivered, or called
-	Reason   retry.Reason `json:"reason,omitempty"`
-	Verdict  string       `json:"verdict"`
-	NextStep string       `json:"nextStep,omitempty"`
+	Status   store.Status  `json:"status,omitempty"` // none when it would be delivered, or called
+	Reason   reason.Reason `json:"reason,omitempty"`
+	Verdict  string        `json:"verdict"`
+	NextStep string        `json:"nextStep,omitempty"`
 
 	again error // why a delivery would try again, or that there is no such agent
 }
 
 // expect is the outlook of a delivery with this verdict.
 func expect(v retry.Verdict, s retry.Subject) Outlook {
-	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: v.Reason.NextStep(s)}
+	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: retry.NextStep(v.Reason, s)}
 	becomes := "is " + string(v.Ending)
 	switch {
 	case v.Ending == retry.Wait:
 		becomes, o.again = "waits and is tried again", ErrNotNow
-	case v.Reason == retry.AgentNotFound:
+	case v.Reason == reason.AgentNotFound:
 		o.again = errUnregistered
 	}
 	o.Verdict = fmt.Sprintf("a delivery %s (%s): %s", becomes, v.Reason, v.Text)

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
@@ -26,23 +27,23 @@ const MaxDocument = 2 << 20
 
 // Document is what a URI led to, and what the bytes there are.
 type Document struct {
-	URI       string       `json:"uri,omitempty"` // normalised, without query
-	Source    string       `json:"source,omitempty"`
-	CID       string       `json:"cid,omitempty"`
-	DNSLink   bool         `json:"dnsLink,omitempty"`
-	From      string       `json:"from,omitempty"`
-	MediaType string       `json:"mediaType,omitempty"`
-	Bytes     *int         `json:"bytes,omitempty"`
-	Keccak256 string       `json:"keccak256,omitempty"`
-	Hash      string       `json:"hashVerdict,omitempty"` // of --hash
-	Kind      string       `json:"kind,omitempty"`
-	Name      string       `json:"name,omitempty"` // a registration's
-	Inactive  bool         `json:"inactive,omitempty"`
-	MCP       []MCPEntry   `json:"mcp,omitempty"` // of a registration, best first
-	Reason    retry.Reason `json:"reason,omitempty"`
-	Verdict   string       `json:"verdict"`
-	NextStep  string       `json:"nextStep,omitempty"`
-	TookMs    float64      `json:"tookMs"`
+	URI       string        `json:"uri,omitempty"` // normalised, without query
+	Source    string        `json:"source,omitempty"`
+	CID       string        `json:"cid,omitempty"`
+	DNSLink   bool          `json:"dnsLink,omitempty"`
+	From      string        `json:"from,omitempty"`
+	MediaType string        `json:"mediaType,omitempty"`
+	Bytes     *int          `json:"bytes,omitempty"`
+	Keccak256 string        `json:"keccak256,omitempty"`
+	Hash      string        `json:"hashVerdict,omitempty"` // of --hash
+	Kind      string        `json:"kind,omitempty"`
+	Name      string        `json:"name,omitempty"` // a registration's
+	Inactive  bool          `json:"inactive,omitempty"`
+	MCP       []MCPEntry    `json:"mcp,omitempty"` // of a registration, best first
+	Reason    reason.Reason `json:"reason,omitempty"`
+	Verdict   string        `json:"verdict"`
+	NextStep  string        `json:"nextStep,omitempty"`
+	TookMs    float64       `json:"tookMs"`
 
 	again error // why it could not be fetched, when it is there perhaps another time
 }
@@ -88,13 +89,13 @@ func explainUnfetched(err error) (r Document) {
 		r.Verdict, r.again = "the document was not fetched "+why, errNotBefore
 	case errors.As(err, &private):
 		r.Verdict = "The document was not fetched: its address is private " + why
-	case v.Reason == retry.AddressBlocked:
+	case v.Reason == reason.AddressBlocked:
 		r.Verdict = "The document was not fetched: its address is refused " + why
 	default:
 		r.Verdict = "there is no document " + why
 	}
 	if v.Ending == retry.Reject || v.Ending == retry.Hold { // what is there for the operator to mend
-		r.NextStep = v.Reason.NextStep(retry.Subject{})
+		r.NextStep = retry.NextStep(v.Reason, retry.Subject{})
 	}
 	return r
 }

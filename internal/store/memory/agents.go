@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -15,11 +16,11 @@ import (
 func (g *agent) observeOutcome(o store.Outcome, now time.Time) {
 	k := &g.known
 	switch {
-	case g.disabled || o.Reason == "agent_disabled":
+	case g.disabled || o.Reason == reason.AgentDisabled:
 		k.State = store.StateDisabled
 	case o.AgentOK:
 		k.State = store.StateConnected
-	case o.Reason == "auth_required":
+	case o.Reason == reason.AuthRequired:
 		k.State = store.StateNeedsAuth
 	case o.AgentError != "":
 		k.State = store.StateFailed

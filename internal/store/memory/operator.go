@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -64,7 +65,7 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 		case r.Status == store.Running:
 			r.claimNo = s.nextClaim()
 		}
-		r.finish(store.Cancelled, "operator", now)
+		r.finish(store.Cancelled, reason.Operator, now)
 		moved++
 	}
 	return moved, left, nil
@@ -92,7 +93,7 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	}
 	now := s.now()
 	for _, r := range s.rows {
-		if r.agent == a && r.Status == store.Held && r.Reason == "agent_disabled" {
+		if r.agent == a && r.Status == store.Held && r.Reason == reason.AgentDisabled {
 			r.queue(now)
 			released++
 		}
@@ -107,7 +108,7 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.rows {
-		if r.Status != store.Held || r.Reason != "agent_disabled" || s.agent(r.agent).disabled || except != nil &&
+		if r.Status != store.Held || r.Reason != reason.AgentDisabled || s.agent(r.agent).disabled || except != nil &&
 			except(r.agent) {
 			continue
 		}

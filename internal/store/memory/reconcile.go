@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -34,7 +35,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 			return false
 		}
 		if r.Attempts-r.base >= attempts {
-			r.finish(store.Dead, "outcome_unknown", now)
+			r.finish(store.Dead, reason.OutcomeUnknown, now)
 			dead++
 		} else {
 			r.queue(now)
@@ -52,7 +53,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 		if r.Status.Final() || r.Status == store.Running || !r.accepted.Before(now.Add(-age)) {
 			return false
 		}
-		r.finish(store.Dead, "expired", now)
+		r.finish(store.Dead, reason.Expired, now)
 		return true
 	}), nil
 }
@@ -60,8 +61,8 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 // Release queues what was held for want of an RPC URL or of an Arweave gateway.
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (int, error) {
 	return s.changeEach(limit, func(r *row, now time.Time) bool {
-		chain := r.Reason == "chain_unconfigured" && slices.Contains(chains, r.ChainID)
-		if r.Status != store.Held || !chain && !(r.Reason == "gateway_unconfigured" && gateway) {
+		chain := r.Reason == reason.ChainUnconfigured && slices.Contains(chains, r.ChainID)
+		if r.Status != store.Held || !chain && !(r.Reason == reason.GatewayUnconfigured && gateway) {
 			return false
 		}
 		r.queue(now)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -106,7 +107,7 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 		ChainID:          a.ChainID,
 		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now}
 	if it.Refused != "" {
-		r.finish(store.Rejected, "invalid_job", now)
+		r.finish(store.Rejected, reason.InvalidJob, now)
 		r.Error = it.Refused
 	} else {
 		s.agent(a)
@@ -253,8 +254,8 @@ func (r *row) queue(now time.Time) {
 		time.Time{}, time.Time{}, now
 }
 
-func (r *row) finish(status store.Status, reason string, now time.Time) {
-	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = status, reason, nil, &now,
+func (r *row) finish(status store.Status, why reason.Reason, now time.Time) {
+	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = status, why, nil, &now,
 		time.Time{}, time.Time{}, now
 }
 

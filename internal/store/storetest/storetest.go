@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -198,12 +199,12 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 }
 
 // is compares a row's state; reason, attempts made and attempt rows with it.
-func (s *suite) is(id uuid.UUID, status store.Status, reason string, attempts, rows int) store.Delivery {
+func (s *suite) is(id uuid.UUID, status store.Status, why reason.Reason, attempts, rows int) store.Delivery {
 	s.Helper()
 	d := s.read(id)
-	if d.Status != status || d.Reason != reason || d.Attempts != attempts || len(d.History) != rows {
+	if d.Status != status || d.Reason != why || d.Attempts != attempts || len(d.History) != rows {
 		s.Errorf("the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts, len(d.History),
-			status, reason, attempts, rows)
+			status, why, attempts, rows)
 	}
 	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) {
 		s.Errorf("%s, finished %v, next attempt %v", d.Status, d.FinishedAt, d.NextAttemptAt)
