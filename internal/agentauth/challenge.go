@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // WithTokenRefresh makes a request of the agent and, when the agent refuses the access token that went with it, once
@@ -69,7 +70,7 @@ func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value se
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
 		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
-				excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
+				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:
 		z.renewer.replaceRefused(e)
 	}

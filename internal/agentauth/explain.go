@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // holdMoved holds deliveries to an agent whose registration leads somewhere else than its token may go.
@@ -22,11 +23,11 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 	const most = 3
 	var before []string
 	for _, t := range tokens[:min(len(tokens), most)] {
-		before = append(before, excerpt(t.URL(), 300))
+		before = append(before, text.Excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
 	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
-		"its doing, then %s", excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
+		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
 // howToStore is the command that stores a token anew.
@@ -51,10 +52,10 @@ func explainFailure(t store.Token, err error) error {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	hold := func(format string, args ...any) error {
-		text := fmt.Sprintf("no access token for %s: ", t.Origin) + fmt.Sprintf(format, args...)
-		return &renewalError{text: text, cause: retry.Fail(reason.AuthRequired, text)}
+		problem := fmt.Sprintf("no access token for %s: ", t.Origin) + fmt.Sprintf(format, args...)
+		return &renewalError{text: problem, cause: retry.Fail(reason.AuthRequired, problem)}
 	}
-	switch issuer := excerpt(t.Issuer, 300); {
+	switch issuer := text.Excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):
 		return hold("its authorization server is %s now, and the credential is for %s, which is not told to anybody else. Look whether that is the agent's doing, then %s",
 			joinIssuers(other), issuer, howToStore(t))
@@ -75,21 +76,21 @@ func explainFailure(t store.Token, err error) error {
 func joinIssuers(e *oauth.IssuerError) string {
 	var names []string
 	for _, n := range e.Named {
-		names = append(names, excerpt(n, 300))
+		names = append(names, text.Excerpt(n, 300))
 	}
 	return cmp.Or(strings.Join(names, " or "), "not told")
 }
 
 // describeRefusal is what an authorization server said.
 func describeRefusal(e *oauth.RefusedError) string {
-	text := cmp.Or(excerpt(e.Code, 64), "no code")
+	said := cmp.Or(text.Excerpt(e.Code, 64), "no code")
 	if e.Description != "" {
-		text += fmt.Sprintf(" (%q)", excerpt(e.Description, 300))
+		said += fmt.Sprintf(" (%q)", text.Excerpt(e.Description, 300))
 	}
 	if e.Status != 0 {
-		text += fmt.Sprintf(", HTTP %d", e.Status)
+		said += fmt.Sprintf(", HTTP %d", e.Status)
 	}
-	return text
+	return said
 }
 
 // adviseOn is what to do about an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
@@ -113,13 +114,4 @@ func adviseOn(t store.Token, code string) string {
 	}
 	return "It will not say otherwise if it is asked the same again: see with whoever runs it what is wrong, then " +
 		again
-}
-
-// excerpt is the beginning of a stranger's words on one line.
-func excerpt(s string, limit int) string {
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
-	if r := []rune(s); len(r) > limit {
-		return string(r[:limit]) + "…"
-	}
-	return s
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not
@@ -78,10 +79,10 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 	had, _ := r.refusals.Get(e.audience())
 	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count, had.replaced})
 	if count >= maxFreshRefusals {
-		text := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
+		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
-			count, excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
-		err := &renewalError{text: text, cause: retry.Fail(reason.AuthRequired, text)}
+			count, text.Excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
+		err := &renewalError{text: problem, cause: retry.Fail(reason.AuthRequired, problem)}
 		r.rememberFailure(e, r.Patience, err)
 		return err
 	}
@@ -97,11 +98,11 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 // awaitFresh has a delivery wait until another access token is worth asking for. That says nothing of how the agent's
 // endpoint does.
 func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
-	text := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
-		excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
+	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
+		text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
 	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause,
 		Err: errors.New("HTTP 401")}
-	return &renewalError{text: text, cause: cause}
+	return &renewalError{text: problem, cause: cause}
 }
 
 // describeChallenge is the code that the agent gave with its refusal.
@@ -109,5 +110,5 @@ func describeChallenge(e tokenRequest) string {
 	if e.says.Error == "" {
 		return ""
 	}
-	return ", " + excerpt(e.says.Error, 64)
+	return ", " + text.Excerpt(e.says.Error, 64)
 }

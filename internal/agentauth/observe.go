@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // ObserveFailure remembers an agent that refused its credential, so that it is not asked with every delivery, and
@@ -126,7 +127,7 @@ func (a *Authorization) remedy() string {
 // describeWithheld tells why a token that is stored for the endpoint's origin was not sent.
 func (a *Authorization) describeWithheld() string {
 	t := *a.withheld
-	where := excerpt(t.URL(), 300)
+	where := text.Excerpt(t.URL(), 300)
 	if t.Path == "" {
 		where = "the registered endpoint at " + where
 	}

@@ -60,7 +60,7 @@ func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, err
 // obtainToken asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though
 // the delivery is stopped: the refresh token that it was asked with may be of no use any more.
 func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
-	cred, err := r.credential(mine.Token)
+	cred, err := openCredential(r.Opener, mine.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +90,7 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 	return r.saveToken(ctx, mine.Renewal, token, &rotation{cred, replaced})
 }
 
-// credential opens what the operator stored, or what a renewal made of it.
-func (r *renewer) credential(t store.Token) (oauth.Credential, error) {
-	return openCredential(r.Opener, t)
-}
-
+// openCredential opens what the operator stored, or what a renewal made of it.
 func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	plain, err := keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {

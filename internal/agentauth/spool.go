@@ -107,7 +107,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 	if r.Spool == nil || mine.Token.Scheme != store.SchemeAuthorizationCode {
 		return nil, nil
 	}
-	cred, err := r.credential(mine.Token)
+	cred, err := openCredential(r.Opener, mine.Token)
 	if err != nil {
 		return nil, err
 	}

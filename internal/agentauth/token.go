@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // openToken is the header value of a token that is sent as it is stored.
@@ -21,27 +22,27 @@ func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 	if err != nil {
 		return value, fmt.Errorf("the token stored for %s: %w", t.Origin, err)
 	}
-	text := string(plain)
+	token := string(plain)
 	switch t.Scheme {
 	case store.SchemeBearer, store.SchemeHeader:
 	case store.SchemeFile:
-		if text, err = ReadTokenFile(text); err != nil {
+		if token, err = ReadTokenFile(token); err != nil {
 			return value, retry.Fail(reason.AuthRequired,
 				fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
 		}
 	default:
 		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the token stored for %s is of scheme %q, which this version cannot send", t.Origin,
-				excerpt(t.Scheme, 40)))
+				text.Excerpt(t.Scheme, 40)))
 	}
-	if err := CheckToken(text); err != nil {
+	if err := CheckToken(token); err != nil {
 		return value, retry.Fail(reason.AuthRequired,
 			fmt.Sprintf("the token stored for %s cannot be sent: it %v", t.Origin, err))
 	}
 	if t.Header == "Authorization" {
-		text = "Bearer " + text
+		token = "Bearer " + token
 	}
-	return secret.New(text), nil
+	return secret.New(token), nil
 }
 
 // MaxToken bounds a token, in bytes.
