@@ -99,14 +99,12 @@ func loginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
 	case s.AuthorizationEndpoint == "":
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "it names no authorization endpoint, so nobody can log in there"}
+		return nil, s.unusable("it names no authorization endpoint, so nobody can log in there")
 	case err != nil:
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "its authorization endpoint " + err.Error()}
+		return nil, s.unusable("its authorization endpoint " + err.Error())
 	case !slices.Contains(s.Challenges, challengeMethod):
-		return nil, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "it does not say that it checks PKCE challenges of the kind S256, without which a code can be stolen"}
+		return nil, s.unusable("it does not say that it checks PKCE challenges of the kind S256, without which a code " +
+			"can be stolen")
 	}
 	return page, nil
 }

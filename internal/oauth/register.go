@@ -1,12 +1,11 @@
 package oauth
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -25,13 +24,11 @@ type RegisterConfig struct {
 // *UnavailableError.
 func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "it registers no clients by itself: have one registered, and name its client id"}
+		return Credential{}, s.unusable("it registers no clients by itself: have one registered, and name its client id")
 	}
 	endpoint, err := parseEndpoint(s.RegistrationEndpoint)
 	if err != nil {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "its registration endpoint " + err.Error()}
+		return Credential{}, s.unusable("its registration endpoint " + err.Error())
 	}
 	if _, err := parseEndpoint(cfg.Redirect); err != nil {
 		return Credential{}, fmt.Errorf("the redirect URI %w", err)
@@ -40,13 +37,7 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 	if err != nil {
 		return Credential{}, err
 	}
-	req, err := http.NewRequest(http.MethodPost, endpoint.String(), bytes.NewReader(body))
-	if err != nil {
-		return Credential{}, &MetadataError{URL: excerpt(s.Issuer, maxText),
-			Problem: "its registration endpoint is no URL"}
-	}
-	req.Header.Set("Content-Type", "application/json")
-	a, err := c.ask(ctx, req, maxAnswer, nil)
+	a, err := c.ask(ctx, newPost(endpoint, "application/json", body), maxAnswer, nil)
 	if err != nil {
 		return Credential{}, err
 	}
@@ -79,9 +70,7 @@ func registration(s Server, cfg RegisterConfig) ([]byte, error) {
 	if len(s.Grants) == 0 || slices.Contains(s.Grants, GrantRefreshToken) {
 		grants = append(grants, GrantRefreshToken)
 	}
-	if cfg.Name == "" {
-		cfg.Name = "Herald"
-	}
+	name := cmp.Or(cfg.Name, "Herald")
 	raw, err := json.Marshal(struct {
 		Name        string   `json:"client_name"`
 		Redirects   []string `json:"redirect_uris"`
@@ -90,7 +79,7 @@ func registration(s Server, cfg RegisterConfig) ([]byte, error) {
 		Method      string   `json:"token_endpoint_auth_method"`
 		Application string   `json:"application_type"` // MCP 2026-07-28 demands it
 		Scope       string   `json:"scope,omitempty"`
-	}{cfg.Name, []string{cfg.Redirect}, grants, []string{"code"}, method, "native", cleanScope(cfg.Scope)})
+	}{name, []string{cfg.Redirect}, grants, []string{"code"}, method, "native", cleanScope(cfg.Scope)})
 	if err != nil {
 		return nil, fmt.Errorf("describe the client: %w", err)
 	}

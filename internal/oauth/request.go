@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -19,6 +20,15 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
+}
+
+// newPost is a request to an endpoint that parseEndpoint took.
+func newPost(endpoint *url.URL, contentType string, body []byte) *http.Request {
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	req := &http.Request{Method: http.MethodPost, URL: endpoint, Header: http.Header{"Content-Type": {contentType}},
+		ContentLength: int64(len(body)), GetBody: open}
+	req.Body, _ = open()
+	return req
 }
 
 // ask sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets that
@@ -101,34 +111,24 @@ func holds(text, secret string) bool {
 	return false
 }
 
-// document is a metadata document that was fetched.
-type document struct {
-	object object
-	from   *url.URL
-}
-
 // fetch looks for a document at the first of the addresses that has one. name is how an error calls the place, since
 // addresses of resources may hold secrets in their paths. An address that does not have it leads to the next one;
 // network failures and passing statuses do not: who can cause those must not choose which document is read. Errors:
 // *MetadataError, *UnavailableError.
-func (c *Client) fetch(ctx context.Context, name string, addresses []string) (*document, error) {
+func (c *Client) fetch(ctx context.Context, name string, addresses []string) (object, error) {
 	worst, problem := absent, ""
 	for _, address := range addresses {
 		u, err := parseURL(address)
 		if err != nil {
 			return nil, &MetadataError{URL: name, Problem: "its address " + err.Error()}
 		}
-		req, err := http.NewRequest(http.MethodGet, u.String(), nil)
-		if err != nil {
-			return nil, &MetadataError{URL: name, Problem: "its address is no URL"}
-		}
-		a, err := c.ask(ctx, req, maxMetadata, nil)
+		a, err := c.ask(ctx, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}, maxMetadata, nil)
 		if err != nil {
 			return nil, err
 		}
 		o, why, problemHere := readDocument(a)
 		if o != nil {
-			return &document{object: o, from: u}, nil
+			return o, nil
 		}
 		worst = max(worst, why)
 		if problem == "" || strings.HasPrefix(problem, "it is not there") {

@@ -41,7 +41,7 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	case addresses[0] != root:
 		addresses = append(addresses, root)
 	}
-	d, err := c.fetch(ctx, name, addresses)
+	o, err := c.fetch(ctx, name, addresses)
 	var m *MetadataError
 	if errors.As(err, &m) && m.Missing && ch.Metadata == "" {
 		return Resource{URL: originOf(agent) + agent.EscapedPath(), Issuers: []string{originOf(agent)}, Legacy: true},
@@ -50,7 +50,7 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	if err != nil {
 		return Resource{}, err
 	}
-	r, err := readResource(d.object, agent)
+	r, err := readResource(o, agent)
 	if err != nil {
 		return Resource{}, &MetadataError{URL: name, Problem: err.Error()}
 	}

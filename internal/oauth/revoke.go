@@ -39,9 +39,6 @@ func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token se
 	if a.status >= 200 && a.status <= 299 { // what is in the answer is of no account (RFC 7009 §2.2)
 		return nil
 	}
-	o, err := parseObject(a.body)
-	if err != nil {
-		o = nil // then the status says all
-	}
+	o, _ := parseObject(a.body) // where it is none the status says all
 	return refused(a.status, o, hidden)
 }

@@ -39,11 +39,11 @@ func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	if path != "" {
 		addresses = append(addresses, wellKnown(origin+path, openID, ""))
 	}
-	d, err := c.fetch(ctx, issuer, addresses)
+	o, err := c.fetch(ctx, issuer, addresses)
 	if err != nil {
 		return Server{}, err
 	}
-	s, err := readServer(d.object)
+	s, err := readServer(o)
 	switch {
 	case err != nil:
 		return Server{}, &MetadataError{URL: issuer, Problem: err.Error()}
@@ -128,6 +128,11 @@ func LegacyServer(origin string) (Server, error) {
 		Challenges:           []string{challengeMethod}, Legacy: true}, nil
 }
 
+// unusable says why the server cannot be used for what was asked of it.
+func (s Server) unusable(problem string) error {
+	return &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: problem}
+}
+
 // Method chooses how a client that has a key, or a secret, or neither, says who it is, when nobody named a method.
 // *MetadataError when the server takes none of those.
 func (s Server) Method(secret, key bool) (string, error) {
@@ -142,6 +147,5 @@ func (s Server) Method(secret, key bool) (string, error) {
 	case secret && fits(MethodPost):
 		return MethodPost, nil
 	}
-	return "", &MetadataError{URL: s.Issuer, Problem: "its token endpoint takes only " +
-		excerpt(strings.Join(s.AuthMethods, ", "), maxText)}
+	return "", s.unusable("its token endpoint takes only " + excerpt(strings.Join(s.AuthMethods, ", "), maxText))
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -78,34 +77,25 @@ func (c *Client) postAs(ctx context.Context, s Server, what, address string, cre
 	form url.Values) (a *answer, hidden []string, err error) {
 	endpoint, err := parseEndpoint(address)
 	if err != nil {
-		return nil, nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its " + what + " " + err.Error()}
+		return nil, nil, s.unusable("its " + what + " " + err.Error())
 	}
-	header := http.Header{}
-	if err := c.authenticate(s, cred, form, header); err != nil {
+	if err := c.authenticate(s, cred, form); err != nil {
 		return nil, nil, err
 	}
-	req, err := http.NewRequest(http.MethodPost, endpoint.String(), strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, nil, &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: "its " + what + " is no URL"}
+	req := newPost(endpoint, "application/x-www-form-urlencoded", []byte(form.Encode()))
+	if cred.Method == MethodBasic { // both halves are form-encoded before they are joined
+		req.SetBasicAuth(url.QueryEscape(cred.ClientID), url.QueryEscape(cred.Secret.Reveal()))
 	}
-	for name := range header {
-		req.Header.Set(name, header.Get(name))
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"),
-		form.Get("client_assertion"),
-		form.Get("token"), strings.TrimPrefix(header.Get("Authorization"), "Basic ")}
+		form.Get("client_assertion"), form.Get("token"), strings.TrimPrefix(req.Header.Get("Authorization"), "Basic ")}
 	a, err = c.ask(ctx, req, maxAnswer, hidden)
 	return a, hidden, err
 }
 
-// authenticate adds what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2).
-func (c *Client) authenticate(s Server, cred Credential, form url.Values, header http.Header) error {
+// authenticate adds to a form what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2); Basic is a header.
+func (c *Client) authenticate(s Server, cred Credential, form url.Values) error {
 	switch cred.Method {
 	case MethodBasic:
-		// Both halves are form-encoded before they are joined.
-		req := http.Request{Header: header}
-		req.SetBasicAuth(url.QueryEscape(cred.ClientID), url.QueryEscape(cred.Secret.Reveal()))
 		return nil
 	case MethodPost:
 		form.Set("client_secret", cred.Secret.Reveal())

@@ -58,12 +58,10 @@ func (s *Server) metadata() map[string]any {
 		"grant_types_supported":                            []string{"authorization_code", "refresh_token", "client_credentials"},
 		"token_endpoint_auth_methods_supported":            s.o.Methods,
 		"token_endpoint_auth_signing_alg_values_supported": algorithms,
+		"code_challenge_methods_supported":                 []string{"S256"},
 	}
 	if s.o.Scopes != nil {
 		m["scopes_supported"] = s.o.Scopes
-	}
-	if !s.o.NoPKCE {
-		m["code_challenge_methods_supported"] = []string{"S256"}
 	}
 	if !s.o.NoRegistration {
 		m["registration_endpoint"] = s.Issuer + registerPath

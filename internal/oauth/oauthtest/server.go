@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,9 +56,9 @@ type Options struct {
 
 	// Methods are the ways of client authentication that are named in the metadata and taken. Nil: all four.
 	Methods []string
-	// NoRegistration has no registration endpoint, NoPKCE does not name S256, NoIss sends no iss with the answer (and does not say that
+	// NoRegistration has no registration endpoint, NoIss sends no iss with the answer (and does not say that
 	// it would), ClientIDMetadata takes a URL as a client's id.
-	NoRegistration, NoPKCE, NoIss, ClientIDMetadata bool
+	NoRegistration, NoIss, ClientIDMetadata bool
 
 	// Lifetime of access tokens; zero is an hour. Negative: the answer does not say.
 	Lifetime time.Duration
@@ -253,32 +254,20 @@ func (s *Server) Requests() []Request {
 }
 
 // TokenRequests are those to the token endpoint.
-func (s *Server) TokenRequests() []Request {
-	var out []Request
-	for _, r := range s.Requests() {
-		if !r.Agent && r.Path == s.path(tokenPath) {
-			out = append(out, r)
-		}
-	}
-	return out
-}
+func (s *Server) TokenRequests() []Request { return s.requestsTo(tokenPath) }
 
 // Revocations are the requests to the revocation endpoint.
-func (s *Server) Revocations() []Request {
-	var out []Request
-	for _, r := range s.Requests() {
-		if !r.Agent && r.Path == s.path(revokePath) {
-			out = append(out, r)
-		}
-	}
-	return out
+func (s *Server) Revocations() []Request { return s.requestsTo(revokePath) }
+
+func (s *Server) requestsTo(endpoint string) []Request {
+	return slices.DeleteFunc(s.Requests(), func(r Request) bool { return r.Agent || r.Path != s.path(endpoint) })
 }
 
 // Calls are the tool calls that came with a valid token, in order.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Call(nil), s.calls...)
+	return slices.Clone(s.calls)
 }
 
 // Register makes a client known by a secret; without one, a public client.
