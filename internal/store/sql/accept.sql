@@ -1,14 +1,15 @@
 -- accept: take jobs into the table, in this order, and dispatch what their agents have room for.
 --
 -- Arrays of one length, one element a job:
--- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry), @agent_ids text[],
--- @order_keys text[], @order_seqs text[], @jobs jsonb[], @sealed_headers bytea[]
+-- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
+-- @agent_ids text[], @order_keys text[], @order_seqs text[], @jobs jsonb[], @sealed_headers bytea[]
 -- @errors text[]: a sentence for what is refused (rejected, invalid_job), null for what is queued
 -- @max_dispatched: how many an agent may have dispatched (8)
 --
--- The agents are locked. What an agent has no place for stays in its line, all of it when something stands there already.
--- Whether something does is not asked with EXISTS: Postgres may answer that for all agents at once, from a hash of every line there
--- is. Jobs and headers are taken from their arrays at the end, or they would be sorted with the rest.
+-- The agents are locked. What an agent may not have dispatched yet stays in its line, all of it when something stands there
+-- already. Whether something does is not asked with EXISTS: Postgres may answer that for all agents at once, from a
+-- hash of every line there is. Jobs and headers are taken from their arrays at the end, or they would be sorted with
+-- the rest.
 -- Returns those that were new, each with its n: 1 dispatched, 0 in line; a key that is known makes no row.
 WITH arrival AS (
     SELECT w.*, row_number() OVER (PARTITION BY c, r, a, error IS NULL ORDER BY nr) AS turn

@@ -1,11 +1,12 @@
--- adopt: take back the attempt of a claim that has found the outcome of an earlier one. The agent is locked; record.sql then
--- completes the earlier one, in the same transaction.
+-- adopt: take back the attempt of a claim that has found the outcome of an earlier one. The agent is locked;
+-- record.sql then completes the earlier one, in the same transaction.
 --
 -- $1 delivery id                       $2 claim_no
 -- $3 started_at, $4 number of the claim's attempt
 -- $5 started_at, $6 number of the earlier one   $7 true: that one was free, so it is taken back too
 --
--- A free one whose number is not the last before the claim's keeps it, and its count: the attempts after it have theirs.
+-- A free one whose number is not the last before the claim's keeps it, and its count: the attempts after it have
+-- theirs.
 -- Returns whether the claim is good and whether the earlier attempt is without outcome; nothing changes unless both.
 WITH mine AS (
     SELECT FROM herald.deliveries WHERE id = $1 AND claim_no = $2 AND status = 'running'

@@ -2,7 +2,8 @@
 --
 -- $1 how many an agent may have dispatched (8)   $2 at most this many agents
 --
--- Jumps from agent to agent through the index deliveries_line, so that a long line of one agent costs as much as a short one.
+-- Jumps from agent to agent through the index deliveries_line, so that a long line of one agent costs as much as a
+-- short one.
 WITH RECURSIVE line AS (
     (SELECT chain_id, identity_registry, agent_id
        FROM herald.deliveries

@@ -2,8 +2,8 @@
 --
 -- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
 --
--- For what this frees the reconciler dispatches the agents' next ones. Returns each delivery that is there, whether it was
--- moved and what it was before.
+-- For what this frees the reconciler dispatches the agents' next ones. Returns each delivery that is there, whether
+-- it was moved and what it was before.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'cancelled',

@@ -1,7 +1,8 @@
--- candidate: a job of the same key joins the line behind a delivery, unless one that says the same event stands there. The delivery is locked
--- by an earlier statement of the transaction, so that this one sees the whole line.
+-- candidate: a job of the same key joins the line behind a delivery, unless one that says the same event stands
+-- there. The delivery is locked by an earlier statement of the transaction, so that this one sees the whole line.
 --
--- @delivery_id, @transaction_hash or '', @event and @action (their sums), @registry (IdentityRegistry), @agent_id, @order_key, @order_seq,
+-- @delivery_id, @transaction_hash or '', @event and @action (their sums), @registry (IdentityRegistry), @agent_id,
+--   @order_key, @order_seq,
 -- @job jsonb, @sealed_headers or null
 --
 -- Returns whether one in the line has another action: which of them is delivered, the chain says later. That is asked in two ranges, as

@@ -3,10 +3,11 @@
 -- $1 delivery id   $2 n, the task's dispatch counter   $3 lease (interval)   $4 tolerance for clock differences (interval)
 -- $5 how long an agent's success counts (interval)
 --
--- Takes the row only when the task is the newest one (dispatch = n), still dispatched (what went back into the agent's line
--- is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and its row made here, so
--- that a process which dies during the call leaves a trace; whether an earlier one did, unfinished.sql tells before. The table
--- that the attempt's row went into, its week's, is returned for record.sql. All times are Postgres'. Returns no row when refused.
+-- Takes the row only when the task is the newest one (dispatch = n), still dispatched (what went back into the
+-- agent's line is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and
+-- its row made here, so that a process which dies during the call leaves a trace; whether an earlier one did,
+-- unfinished.sql tells before. The table that the attempt's row went into, its week's, is returned for record.sql.
+-- All times are Postgres'. Returns no row when refused.
 WITH claimed AS (
     UPDATE herald.deliveries
        SET status          = 'running',

@@ -1,5 +1,5 @@
--- depth: how many deliveries are open, by status, and how late the most overdue of each is, in seconds: a wait that is over, a
--- task that nobody has claimed, a worker's lease that ran out.
+-- depth: how many deliveries are open, by status, and how late the most overdue of each is, in seconds: a wait that
+-- is over, a task that nobody has claimed, a worker's lease that ran out.
 SELECT status, count(*),
        greatest(coalesce(extract(epoch FROM max(now() - CASE status WHEN 'waiting' THEN next_attempt_at
                                                                     WHEN 'queued'  THEN handed_at

@@ -1,11 +1,12 @@
--- dispatch: take an agent's next deliveries for Redis, oldest first, so that at most $4 are pending or running at a time.
+-- dispatch: take an agent's next deliveries for Redis, oldest first, so that at most $4 are pending or running at a
+-- time.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 how many an agent may have dispatched (8)
 -- $5 delivery id and $6 claim_no, or nulls: dispatch only if this claim was recorded; whoever lost its claim made no room
 --    and has nobody to give the tasks to
 --
 -- An earlier statement of the transaction has locked the agent (lock_agent.sql, lock_agents.sql), or two of these could
--- count the same free places. Returns the tasks to put into Redis, each with its attempts
+-- count the same deliveries. Returns the tasks to put into Redis, each with its attempts
 -- and whether it is bulk: a replay that has made none yet. If that fails the reconciler finds them by handed_at.
 WITH next AS (
     SELECT id

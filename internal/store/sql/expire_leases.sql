@@ -1,6 +1,6 @@
--- expire_leases: deliveries whose worker is gone go back to the agent's line, or die when that was their last attempt: one
--- that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did is unknown. The new
--- claim_no makes a late write of the old worker change nothing. The agents are locked.
+-- expire_leases: deliveries whose worker is gone go back to the agent's line, or die when that was their last
+-- attempt: one that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did
+-- is unknown. The new claim_no makes a late write of the old worker change nothing. The agents are locked.
 --
 -- $1 ids uuid[]   $2 attempts a budget has
 WITH changed AS (

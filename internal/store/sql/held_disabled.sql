@@ -1,4 +1,5 @@
--- held_disabled: deliveries that are held because their agents were disabled, with whether each agent still is, a page at a time.
+-- held_disabled: deliveries that are held because their agents were disabled, with whether each agent still is, a
+-- page at a time.
 --
 -- $1 chain id and $2 seq of the last one of the page before   $3 at most this many
 SELECT d.chain_id, d.seq, d.identity_registry, d.agent_id::text, coalesce(g.enabled, true)

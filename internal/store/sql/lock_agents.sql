@@ -1,5 +1,6 @@
--- lock_agents: lock the agents of a batch in one order, so that intakes cannot deadlock and what is dispatched is counted exactly.
--- A statement of its own: one that also made the rows would not see those another intake had just committed.
+-- lock_agents: lock the agents of a batch in one order, so that intakes cannot deadlock and what is dispatched is
+-- counted exactly. A statement of its own: one that also made the rows would not see those another intake had just
+-- committed.
 --
 -- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element an agent)
 SELECT count(*) FROM (

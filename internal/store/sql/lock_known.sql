@@ -1,5 +1,5 @@
--- lock_known: a delivery that could still be called with another job, as it was read a moment ago, until the transaction ends. No row: it was
--- called, has ended or has another job now.
+-- lock_known: a delivery that could still be called with another job, as it was read a moment ago, until the
+-- transaction ends. No row: it was called, has ended or has another job now.
 --
 -- $1 id   $2 key   $3 job jsonb
 SELECT true FROM herald.deliveries

@@ -1,6 +1,7 @@
--- record: write what an attempt led to, under the claim's fence: the delivery, its attempt and what is known of the agent.
--- Runs in one implicit transaction between lock_agent and dispatch. Where it says herald.attempts, the caller puts the attempt's
--- week when it knows it: through the partitioned table this statement would begin with all the weeks there are.
+-- record: write what an attempt led to, under the claim's fence: the delivery, its attempt and what is known of the
+-- agent. Runs in one implicit transaction between lock_agent and dispatch. Where it says herald.attempts, the caller
+-- puts the attempt's week when it knows it: through the partitioned table this statement would begin with all the
+-- weeks there are.
 --
 -- @delivery_id, @claim_no, @started_at, @number (of the attempt)
 -- @status, @reason or null, @delay until the next attempt (interval), for waiting
@@ -9,7 +10,8 @@
 -- @called        a call was written
 -- @stage reached, @error or null
 -- @tool_name, @endpoint, @file_verification, @file_source
--- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; kept as they were without @file_verification
+-- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; kept as they were without
+--   @file_verification
 -- @arguments, @response, @result (jsonb), @protocol
 -- @agent_ok      the agent answered and took it
 -- @agent_error   error the agent is to blame for, or null
@@ -18,11 +20,11 @@
 -- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
 -- @duration_ms, or null: until now
 --
--- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new claim_no, and
--- the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until it has answered, or
--- until something else has raised it. Returns the row's dispatch counter, next_attempt_at, acceptance, now and whether its next
--- task is bulk (dispatch.sql), also when this very claim wrote the same status before (its answer was lost on the way); no row:
--- the claim is lost.
+-- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
+-- claim_no, and the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until
+-- it has answered, or until something else has raised it. Returns the row's dispatch counter, next_attempt_at,
+-- acceptance, now and whether its next task is bulk (dispatch.sql), also when this very claim wrote the same status
+-- before (its answer was lost on the way); no row: the claim is lost.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = @status,

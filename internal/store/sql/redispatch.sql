@@ -1,4 +1,5 @@
--- redispatch: a dispatched delivery that Redis does not hold any more gets a new task. Nothing happens when it moved on meanwhile.
+-- redispatch: a dispatched delivery that Redis does not hold any more gets a new task. Nothing happens when it moved
+-- on meanwhile.
 --
 -- $1 id   $2 n that was lost
 UPDATE herald.deliveries

@@ -1,4 +1,5 @@
--- release: deliveries that were held because a setting was missing join their agents' lines: an RPC URL for their chain, or a gateway.
+-- release: deliveries that were held because a setting was missing join their agents' lines: an RPC URL for their
+-- chain, or a gateway.
 --
 -- $1 chain ids bigint[] that have an RPC URL now   $2 true: there is an Arweave gateway now   $3 at most this many
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()

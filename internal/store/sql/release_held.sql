@@ -1,4 +1,5 @@
--- release_held: deliveries of an agent that are held for a reason that was mended join its line, the oldest first. The agent is locked.
+-- release_held: deliveries of an agent that are held for a reason that was mended join its line, the oldest first.
+-- The agent is locked.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 at most this many   $5 the reasons text[]
 -- $6 the agent's epoch as a claim knew it: only if it was raised since, as storing a credential does; -1: in any case

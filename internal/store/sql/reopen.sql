@@ -1,6 +1,7 @@
--- reopen: queue a known delivery anew after a reorg cancelled it or its event could not be found, if it was never called.
--- The event came back in another block, so the job (block, transaction) is taken from the new intake. Its age, for expiry,
--- and its budget begin again; the attempts' numbers go on. The key guards against somebody who gave the row another one meanwhile.
+-- reopen: queue a known delivery anew after a reorg cancelled it or its event could not be found, if it was never
+-- called. The event came back in another block, so the job (block, transaction) is taken from the new intake. Its
+-- age, for expiry, and its budget begin again; the attempts' numbers go on. The key guards against somebody who gave
+-- the row another one meanwhile.
 --
 -- $1 id   $2 key   $3 job jsonb   $4 sealed headers or null   $5 order seq   $6 identity registry
 UPDATE herald.deliveries

@@ -2,9 +2,9 @@
 --
 -- $1 ids uuid[]   $2 true: delivered ones too
 --
--- What is final or held gets a fresh budget and a fresh age; the attempts' numbers go on. A wait is over; its budget stays. What
--- is queued or running is left, and what has no job: it could not be called. Returns each delivery that is there, whether it was
--- moved, what it was before and whether it has a job.
+-- What is final or held gets a fresh budget and a fresh age; the attempts' numbers go on. A wait is over; its budget
+-- stays. What is queued or running is left, and what has no job: it could not be called. Returns each delivery that
+-- is there, whether it was moved, what it was before and whether it has a job.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'queued',

@@ -1,11 +1,12 @@
 -- save_renewal: keep a renewed access token, and the credential with a new refresh token if there is one.
 --
--- @chain_id, @registry, @agent_id, @origin; @renewal: its number; @stored_at: when the credential was stored that it was obtained with
+-- @chain_id, @registry, @agent_id, @origin; @renewal: its number; @stored_at: when the credential was stored that it
+--   was obtained with
 -- @ciphertext, @key_id, @expires_at or null
 -- @credential: its new ciphertext, or null: it stays; @credential_key_id
 --
--- Changes nothing, and returns none, when another renewal has begun since or the credential was replaced. The credential is locked first,
--- as by who replaces it.
+-- Changes nothing, and returns none, when another renewal has begun since or the credential was replaced. The
+-- credential is locked first, as by who replaces it.
 WITH held AS MATERIALIZED (
     SELECT FROM herald.agent_mcp_tokens
      WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id AND origin = @origin AND updated_at = @stored_at

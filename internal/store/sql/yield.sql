@@ -1,6 +1,6 @@
--- yield: a wait that is over goes back into its agent's line when the agent has no free place. Waiting rows do not count
--- against the limit of dispatched ones, so a claim of one would be the ninth. The claim that follows then refuses; the next one of
--- the agent's that is recorded makes room, and this one, the oldest, goes first.
+-- yield: a wait that is over goes back into its agent's line when the agent has all dispatched that it may have. Waiting rows do not
+-- count against the limit of dispatched ones, so a claim of one would be the ninth. The claim that follows then
+-- refuses; the next one of the agent's that is recorded makes room, and this one, the oldest, goes first.
 --
 -- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)   $4 how many an agent may have dispatched (8)
 UPDATE herald.deliveries d
