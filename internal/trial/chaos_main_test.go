@@ -146,3 +146,12 @@ func (b *bench) close() error {
 	}
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
+
+// skipWithoutHistory decides about a tree that git knows nothing of.
+func skipWithoutHistory(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrNoHistory) && os.Getenv("HERALD_TRIAL_NO_HISTORY") == "1" {
+		fmt.Println("chaos: N-1 beside N: not run, there is no git history (HERALD_TRIAL_NO_HISTORY=1)")
+		t.Skip(err)
+	}
+}

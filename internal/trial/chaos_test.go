@@ -4,7 +4,6 @@ package trial
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -256,12 +255,3 @@ func (r *row) known(v verdict) {
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
-
-// skipWithoutHistory decides about a tree that git knows nothing of.
-func skipWithoutHistory(t *testing.T, err error) {
-	t.Helper()
-	if errors.Is(err, ErrNoHistory) && os.Getenv("HERALD_TRIAL_NO_HISTORY") == "1" {
-		fmt.Println("chaos: N-1 beside N: not run, there is no git history (HERALD_TRIAL_NO_HISTORY=1)")
-		t.Skip(err)
-	}
-}
