@@ -192,14 +192,14 @@ func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoin
 	if z == nil || s.OwnHeaders || e.URL == "" {
 		return a, nil
 	}
-	if err := z.authorize(ctx, a); err != nil {
+	if err := z.authorizeEndpoint(ctx, a); err != nil {
 		z.rememberRefusal(a, err, retry.Classify(err))
 		return nil, err
 	}
 	return a, nil
 }
 
-func (z *Authorizer) authorize(ctx context.Context, a *Authorization) error {
+func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) error {
 	known, err := z.readTokens(ctx, a.Subject.Agent, a.Subject.Epoch)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (z *Authorizer) authorize(ctx context.Context, a *Authorization) error {
 	a.wantsOAuth = r.wantsOAuth
 	return retry.Fail(reason.AuthRequired,
 		fmt.Sprintf("the agent refused what it was sent %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
-			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.remedy()))
+			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.describeRemedy()))
 }
 
 // readTokens returns what is stored for an agent: one query when nothing younger than Age is cached under this epoch.
@@ -248,7 +248,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 	}
 	registered := !s.NamedByJob && !e.Listed
 	t := tokenOfOrigin(tokens, e.URL)
-	covered, err := z.covers(ctx, t, s, *e)
+	covered, err := z.coversEndpoint(ctx, t, s, *e)
 	switch {
 	case err != nil:
 		return err
@@ -289,11 +289,11 @@ func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
 	return &t
 }
 
-// covers tells whether the token of an endpoint's origin goes there: to the path it was stored for, and below, when the
-// registration or the servers file leads there, and to exactly that URL when a job names it: many agents may live at an
-// origin, and who enqueues is not the operator. A token that was stored without a path, by a version before, is bound
-// to the first registered one.
-func (z *Authorizer) covers(ctx context.Context, t *store.Token, s Subject, e mcpcall.Endpoint) (bool, error) {
+// coversEndpoint tells whether the token of an endpoint's origin goes there: to the path it was stored for, and
+// below, when the registration or the servers file leads there, and to exactly that URL when a job names it: many
+// agents may live at an origin, and who enqueues is not the operator. A token that was stored without a path, by a
+// version before, is bound to the first registered one.
+func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subject, e mcpcall.Endpoint) (bool, error) {
 	path := CredentialPath(e.URL)
 	switch {
 	case t == nil:

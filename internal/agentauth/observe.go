@@ -38,7 +38,7 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 		z.rememberRefusal(a, failure, v)
 	}
 	if call != nil && (a.Endpoint.Listed || a.wantsOAuth || a.withheld != nil) {
-		v.Text += ": " + a.remedy()
+		v.Text += ": " + a.describeRemedy()
 	}
 	if a.Subject.OwnHeaders {
 		v.Reason, v.Ending, v.Free, v.AgentFault = reason.AuthFailed, retry.Reject, false, false
@@ -107,8 +107,8 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	return tasks
 }
 
-// remedy tells what an operator does about an agent that refuses its credential.
-func (a *Authorization) remedy() string {
+// describeRemedy tells what an operator does about an agent that refuses its credential.
+func (a *Authorization) describeRemedy() string {
 	const token = "`worker token set` stores a credential for it and releases what is held"
 	switch agent := a.Subject.Agent; {
 	case a.configured: // those headers win over a stored token

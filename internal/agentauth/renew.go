@@ -252,7 +252,7 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 		r.mu.Unlock()
 		close(f.done)
 	}()
-	got, err = r.renew(ctx, e, have)
+	got, err = r.renewToken(ctx, e, have)
 	if err == nil {
 		r.known.Add(e.audience(), got)
 	}
@@ -268,8 +268,8 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 	return have, nil
 }
 
-// renew gets an access token, or finds that another worker has.
-func (r *renewer) renew(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
+// renewToken gets an access token, or finds that another worker has.
+func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
 	if have != nil && have.unsaved != nil {
 		var err error
 		if have, err = r.retrySave(ctx, have); err != nil || have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {

@@ -47,7 +47,7 @@ func (l *renewals) Now() time.Time {
 	return l.now
 }
 
-func (l *renewals) later(d time.Duration) {
+func (l *renewals) advanceClock(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now = l.now.Add(d)
@@ -154,13 +154,13 @@ func (a *authority) Obtain(_ context.Context, _ oauth.Server, c oauth.Credential
 	return t, nil
 }
 
-func (a *authority) fails(err error) {
+func (a *authority) failWith(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fault = err
 }
 
-func (a *authority) requests() int {
+func (a *authority) countRequests() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.asked)
@@ -179,7 +179,7 @@ func newRenewing(t testing.TB, cred oauth.Credential) *renewing {
 	t.Helper()
 	w := &renewing{renewals: &renewals{now: time.Unix(1_800_000_000, 0)}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &heraldtest.Log{}}
 	w.authority = &authority{clock: w.Now, life: time.Hour, resource: oauth.Resource{URL: renewOrigin + "/mcp", Issuers: []string{renewIssuer}}}
-	w.replace(cred)
+	w.replaceCredential(cred)
 	return w
 }
 
@@ -194,8 +194,8 @@ func loginOf(refresh string) oauth.Credential {
 	return oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, RefreshToken: secret.New(refresh), Resource: renewOrigin + "/mcp"}
 }
 
-// replace stores another credential.
-func (w *renewing) replace(cred oauth.Credential) {
+// replaceCredential stores another credential.
+func (w *renewing) replaceCredential(cred oauth.Credential) {
 	w.renewals.mu.Lock()
 	defer w.renewals.mu.Unlock()
 	t := store.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: store.SchemeClientCredentials,
@@ -207,7 +207,7 @@ func (w *renewing) replace(cred oauth.Credential) {
 	w.token, w.access, w.until = t, nil, time.Time{}
 }
 
-func (w *renewing) worker() *renewer {
+func (w *renewing) newWorker() *renewer {
 	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
@@ -219,24 +219,24 @@ func (w *renewing) tokenRequest() tokenRequest {
 	return tokenRequest{token: w.token, url: renewOrigin + "/mcp"}
 }
 
-// sends checks what r sends, and how often the authorization server was asked until now.
-func (w *renewing) sends(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
+// wantSent checks what r sends, and how often the authorization server was asked until now.
+func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
-	if err != nil || got.Reveal() != "Bearer "+want || w.requests() != asked {
-		t.Fatalf("%q, %v, after %d requests; want %q after %d", got.Reveal(), err, w.requests(), want, asked)
+	if err != nil || got.Reveal() != "Bearer "+want || w.countRequests() != asked {
+		t.Fatalf("%q, %v, after %d requests; want %q after %d", got.Reveal(), err, w.countRequests(), want, asked)
 	}
 }
 
-func (w *renewing) fails(t testing.TB, r *renewer, e tokenRequest, why reason.Reason, says string, asked int) retry.Verdict {
+func (w *renewing) wantFailure(t testing.TB, r *renewer, e tokenRequest, why reason.Reason, says string, asked int) retry.Verdict {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
 	if err == nil {
 		t.Fatalf("it sends %q", got.Reveal())
 	}
 	v := retry.Classify(err)
-	if v.Reason != why || !strings.Contains(v.Text, says) || w.requests() != asked || v.Moved || v.Unwell {
-		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.requests(), why, says, asked)
+	if v.Reason != why || !strings.Contains(v.Text, says) || w.countRequests() != asked || v.Moved || v.Unwell {
+		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.countRequests(), why, says, asked)
 	}
 	return v
 }
@@ -263,40 +263,40 @@ func TestDue(t *testing.T) {
 func TestRenewalAhead(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
-	w.later(47 * time.Minute)
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
-	w.later(time.Minute)
-	w.authority.fails(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
-	w.sends(t, r, w.tokenRequest(), "access-1", 2)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+	w.advanceClock(47 * time.Minute)
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+	w.advanceClock(time.Minute)
+	w.authority.failWith(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 2)
 	if !strings.Contains(w.log.String(), "the old one is sent until it ends") || strings.Contains(w.log.String(), "access-1") {
 		t.Error(w.log.String())
 	}
-	w.sends(t, r, w.tokenRequest(), "access-1", 2) // not asked again so soon
-	w.later(2 * time.Minute)
-	w.sends(t, r, w.tokenRequest(), "access-1", 3)
-	w.later(11 * time.Minute) // it has ended
-	v := w.fails(t, r, w.tokenRequest(), reason.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 2) // not asked again so soon
+	w.advanceClock(2 * time.Minute)
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 3)
+	w.advanceClock(11 * time.Minute) // it has ended
+	v := w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	v = w.fails(t, r, w.tokenRequest(), reason.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
+	v = w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	w.later(2 * time.Minute)
-	w.authority.fails(nil)
-	w.sends(t, r, w.tokenRequest(), "access-5", 5)
+	w.advanceClock(2 * time.Minute)
+	w.authority.failWith(nil)
+	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 
 	// Another worker starts with what is stored.
-	w.sends(t, w.worker(), w.tokenRequest(), "access-5", 5)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-5", 5)
 	// Without an end it is sent until it is refused.
 	w.life = 0
-	w.replace(clientOf("feedback"))
-	w.sends(t, r, w.tokenRequest(), "access-6", 6)
-	w.later(1000 * time.Hour)
-	w.sends(t, r, w.tokenRequest(), "access-6", 6)
+	w.replaceCredential(clientOf("feedback"))
+	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
+	w.advanceClock(1000 * time.Hour)
+	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 }
 
 // TestOneRenews: of many deliveries in several workers one asks.
@@ -314,7 +314,7 @@ func TestOneRenews(t *testing.T) {
 			}
 		}
 	})
-	workers := []*renewer{w.worker(), w.worker(), w.worker()}
+	workers := []*renewer{w.newWorker(), w.newWorker(), w.newWorker()}
 	round := func(e tokenRequest, want string) {
 		t.Helper()
 		for i := range 48 {
@@ -336,7 +336,7 @@ func TestOneRenews(t *testing.T) {
 	}
 	round(e, "Bearer access-2")
 	round(w.tokenRequest(), "Bearer access-2")
-	if n := w.requests(); n != 2 {
+	if n := w.countRequests(); n != 2 {
 		t.Errorf("asked %d times", n)
 	}
 	close(stop)
@@ -347,7 +347,7 @@ func TestOneRenews(t *testing.T) {
 func TestOneFlight(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r, e := w.worker(), w.tokenRequest()
+	r, e := w.newWorker(), w.tokenRequest()
 	const many = 48
 	var under atomic.Int32
 	w.before = func() {
@@ -374,7 +374,7 @@ func TestOneFlight(t *testing.T) {
 func TestAnotherWorkerRenews(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r := w.worker()
+	r := w.newWorker()
 	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // the other one
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -393,21 +393,21 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	wait()
 	a := must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("the other's")}, w.now))
 	must(0, w.SaveRenewal(t.Context(), lease, *a, nil))
-	if text := w.tickUntil(t, got); text != "Bearer the other's<nil>" || w.requests() != 0 {
-		t.Errorf("%s after %d requests", text, w.requests())
+	if text := w.tickUntil(t, got); text != "Bearer the other's<nil>" || w.countRequests() != 0 {
+		t.Errorf("%s after %d requests", text, w.countRequests())
 	}
 	// One that dies.
-	w.replace(clientOf("feedback"))
+	w.replaceCredential(clientOf("feedback"))
 	must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute))
 	wait()
-	w.later(2 * time.Minute)
-	if text := w.tickUntil(t, got); text != "Bearer access-1<nil>" || w.requests() != 1 {
-		t.Errorf("%s after %d requests", text, w.requests())
+	w.advanceClock(2 * time.Minute)
+	if text := w.tickUntil(t, got); text != "Bearer access-1<nil>" || w.countRequests() != 1 {
+		t.Errorf("%s after %d requests", text, w.countRequests())
 	}
 	// While there is a good one, nobody waits.
-	w.later(50 * time.Minute)
+	w.advanceClock(50 * time.Minute)
 	must(w.LeaseRenewal(t.Context(), w.token, w.access.Ciphertext, time.Minute))
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 }
 
 // tickUntil has who waits look again until there is a result.
@@ -429,38 +429,38 @@ func (w *renewing) tickUntil(t testing.TB, got <-chan string) string {
 func TestRefusedCredential(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r := w.worker()
-	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
+	r := w.newWorker()
+	w.authority.failWith(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
 	e := w.tokenRequest()
 	e.insist = true
-	w.fails(t, r, e, reason.AuthRequired, "(asked 0s ago", 1) // not with each of many
-	w.later(time.Minute)
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
-	w.fails(t, r, e, reason.AuthRequired, "invalid_client", 2)
-	w.replace(clientOf("other"))
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
-	w.later(10 * time.Minute)
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
+	w.wantFailure(t, r, e, reason.AuthRequired, "(asked 0s ago", 1) // not with each of many
+	w.advanceClock(time.Minute)
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
+	w.wantFailure(t, r, e, reason.AuthRequired, "invalid_client", 2)
+	w.replaceCredential(clientOf("other"))
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
+	w.advanceClock(10 * time.Minute)
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
 	// Another worker is luckier, and this one finds out.
-	w.authority.fails(nil)
-	w.sends(t, w.worker(), w.tokenRequest(), "access-5", 5)
-	w.sends(t, r, w.tokenRequest(), "access-5", 5)
+	w.authority.failWith(nil)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-5", 5)
+	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 	// What the agent refuses is not sent again, though it is all there is.
 	e = w.tokenRequest()
 	e.refused = secret.New("Bearer access-5")
 	r.invalidate(e)
-	w.authority.fails(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
-	w.fails(t, r, e, reason.AuthRequired, "invalid_client", 6)
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "not again for", 6)
+	w.authority.failWith(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
+	w.wantFailure(t, r, e, reason.AuthRequired, "invalid_client", 6)
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for", 6)
 
 	for code, says := range map[string]string{
 		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "have whoever runs it allow that", "invalid_scope": "--scope",
 		"invalid_target": "--resource", "access_denied": "denies", "unsupported_token_type": "Bearer", "": "see with whoever runs it",
 	} {
-		w.replace(loginOf("refresh-0"))
-		w.authority.fails(&oauth.RefusedError{Status: 400, Code: code})
-		w.fails(t, r, w.tokenRequest(), reason.AuthRequired, says, w.requests()+1)
+		w.replaceCredential(loginOf("refresh-0"))
+		w.authority.failWith(&oauth.RefusedError{Status: 400, Code: code})
+		w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, says, w.countRequests()+1)
 	}
 	for err, want := range map[error]reason.Reason{
 		&oauth.UnavailableError{Err: errors.New("refused")}:              reason.ConnectFailed,
@@ -469,9 +469,9 @@ func TestRefusedCredential(t *testing.T) {
 		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: reason.ServerError,
 		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         reason.AuthRequired,
 	} {
-		w.replace(loginOf("refresh-0"))
-		w.authority.fails(err)
-		w.fails(t, r, w.tokenRequest(), want, "", w.requests()+1)
+		w.replaceCredential(loginOf("refresh-0"))
+		w.authority.failWith(err)
+		w.wantFailure(t, r, w.tokenRequest(), want, "", w.countRequests()+1)
 	}
 }
 
@@ -480,7 +480,7 @@ func TestRefusedCredential(t *testing.T) {
 func TestFreshRefused(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r := w.worker()
+	r := w.newWorker()
 	r.RefusedPause = 2 * time.Second
 	refused := func(n int, why reason.Reason, says string, pause time.Duration) tokenRequest {
 		t.Helper()
@@ -492,28 +492,28 @@ func TestFreshRefused(t *testing.T) {
 		}
 		return e
 	}
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
 		e := refused(i+1, reason.ServerError, "another one is asked for in "+pause.String(), pause)
 		refused(i+1, reason.ServerError, "and not again for", pause) // another delivery that was sent the same token
 		if !r.refusesFresh(e) {
 			t.Error("it is forgotten")
 		}
-		w.later(pause - time.Second)
-		w.fails(t, r, w.tokenRequest(), reason.ServerError, "not again for 1s", i+1)
-		w.later(time.Second)
-		w.sends(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
+		w.advanceClock(pause - time.Second)
+		w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "not again for 1s", i+1)
+		w.advanceClock(time.Second)
+		w.wantSent(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
 	}
 	refused(4, reason.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
-	w.fails(t, r, w.tokenRequest(), reason.AuthRequired, "not again for 10m0s", 4)
-	w.later(10 * time.Minute)
-	w.sends(t, r, w.tokenRequest(), "access-5", 5)
+	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for 10m0s", 4)
+	w.advanceClock(10 * time.Minute)
+	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 	refused(5, reason.AuthRequired, "the last 5 access tokens", 0)
-	w.later(10 * time.Minute)
-	w.sends(t, r, w.tokenRequest(), "access-6", 6)
+	w.advanceClock(10 * time.Minute)
+	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 	r.acceptFresh(w.tokenRequest().audience())
 	refused(6, reason.ServerError, "in 2s", 2*time.Second)
-	w.replace(clientOf("other"))
+	w.replaceCredential(clientOf("other"))
 	e := w.tokenRequest()
 	if e.refused = secret.New("Bearer access-6"); r.refusesFresh(e) {
 		t.Error("another credential is blamed")
@@ -524,8 +524,8 @@ func TestFreshRefused(t *testing.T) {
 func TestWhatIsFresh(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	first := w.tokenRequest()
 	first.refused = secret.New("Bearer access-1")
 	if r.refusesFresh(first) {
@@ -535,7 +535,7 @@ func TestWhatIsFresh(t *testing.T) {
 	if r.refusesFresh(first) {
 		t.Error("one that another delivery was refused, too, before there is a fresh one")
 	}
-	w.sends(t, r, first, "access-2", 2)
+	w.wantSent(t, r, first, "access-2", 2)
 	second := w.tokenRequest()
 	second.refused = secret.New("Bearer access-2")
 	if r.refusesFresh(first) || !r.refusesFresh(second) {
@@ -552,21 +552,21 @@ func TestRotatedRefreshToken(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, loginOf("refresh-0"))
 	w.rotate = true
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	r.invalidate(e)
-	w.sends(t, w.worker(), e, "access-2", 2)
+	w.wantSent(t, w.newWorker(), e, "access-2", 2)
 	e.refused = secret.New("Bearer access-2")
 	w.err = errors.New("Postgres is away")
-	w.sends(t, r, e, "access-3", 3)
+	w.wantSent(t, r, e, "access-3", 3)
 	if !strings.Contains(w.log.String(), "could not be stored") {
 		t.Error(w.log.String())
 	}
 	w.err = nil
-	w.later(2 * time.Hour) // the lease ends, and the token
-	w.sends(t, r, e, "access-4", 4)
+	w.advanceClock(2 * time.Hour) // the lease ends, and the token
+	w.wantSent(t, r, e, "access-4", 4)
 	for i, c := range w.asked {
 		if want := fmt.Sprint("refresh-", i); c.RefreshToken.Reveal() != want || w.scopes[i] != "" {
 			t.Errorf("request %d came with %s and scope %q", i, c.RefreshToken.Reveal(), w.scopes[i])
@@ -586,9 +586,9 @@ func TestSavedAgain(t *testing.T) {
 		w := newRenewing(t, loginOf("refresh-0"))
 		w.rotate = true
 		w.err = errors.New("Postgres is away")
-		r := w.worker()
-		w.sends(t, r, w.tokenRequest(), "access-1", 1)
-		w.sends(t, r, w.tokenRequest(), "access-1", 1) // though it is away still
+		r := w.newWorker()
+		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+		w.wantSent(t, r, w.tokenRequest(), "access-1", 1) // though it is away still
 		if r.flush(t.Context()); !strings.Contains(w.log.String(), "is lost with this process") {
 			t.Error(w.log.String())
 		}
@@ -596,11 +596,11 @@ func TestSavedAgain(t *testing.T) {
 		if flush {
 			r.flush(t.Context())
 		} else {
-			w.sends(t, r, w.tokenRequest(), "access-1", 1)
+			w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		}
-		w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
-		w.later(time.Hour)
-		w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
+		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
+		w.advanceClock(time.Hour)
+		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 		if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-1" {
 			t.Errorf("it asks with %s", got)
 		}
@@ -608,12 +608,12 @@ func TestSavedAgain(t *testing.T) {
 	// What is newer stays.
 	w := newRenewing(t, loginOf("refresh-0"))
 	w.rotate, w.err = true, errors.New("Postgres is away")
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	w.err = nil
-	w.replace(loginOf("refresh-9"))
+	w.replaceCredential(loginOf("refresh-9"))
 	r.flush(t.Context())
-	w.sends(t, r, w.tokenRequest(), "access-2", 2)
+	w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
 	if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-9" {
 		t.Errorf("it asks with %s", got)
 	}
@@ -625,14 +625,14 @@ func TestJoinsItsOwn(t *testing.T) {
 	for name, change := range map[string]func(w *renewing, e *tokenRequest){
 		"": func(*renewing, *tokenRequest) {},
 		"another credential": func(w *renewing, e *tokenRequest) {
-			w.replace(clientOf("new"))
+			w.replaceCredential(clientOf("new"))
 			*e = w.tokenRequest()
 		},
 		"more scope": func(_ *renewing, e *tokenRequest) { e.narrow, e.says = true, oauth.Challenge{Scope: "all"} },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newRenewing(t, clientOf("all"))
-			r, e := w.worker(), w.tokenRequest()
+			r, e := w.newWorker(), w.tokenRequest()
 			_, f, _ := r.joinRenewal(e)
 			change(w, &e)
 			got := make(chan string, 1)
@@ -664,18 +664,18 @@ func TestMoreScopeFails(t *testing.T) {
 	for _, stored := range []string{"", "a"} {
 		w := newRenewing(t, clientOf(stored))
 		w.life = 5 * time.Minute
-		r := w.worker()
-		w.sends(t, r, w.tokenRequest(), "access-1", 1)
+		r := w.newWorker()
+		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		more := w.tokenRequest()
 		more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
 		says := fmt.Sprintf("wants more than the operator allowed: if it may have it, `worker token set 1:7 --origin https://agent.example --client-id …` --scope '%s'",
 			strings.TrimSpace(stored+" all"))
-		w.fails(t, r, more, reason.AuthRequired, says, 1)
-		w.fails(t, r, more, reason.AuthRequired, "not again for 10m0s", 1)
-		w.later(4 * time.Minute)
-		w.sends(t, r, w.tokenRequest(), "access-2", 2)
+		w.wantFailure(t, r, more, reason.AuthRequired, says, 1)
+		w.wantFailure(t, r, more, reason.AuthRequired, "not again for 10m0s", 1)
+		w.advanceClock(4 * time.Minute)
+		w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
 		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
-		w.fails(t, r, more, reason.AuthRequired, "--client-id …` --scope …", 2)
+		w.wantFailure(t, r, more, reason.AuthRequired, "--client-id …` --scope …", 2)
 	}
 }
 
@@ -683,19 +683,19 @@ func TestMoreScopeFails(t *testing.T) {
 func TestDocumentKept(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
-	w.fails(t, r, e, reason.AuthRequired, "it is wrong", 1)
-	w.later(10 * time.Minute)
+	w.wantFailure(t, r, e, reason.AuthRequired, "it is wrong", 1)
+	w.advanceClock(10 * time.Minute)
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
 	e.says.Metadata = "https://agent.example/named"
-	w.fails(t, r, e, reason.AuthRequired, "it is not given out", 1)
-	w.later(10 * time.Minute)
+	w.wantFailure(t, r, e, reason.AuthRequired, "it is not given out", 1)
+	w.advanceClock(10 * time.Minute)
 	e.says.Metadata = ""
-	w.sends(t, r, e, "access-2", 2)
+	w.wantSent(t, r, e, "access-2", 2)
 }
 
 // TestLeaseOver: what took too long is begun again, rather than asked while another worker may ask too.
@@ -704,10 +704,10 @@ func TestLeaseOver(t *testing.T) {
 	w := newRenewing(t, clientOf(""))
 	slow := []time.Duration{16 * time.Second, 0}
 	w.looking = func() {
-		w.later(slow[0])
+		w.advanceClock(slow[0])
 		slow = slow[1:]
 	}
-	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 	if w.looked != 2 || w.no != 2 {
 		t.Errorf("looked %d times, %d leases", w.looked, w.no)
 	}
@@ -718,14 +718,14 @@ func TestStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRenewing(t, clientOf(""))
-		r := w.worker()
+		r := w.newWorker()
 		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
 		began := time.Now()
-		w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "another worker asks it", 0)
+		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "another worker asks it", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("it took %s", took)
 		}
-		w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "not again for 10s", 0)
+		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "not again for 10s", 0)
 		if took := time.Since(began); took != renewTimeout {
 			t.Errorf("the second took %s", took)
 		}
@@ -739,40 +739,40 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("the worker is stopped")
 	w.leasing = func() { cancel(stopped) }
-	if _, err := w.worker().bearerHeader(ctx, w.tokenRequest()); !errors.Is(err, stopped) {
+	if _, err := w.newWorker().bearerHeader(ctx, w.tokenRequest()); !errors.Is(err, stopped) {
 		t.Error(err)
 	}
 	w.leasing = nil
-	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 }
 
 // TestPauses: while there is a good access token, a failing server is asked less and less, and one line is logged each time.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
-	w.later(48 * time.Minute)
-	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused")})
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+	w.advanceClock(48 * time.Minute)
+	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused")})
 	for range 600 { // with a delivery each second
 		_ = must(r.bearerHeader(t.Context(), w.tokenRequest()))
-		if w.requests() > 1+6+600/30 {
+		if w.countRequests() > 1+6+600/30 {
 			break
 		}
-		w.later(time.Second)
+		w.advanceClock(time.Second)
 	}
-	if n, lines := w.requests()-1, strings.Count(w.log.String(), "the old one is sent"); n > 6+600/30 || n < 600/60 || lines != n {
+	if n, lines := w.countRequests()-1, strings.Count(w.log.String(), "the old one is sent"); n > 6+600/30 || n < 600/60 || lines != n {
 		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
 	}
-	w.later(2 * time.Minute) // it has ended: now each of them matters
-	w.fails(t, r, w.tokenRequest(), reason.ConnectFailed, "", w.requests()+1)
+	w.advanceClock(2 * time.Minute) // it has ended: now each of them matters
+	w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "", w.countRequests()+1)
 	e := w.tokenRequest()
 	e.insist = true
-	w.later(time.Minute)
-	w.authority.fails(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
-	w.fails(t, r, e, reason.ConnectFailed, "", w.requests()+1)
-	w.later(30 * time.Second)
-	w.fails(t, r, e, reason.ConnectFailed, "not again for 30s", w.requests())
+	w.advanceClock(time.Minute)
+	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
+	w.wantFailure(t, r, e, reason.ConnectFailed, "", w.countRequests()+1)
+	w.advanceClock(30 * time.Second)
+	w.wantFailure(t, r, e, reason.ConnectFailed, "not again for 30s", w.countRequests())
 }
 
 // TestReplacedWhileRenewed: what is had with the old credential is dropped.
@@ -781,9 +781,9 @@ func TestReplacedWhileRenewed(t *testing.T) {
 	w := newRenewing(t, clientOf("old"))
 	w.before = func() {
 		w.before = nil
-		w.replace(clientOf("new"))
+		w.replaceCredential(clientOf("new"))
 	}
-	w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 	if w.scopes[1] != "new" {
 		t.Error(w.scopes)
 	}
@@ -812,13 +812,13 @@ func TestScopes(t *testing.T) {
 		if tt.last != "" {
 			w.access = must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("access-0"), Scope: tt.last, Expires: w.Now().Add(-time.Minute)}, w.Now().Add(-time.Hour)))
 		}
-		r := w.worker()
-		w.sends(t, r, w.tokenRequest(), "access-1", 1)
+		r := w.newWorker()
+		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		e := w.tokenRequest()
 		e.refused, e.says = secret.New("Bearer access-1"), tt.says
-		w.sends(t, r, e, "access-2", 2)
-		w.later(time.Hour)
-		w.sends(t, w.worker(), w.tokenRequest(), "access-3", 3)
+		w.wantSent(t, r, e, "access-2", 2)
+		w.advanceClock(time.Hour)
+		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-3", 3)
 		for _, scope := range w.scopes {
 			if scope != tt.want {
 				t.Errorf("%s: asked for %q, want %q", name, w.scopes, tt.want)
@@ -831,19 +831,19 @@ func TestScopes(t *testing.T) {
 func TestWhatTheAgentNames(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
-	r := w.worker()
-	w.sends(t, r, w.tokenRequest(), "access-1", 1)
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
-	w.fails(t, r, e, reason.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
-	w.later(time.Hour)
+	w.wantFailure(t, r, e, reason.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
+	w.advanceClock(time.Hour)
 	w.resource = oauth.Resource{URL: "https://agent.example/mcp", Issuers: []string{renewOrigin}, Legacy: true}
-	w.sends(t, r, e, "access-2", 2)
+	w.wantSent(t, r, e, "access-2", 2)
 	cred := clientOf("a")
 	cred.Resource = ""
-	w.replace(cred)
-	w.sends(t, r, w.tokenRequest(), "access-3", 3)
+	w.replaceCredential(cred)
+	w.wantSent(t, r, w.tokenRequest(), "access-3", 3)
 	if c := w.asked[2]; c.Resource != "https://agent.example/mcp" {
 		t.Errorf("for %q", c.Resource)
 	}
@@ -854,14 +854,14 @@ func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	w.access = &store.Access{Ciphertext: []byte("damaged")}
-	w.sends(t, w.worker(), w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 	moved := w.token
 	moved.Origin = "https://elsewhere.example"
 	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.now))
-	w.sends(t, w.worker(), w.tokenRequest(), "access-2", 2)
+	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 	w.token.Issuer = "https://evil.example"
-	w.fails(t, w.worker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
-	w.replace(clientOf("a"))
+	w.wantFailure(t, w.newWorker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
+	w.replaceCredential(clientOf("a"))
 	w.token.Ciphertext = must(w.keys.Seal([]byte(`{"grant":"magic"}`), w.token.Binding()))
-	w.fails(t, w.worker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
+	w.wantFailure(t, w.newWorker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
 }

@@ -47,9 +47,9 @@ func (s *spooled) DropRenewal(_ context.Context, key string) error {
 	return s.err
 }
 
-// spooling is a worker that has a Redis.
-func (w *renewing) spooling(s *spooled) *renewer {
-	r := w.worker()
+// newSpoolingWorker is a worker that has a Redis.
+func (w *renewing) newSpoolingWorker(s *spooled) *renewer {
+	r := w.newWorker()
 	r.Spool = s
 	return r
 }
@@ -70,8 +70,8 @@ func TestSpooledRenewal(t *testing.T) {
 	w.rotate = true
 	redis := &spooled{texts: map[string][]byte{}}
 	w.err = errors.New("Postgres is away")
-	dead := w.spooling(redis)
-	w.sends(t, dead, w.tokenRequest(), "access-1", 1)
+	dead := w.newSpoolingWorker(redis)
+	w.wantSent(t, dead, w.tokenRequest(), "access-1", 1)
 	if len(redis.texts) != 1 || !strings.Contains(w.log.String(), "Redis keeps it, sealed") {
 		t.Fatalf("Redis has %d: %s", len(redis.texts), w.log.String())
 	}
@@ -85,62 +85,62 @@ func TestSpooledRenewal(t *testing.T) {
 		t.Error(w.log.String())
 	}
 	w.err = nil
-	w.later(renewLease) // which the dead one did not give back
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-1", 1)
+	w.advanceClock(renewLease) // which the dead one did not give back
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-1", 1)
 	if len(redis.texts) != 0 {
 		t.Error("it stays in Redis")
 	}
-	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-2", 2)
+	w.advanceClock(time.Hour)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-1")
 
 	// Its access token has ended meanwhile: the refresh token is of use.
 	w.err = errors.New("Postgres is away")
-	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-3", 3)
+	w.advanceClock(time.Hour)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
 	w.err = nil
-	w.later(time.Hour)
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-4", 4)
+	w.advanceClock(time.Hour)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-4", 4)
 	w.asksWith(t, "refresh-3")
 
 	// The one who has it is alive, and gives it to the store himself.
-	w.later(time.Hour)
+	w.advanceClock(time.Hour)
 	w.err = errors.New("Postgres is away")
-	alive := w.spooling(redis)
-	w.sends(t, alive, w.tokenRequest(), "access-5", 5)
+	alive := w.newSpoolingWorker(redis)
+	w.wantSent(t, alive, w.tokenRequest(), "access-5", 5)
 	w.err = nil
-	w.sends(t, alive, w.tokenRequest(), "access-5", 5)
+	w.wantSent(t, alive, w.tokenRequest(), "access-5", 5)
 	if len(redis.texts) != 0 {
 		t.Error("it stays in Redis")
 	}
 
 	// Both are away, and then only one: Redis has it before the process ends.
-	w.later(time.Hour)
+	w.advanceClock(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), errors.New("Redis is away")
-	alive = w.worker()
-	w.sends(t, alive, w.tokenRequest(), "access-6", 6)
-	alive = w.spooling(redis)
-	w.replace(loginOf("refresh-9"))
+	alive = w.newWorker()
+	w.wantSent(t, alive, w.tokenRequest(), "access-6", 6)
+	alive = w.newSpoolingWorker(redis)
+	w.replaceCredential(loginOf("refresh-9"))
 	redis.err = nil
 	w.err = nil
-	w.sends(t, alive, w.tokenRequest(), "access-7", 7)
-	w.later(time.Hour)
+	w.wantSent(t, alive, w.tokenRequest(), "access-7", 7)
+	w.advanceClock(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), nil
 	gone := errors.New("Redis is away")
 	w.before = func() { redis.err = gone }
-	w.sends(t, alive, w.tokenRequest(), "access-8", 8)
+	w.wantSent(t, alive, w.tokenRequest(), "access-8", 8)
 	w.before = nil
 	if len(redis.texts) != 0 || !strings.Contains(w.log.String(), "neither Postgres nor Redis takes a renewed refresh token; this process keeps it") {
 		t.Errorf("%d, %s", len(redis.texts), w.log.String())
 	}
 	redis.err = nil
-	w.sends(t, alive, w.tokenRequest(), "access-8", 8)
+	w.wantSent(t, alive, w.tokenRequest(), "access-8", 8)
 	if len(redis.texts) != 1 {
 		t.Error("Redis is back and is not given it")
 	}
 	w.err = nil
-	w.later(2 * time.Hour)
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-9", 9)
+	w.advanceClock(2 * time.Hour)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-9", 9)
 	w.asksWith(t, "refresh-8")
 	for _, text := range []string{"refresh-", "access-"} {
 		if strings.Contains(w.log.String(), text) {
@@ -157,7 +157,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	w.rotate = true
 	redis := &spooled{texts: map[string][]byte{}}
 	w.err = errors.New("Postgres is away")
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-1", 1)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-1", 1)
 	w.err = nil
 	old := w.token
 	key := spoolKey(spoolBinding(old, secret.New("refresh-0")))
@@ -190,23 +190,23 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	}
 
 	// Another login: the spooled one is nobody's any more.
-	w.replace(loginOf("refresh-7"))
-	w.later(renewLease)
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-2", 2)
+	w.replaceCredential(loginOf("refresh-7"))
+	w.advanceClock(renewLease)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-7")
 
 	// Redis does not answer: the refresh token that is stored may have been replaced.
-	w.later(time.Hour)
+	w.advanceClock(time.Hour)
 	redis.err = errors.New("Redis is away")
-	w.fails(t, w.spooling(redis), w.tokenRequest(), reason.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
+	w.wantFailure(t, w.newSpoolingWorker(redis), w.tokenRequest(), reason.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
 	redis.err = nil
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-3", 3)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
 
 	// A client has none that is replaced, and needs no Redis.
 	asked := redis.asked
-	w.replace(clientOf("a"))
+	w.replaceCredential(clientOf("a"))
 	redis.err = errors.New("Redis is away")
-	w.sends(t, w.spooling(redis), w.tokenRequest(), "access-4", 4)
+	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-4", 4)
 	if redis.asked != asked {
 		t.Error("Redis was asked for a client's refresh token")
 	}

@@ -120,7 +120,7 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 func explainHandshake(ctx context.Context, address string, timeout time.Duration, err error) error {
 	what := "no TLS connection to " + address + ": "
 	if ctx.Err() == nil && isTimeout(err) {
-		return &FailureError{Text: what + "the handshake did not end " + inTime(timeout), Cause: err}
+		return &FailureError{Text: what + "the handshake did not end " + describeTime(timeout), Cause: err}
 	}
 	return &FailureError{Text: what + Explain("the server", 0, err).Error(), Cause: err}
 }
@@ -132,7 +132,7 @@ func explainHandshake(ctx context.Context, address string, timeout time.Duration
 // when done with it.
 func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	return &http.Client{
-		Transport: &checked{guard: g, next: g.Transport(l)},
+		Transport: &checkedTransport{guard: g, next: g.Transport(l)},
 		Timeout:   l.Total,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if redirects <= 0 {
@@ -150,13 +150,13 @@ func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	}
 }
 
-// checked asks CheckURL for every request, redirect hops included.
-type checked struct {
+// checkedTransport asks CheckURL for every request, redirect hops included.
+type checkedTransport struct {
 	guard *Guard
 	next  *http.Transport
 }
 
-func (c *checked) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c *checkedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := c.guard.CheckURL(req.URL); err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // a RoundTripper closes the body also on error
@@ -167,4 +167,4 @@ func (c *checked) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // CloseIdleConnections is what http.Client.CloseIdleConnections looks for.
-func (c *checked) CloseIdleConnections() { c.next.CloseIdleConnections() }
+func (c *checkedTransport) CloseIdleConnections() { c.next.CloseIdleConnections() }

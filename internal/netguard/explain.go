@@ -101,7 +101,7 @@ func describeConnect(where string, within time.Duration, err error) string {
 	var errno syscall.Errno
 	switch {
 	case isTimeout(err):
-		return "could not connect to " + where + " " + inTime(within)
+		return "could not connect to " + where + " " + describeTime(within)
 	case errors.Is(err, context.Canceled):
 		return "could not connect to " + where + ": this process gave up"
 	case errors.As(err, &errno):
@@ -161,7 +161,7 @@ func describeEnd(peer string, within time.Duration, err error) string {
 	var errno syscall.Errno
 	switch text := err.Error(); {
 	case isTimeout(err):
-		return peer + " did not answer " + inTime(within)
+		return peer + " did not answer " + describeTime(within)
 	case errors.Is(err, context.Canceled), errors.Is(err, net.ErrClosed):
 		return "this process gave up before " + peer + " had answered"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNABORTED):
@@ -219,7 +219,7 @@ func isTimeout(err error) bool {
 		errors.As(err, &network) && network.Timeout()
 }
 
-func inTime(within time.Duration) string {
+func describeTime(within time.Duration) string {
 	if within <= 0 {
 		return "in time"
 	}

@@ -86,14 +86,14 @@ func New(cfg Config) (*Guard, error) {
 		g.ports = []uint16{80, 443, 8443}
 	}
 	var err error
-	if g.allow, err = prefixes("allowed", cfg.AllowNetworks); err != nil {
+	if g.allow, err = checkPrefixes("allowed", cfg.AllowNetworks); err != nil {
 		return nil, err
 	}
-	if g.deny, err = prefixes("denied", cfg.DenyNetworks); err != nil {
+	if g.deny, err = checkPrefixes("denied", cfg.DenyNetworks); err != nil {
 		return nil, err
 	}
 	g.named = g.allow
-	g.build()
+	g.buildGuardian()
 	return g, nil
 }
 
@@ -105,16 +105,16 @@ func (g *Guard) Configured() *Guard {
 	c.allowHTTP, c.ports = true, nil
 	c.allow = append(slices.Clone(g.allow), privatePrefixes...)
 	c.never = slices.DeleteFunc(slices.Clone(privateMetadata), func(a netip.Addr) bool {
-		return contain(g.named, a)
+		return containsAddr(g.named, a)
 	})
-	c.build()
+	c.buildGuardian()
 	return &c
 }
 
-// build makes the library's guardian of the networks.
-func (g *Guard) build() {
-	allow4, allow6 := byFamily(g.allow)
-	deny4, deny6 := byFamily(append(slices.Clone(g.deny), metadataPrefixes...))
+// buildGuardian makes the library's guardian of the networks.
+func (g *Guard) buildGuardian() {
+	allow4, allow6 := splitByFamily(g.allow)
+	deny4, deny6 := splitByFamily(append(slices.Clone(g.deny), metadataPrefixes...))
 	g.guardian = ssrf.New(
 		ssrf.WithAnyPort(), // the port rule has an exception, see check
 		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),
@@ -122,7 +122,7 @@ func (g *Guard) build() {
 	)
 }
 
-func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
+func checkPrefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(in))
 	for _, p := range in {
 		if !p.IsValid() {
@@ -138,11 +138,11 @@ func prefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func contain(networks []netip.Prefix, addr netip.Addr) bool {
+func containsAddr(networks []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-func byFamily(in []netip.Prefix) (v4, v6 []netip.Prefix) {
+func splitByFamily(in []netip.Prefix) (v4, v6 []netip.Prefix) {
 	for _, p := range in {
 		if p.Addr().Is4() {
 			v4 = append(v4, p)
@@ -186,19 +186,19 @@ func (g *Guard) CheckURL(u *url.URL) error {
 	addr, err := netip.ParseAddr(host)
 	if err != nil { // a name
 		if scheme == "http" && !g.allowHTTP && len(g.allow) == 0 {
-			return refusedHTTP(host)
+			return newRefusedHTTP(host)
 		}
 		return nil
 	}
-	return g.check(scheme, host, netip.AddrPortFrom(addr, port))
+	return g.checkAddress(scheme, host, netip.AddrPortFrom(addr, port))
 }
 
-func refusedHTTP(host string) error {
+func newRefusedHTTP(host string) error {
 	return &RefusedURLError{Host: host, Why: "plain http is not allowed to public addresses (HERALD_ALLOW_HTTP)"}
 }
 
-// check is the whole rule for one address.
-func (g *Guard) check(scheme, host string, ap netip.AddrPort) error {
+// checkAddress is the whole rule for one address.
+func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 	addr := ap.Addr().Unmap()
 	blocked := func(why string) error {
 		return &BlockedError{Host: host, Address: ap.String(), Why: why}
@@ -209,20 +209,20 @@ func (g *Guard) check(scheme, host string, ap netip.AddrPort) error {
 	if slices.Contains(g.never, addr) {
 		return blocked("it is a cloud's metadata service")
 	}
-	if contain(g.deny, addr) && !contain(g.named, addr) { // the library asks allow first, and Configured adds to it
+	if containsAddr(g.deny, addr) && !containsAddr(g.named, addr) { // the library asks allow first, and Configured adds to it
 		return blocked("its network is denied")
 	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
 		return blocked("it is not a public address. If this address is intended, add its network to HERALD_ALLOW_NETWORKS")
 	}
-	if contain(g.allow, addr) {
+	if containsAddr(g.allow, addr) {
 		return nil
 	}
 	if g.ports != nil && !slices.Contains(g.ports, ap.Port()) {
 		return blocked(fmt.Sprintf("port %d is not among the allowed ports %d", ap.Port(), g.ports))
 	}
 	if scheme == "http" && !g.allowHTTP {
-		return refusedHTTP(host)
+		return newRefusedHTTP(host)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeo
 		Timeout:  timeout,
 		Resolver: g.resolver,
 		Control: func(network, address string, raw syscall.RawConn) error {
-			err := g.control(scheme, host, network, address, raw)
+			err := g.controlDial(scheme, host, network, address, raw)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -295,13 +295,13 @@ func explainDial(ctx context.Context, host string, timeout time.Duration, err er
 	return &FailureError{Text: describeConnect(where, timeout, op.Err), Cause: err}
 }
 
-// control is what net.Dialer.Control runs for each address before connecting.
-func (g *Guard) control(scheme, host, network, address string, raw syscall.RawConn) error {
+// controlDial is what net.Dialer.Control runs for each address before connecting.
+func (g *Guard) controlDial(scheme, host, network, address string, raw syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return &BlockedError{Host: host, Address: address, Why: "it is not an IP address and port"}
 	}
-	if err := g.check(scheme, host, ap); err != nil {
+	if err := g.checkAddress(scheme, host, ap); err != nil {
 		return err
 	}
 	// The library's own verdict on network kind and address, on exactly what

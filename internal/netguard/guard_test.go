@@ -32,9 +32,9 @@ func mustGuard(t *testing.T, cfg netguard.Config) *netguard.Guard {
 	return g
 }
 
-func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }
+func loopbackNetwork() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }
 
-func get(t *testing.T, c *http.Client, target string) (*http.Response, error) {
+func getURL(t *testing.T, c *http.Client, target string) (*http.Response, error) {
 	t.Helper()
 	t.Cleanup(c.CloseIdleConnections)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -66,12 +66,12 @@ func TestBlockedAddresses(t *testing.T) {
 				t.Parallel()
 				target := "https://" + host + "/"
 				var b *netguard.BlockedError
-				if _, err := get(t, g.Client(netguard.Limits{}, 3), target); !errors.As(err, &b) {
+				if _, err := getURL(t, g.Client(netguard.Limits{}, 3), target); !errors.As(err, &b) {
 					t.Fatalf("client: got %v, want a BlockedError", err)
 				}
 				// The bare transport has no URL check: only the dialer stands.
 				tr := g.Transport(netguard.Limits{})
-				if _, err := get(t, &http.Client{Transport: tr}, target); !errors.As(err, &b) {
+				if _, err := getURL(t, &http.Client{Transport: tr}, target); !errors.As(err, &b) {
 					t.Fatalf("transport: got %v, want a BlockedError", err)
 				}
 			})
@@ -82,7 +82,7 @@ func TestBlockedAddresses(t *testing.T) {
 func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	strict := mustGuard(t, netguard.Config{})
-	dev := mustGuard(t, netguard.Config{AllowNetworks: loopback()})
+	dev := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork()})
 	lax := mustGuard(t, netguard.Config{AllowHTTP: true})
 	const ok, refused, blocked = "ok", "refused", "blocked"
 	for _, c := range []struct {
@@ -179,39 +179,39 @@ func TestNamesThatResolveInward(t *testing.T) {
 	g := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}})
 
 	var b *netguard.BlockedError
-	if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://inward.test:"+port); !errors.As(err, &b) {
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://inward.test:"+port); !errors.As(err, &b) {
 		t.Errorf("inward name: %v", err)
 	} else if b.Host != "inward.test" || !strings.HasPrefix(b.Address, "127.0.0.1:") {
 		t.Errorf("the error names %q %q", b.Host, b.Address)
 	}
 	for _, host := range []string{"cloud.test", "six.test", "ula.test", "nat64.test", "all.test"} {
-		if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); !errors.As(err, &b) || b.Host != host {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); !errors.As(err, &b) || b.Host != host {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
 	for _, host := range []string{"good.test", "mixed.test", "rebind.test"} {
-		if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); err != nil {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); err != nil {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
 	// The same name again, the resolver now answers with an inner address.
-	if _, err := get(t, g.Client(netguard.Limits{}, 0), "http://rebind.test:"+port); !errors.As(err, &b) {
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://rebind.test:"+port); !errors.As(err, &b) {
 		t.Errorf("rebound name: %v", err)
 	}
 	// An allowed address that does not answer is not a verdict on the URL,
 	// though another address of the name is refused.
 	srv.Close()
-	_, err = get(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
+	_, err = getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
 	if err == nil || errors.As(err, &b) {
 		t.Errorf("mixed name, server down: %v", err)
 	}
 	// A name whose address is public may not be asked over plain http.
 	public := mustGuard(t, netguard.Config{
 		Resolver:      guardtest.Resolver(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
-		AllowNetworks: loopback(),
+		AllowNetworks: loopbackNetwork(),
 	})
 	var r *netguard.RefusedURLError
-	if _, err = get(t, public.Client(netguard.Limits{}, 0), "http://public.test"); !errors.As(err, &r) {
+	if _, err = getURL(t, public.Client(netguard.Limits{}, 0), "http://public.test"); !errors.As(err, &r) {
 		t.Errorf("public name over http: %v", err)
 	}
 }
@@ -244,9 +244,9 @@ func TestRedirects(t *testing.T) {
 	t.Cleanup(srv.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(srv.Certificate())
-	g := mustGuard(t, netguard.Config{AllowNetworks: loopback(), RootCAs: roots})
+	g := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork(), RootCAs: roots})
 
-	if resp, err := get(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/3?token=x"); err != nil || resp.StatusCode != 200 {
+	if resp, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/3?token=x"); err != nil || resp.StatusCode != 200 {
 		t.Fatalf("three redirects: %v", err)
 	}
 	mu.Lock()
@@ -257,21 +257,21 @@ func TestRedirects(t *testing.T) {
 	}
 	mu.Unlock()
 	var many *netguard.RedirectError
-	if _, err := get(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/4"); !errors.As(err, &many) {
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/4"); !errors.As(err, &many) {
 		t.Errorf("four redirects: %v", err)
 	}
-	if resp, err := get(t, g.Client(netguard.Limits{}, 0), srv.URL+"/hop/1"); err != nil || resp.StatusCode != http.StatusFound {
+	if resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/hop/1"); err != nil || resp.StatusCode != http.StatusFound {
 		t.Errorf("no redirects: %v %v", resp, err)
 	}
 	var b *netguard.BlockedError
 	for _, p := range []string{"/inward", "/metadata"} {
-		if _, err := get(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &b) {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &b) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
 	var r *netguard.RefusedURLError
 	for _, p := range []string{"/file", "/user", "/plain"} {
-		if _, err := get(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &r) {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &r) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
@@ -293,14 +293,14 @@ func TestLimits(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	t.Cleanup(func() { close(hold) })
-	g := mustGuard(t, netguard.Config{AllowNetworks: loopback()})
-	if _, err := get(t, g.Client(netguard.Limits{}, 0), srv.URL+"/headers"); err == nil {
+	g := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork()})
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/headers"); err == nil {
 		t.Error("1 MiB of headers accepted")
 	}
-	if _, err := get(t, g.Client(netguard.Limits{Header: 20 * time.Millisecond}, 0), srv.URL+"/silent"); err == nil {
+	if _, err := getURL(t, g.Client(netguard.Limits{Header: 20 * time.Millisecond}, 0), srv.URL+"/silent"); err == nil {
 		t.Error("a silent server was waited for")
 	}
-	resp, err := get(t, g.Client(netguard.Limits{}, 0), srv.URL+"/gzip")
+	resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/gzip")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestConfigured(t *testing.T) {
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
-	if _, err := get(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL); err != nil {
+	if _, err := getURL(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL); err != nil {
 		t.Errorf("dialled: %v", err)
 	}
 	meta := mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("100.100.100.200/32")}})
@@ -402,7 +402,7 @@ func TestConfiguredDenies(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
 	var b *netguard.BlockedError
-	if _, err := get(t, &http.Client{Transport: g.Transport(netguard.Limits{})}, srv.URL); !errors.As(err, &b) {
+	if _, err := getURL(t, &http.Client{Transport: g.Transport(netguard.Limits{})}, srv.URL); !errors.As(err, &b) {
 		t.Errorf("dialled: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ func parseEndpoint(raw string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.Scheme != "https" && !loopback(u.Hostname()) {
+	if u.Scheme != "https" && !isLoopback(u.Hostname()) {
 		return nil, errors.New("is not https")
 	}
 	return u, nil
@@ -58,9 +58,9 @@ func parseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// loopback tells whether a host is this machine by its spelling alone. That it is dialled as such is the guard's
+// isLoopback tells whether a host is this machine by its spelling alone. That it is dialled as such is the guard's
 // affair.
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
@@ -71,9 +71,9 @@ func loopback(host string) bool {
 // originOf is the origin of a URL that parseURL took.
 func originOf(u *url.URL) string { return string(netguard.OriginOf(u)) }
 
-// wellKnown puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC
+// wellKnownURL puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC
 // 9728 §3.1). Queries are left out.
-func wellKnown(origin, name, path string) string {
+func wellKnownURL(origin, name, path string) string {
 	if path == "/" {
 		path = ""
 	}

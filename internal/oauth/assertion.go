@@ -43,7 +43,7 @@ func newSigner(text secret.Secret, algorithm string, taken []string) (*signer, e
 	if err != nil {
 		return nil, err
 	}
-	can, err := algorithmsOf(key)
+	can, err := listAlgorithms(key)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +97,8 @@ func decodeKey(der []byte) (crypto.Signer, error) {
 	return s, nil
 }
 
-// algorithmsOf are those that a key signs by, the usual one first (RFC 7518 §3.1, RFC 8037 §3.1).
-func algorithmsOf(key crypto.Signer) ([]string, error) {
+// listAlgorithms are those that a key signs by, the usual one first (RFC 7518 §3.1, RFC 8037 §3.1).
+func listAlgorithms(key crypto.Signer) ([]string, error) {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
 		switch k.Curve {
@@ -121,9 +121,9 @@ func algorithmsOf(key crypto.Signer) ([]string, error) {
 	return nil, errors.New("the key is of a kind that does not sign assertions: use ECDSA, RSA or Ed25519")
 }
 
-// assertion is what a client with a key says who it is with (RFC 7523 §3). Its audience is the issuer alone, so that
-// no other server can use it, whatever token endpoint that one names.
-func (s *signer) assertion(clientID, issuer, keyID string, now time.Time) (string, error) {
+// signAssertion is what a client with a key says who it is with (RFC 7523 §3). Its audience is the issuer alone, so
+// that no other server can use it, whatever token endpoint that one names.
+func (s *signer) signAssertion(clientID, issuer, keyID string, now time.Time) (string, error) {
 	header, err := json.Marshal(struct {
 		Algorithm string `json:"alg"`
 		Type      string `json:"typ"`

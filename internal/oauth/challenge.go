@@ -28,15 +28,15 @@ func ParseChallenge(values []string) Challenge {
 		if len(v) > maxHeader {
 			continue
 		}
-		s := challenges{rest: v}
+		s := challengeReader{rest: v}
 		for s.next() {
-			out.add(s.scheme, s.params)
+			out.addChallenge(s.scheme, s.params)
 		}
 	}
 	return out
 }
 
-func (c *Challenge) add(scheme string, params map[string]string) {
+func (c *Challenge) addChallenge(scheme string, params map[string]string) {
 	if m := params["resource_metadata"]; c.Metadata == "" && len(m) <= maxURL {
 		c.Metadata = m
 	}
@@ -50,14 +50,14 @@ func (c *Challenge) add(scheme string, params map[string]string) {
 
 // cleanCode is an error code (RFC 6749 §5.2), or "" when it is none.
 func cleanCode(s string) string {
-	if len(s) > maxErrorCode || strings.ContainsFunc(s, notScope) {
+	if len(s) > maxErrorCode || strings.ContainsFunc(s, isNoScopeRune) {
 		return ""
 	}
 	return s
 }
 
-// challenges reads one header value, challenge by challenge.
-type challenges struct {
+// challengeReader reads one header value, challenge by challenge.
+type challengeReader struct {
 	rest   string
 	scheme string
 	params map[string]string // names in lower case; of one that stands twice the first
@@ -65,28 +65,28 @@ type challenges struct {
 
 // next reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by commas or
 // forget to.
-func (s *challenges) next() bool {
+func (s *challengeReader) next() bool {
 	for {
 		s.skip(" \t,")
 		if s.rest == "" {
 			return false
 		}
-		if s.scheme = s.token(); s.scheme != "" {
+		if s.scheme = s.readToken(); s.scheme != "" {
 			break
 		}
-		s.toComma()
+		s.skipToComma()
 	}
 	s.params = map[string]string{}
-	if s.token68() {
+	if s.readToken68() {
 		return true
 	}
 	for {
 		before := s.rest
 		s.skip(" \t,")
-		name := s.token()
+		name := s.readToken()
 		s.skip(" \t")
 		if name == "" {
-			s.toComma()
+			s.skipToComma()
 			return true
 		}
 		if !strings.HasPrefix(s.rest, "=") { // the next scheme
@@ -95,9 +95,9 @@ func (s *challenges) next() bool {
 		}
 		s.rest = s.rest[1:]
 		s.skip(" \t")
-		value, ok := s.value()
+		value, ok := s.readValue()
 		if !ok {
-			s.toComma()
+			s.skipToComma()
 			continue
 		}
 		if name = strings.ToLower(name); s.params[name] == "" {
@@ -106,10 +106,10 @@ func (s *challenges) next() bool {
 	}
 }
 
-func (s *challenges) skip(chars string) { s.rest = strings.TrimLeft(s.rest, chars) }
+func (s *challengeReader) skip(chars string) { s.rest = strings.TrimLeft(s.rest, chars) }
 
-// toComma drops what cannot be read.
-func (s *challenges) toComma() {
+// skipToComma drops what cannot be read.
+func (s *challengeReader) skipToComma() {
 	if i := strings.IndexByte(s.rest, ','); i >= 0 {
 		s.rest = s.rest[i:]
 		return
@@ -117,8 +117,8 @@ func (s *challenges) toComma() {
 	s.rest = ""
 }
 
-// take cuts off the bytes at the start that may stand there.
-func (s *challenges) take(may func(byte) bool) string {
+// takeWhile cuts off the bytes at the start that may stand there.
+func (s *challengeReader) takeWhile(may func(byte) bool) string {
 	n := 0
 	for n < len(s.rest) && may(s.rest[n]) {
 		n++
@@ -128,17 +128,17 @@ func (s *challenges) take(may func(byte) bool) string {
 	return taken
 }
 
-// token is RFC 9110 §5.6.2.
-func (s *challenges) token() string {
-	return s.take(func(c byte) bool { return alphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
+// readToken is RFC 9110 §5.6.2.
+func (s *challengeReader) readToken() string {
+	return s.takeWhile(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 }
 
-// token68 cuts off a token68 (RFC 9110 §11.2) when it is all that the challenge holds.
-func (s *challenges) token68() bool {
+// readToken68 cuts off a token68 (RFC 9110 §11.2) when it is all that the challenge holds.
+func (s *challengeReader) readToken68() bool {
 	before := s.rest
 	s.skip(" \t")
-	text := s.take(func(c byte) bool { return alphanumeric(c) || strings.IndexByte("-._~+/", c) >= 0 })
-	s.take(func(c byte) bool { return c == '=' })
+	text := s.takeWhile(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("-._~+/", c) >= 0 })
+	s.takeWhile(func(c byte) bool { return c == '=' })
 	s.skip(" \t")
 	if text != "" && len(before) > len(s.rest) && (s.rest == "" || s.rest[0] == ',') {
 		return true
@@ -147,10 +147,10 @@ func (s *challenges) token68() bool {
 	return false
 }
 
-// value is a token or a quoted string. Unquoted URLs are read as they are meant, up to a comma or space.
-func (s *challenges) value() (string, bool) {
+// readValue is a token or a quoted string. Unquoted URLs are read as they are meant, up to a comma or space.
+func (s *challengeReader) readValue() (string, bool) {
 	if !strings.HasPrefix(s.rest, `"`) {
-		v := s.take(func(c byte) bool { return c > ' ' && c < 0x7f && c != ',' && c != '"' })
+		v := s.takeWhile(func(c byte) bool { return c > ' ' && c < 0x7f && c != ',' && c != '"' })
 		return v, v != ""
 	}
 	var b strings.Builder
@@ -171,6 +171,6 @@ func (s *challenges) value() (string, bool) {
 	return "", false
 }
 
-func alphanumeric(c byte) bool {
+func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

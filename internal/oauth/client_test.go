@@ -24,7 +24,7 @@ func TestLoopback(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]bool{"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.8.8.8": true, "::1": true, "::ffff:127.0.0.1": true,
 		"localhost.": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "128.0.0.1": false, "0.0.0.0": false, "": false, "2130706433": false, "0x7f.1": false} {
-		if got := loopback(host); got != want {
+		if got := isLoopback(host); got != want {
 			t.Errorf("%q: %t", host, got)
 		}
 	}

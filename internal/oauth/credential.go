@@ -76,9 +76,9 @@ func (c Credential) checkClient() error {
 	switch {
 	case c.ClientID == "":
 		return errors.New("it names no client id")
-	case len(c.ClientID) > maxClientID || strings.ContainsFunc(c.ClientID, unprintable):
+	case len(c.ClientID) > maxClientID || strings.ContainsFunc(c.ClientID, isUnprintable):
 		return fmt.Errorf("its client id is longer than %d bytes or holds what is no printable ASCII", maxClientID)
-	case len(c.KeyID) > maxName || strings.ContainsFunc(c.KeyID, unprintable):
+	case len(c.KeyID) > maxName || strings.ContainsFunc(c.KeyID, isUnprintable):
 		return fmt.Errorf("its key id is longer than %d bytes or holds what is no printable ASCII", maxName)
 	case c.Method != MethodKey && (!c.Key.IsZero() || c.KeyID != "" || c.Algorithm != ""):
 		return fmt.Errorf("a key, key id or algorithm goes with %s only", MethodKey)
@@ -111,10 +111,10 @@ func checkSecret(what string, s secret.Secret, mayLack bool) error {
 	return nil
 }
 
-func unprintable(r rune) bool { return r < ' ' || r > '~' }
+func isUnprintable(r rune) bool { return r < ' ' || r > '~' }
 
-// stored is a Credential as it is sealed.
-type stored struct {
+// storedCredential is a Credential as it is sealed.
+type storedCredential struct {
 	Grant        string `json:"grant"`
 	ClientID     string `json:"client_id"`
 	Method       string `json:"method"`
@@ -132,7 +132,7 @@ func (c Credential) Marshal() ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(stored{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method, Secret: c.Secret.Reveal(),
+	return json.Marshal(storedCredential{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method, Secret: c.Secret.Reveal(),
 		Key:          c.Key.Reveal(),
 		RefreshToken: c.RefreshToken.Reveal(), KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: c.Resource,
 		Scope: c.Scope})

@@ -57,7 +57,7 @@ func pkcs8(t testing.TB, key any) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return encode("PRIVATE KEY", der)
+	return encodePEM("PRIVATE KEY", der)
 }
 
 func sec1(t testing.TB, key *ecdsa.PrivateKey) string {
@@ -66,14 +66,14 @@ func sec1(t testing.TB, key *ecdsa.PrivateKey) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return encode("EC PARAMETERS", []byte{6, 0}) + encode("EC PRIVATE KEY", der)
+	return encodePEM("EC PARAMETERS", []byte{6, 0}) + encodePEM("EC PRIVATE KEY", der)
 }
 
 func pkcs1(key *rsa.PrivateKey) string {
-	return encode("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key))
+	return encodePEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key))
 }
 
-func encode(kind string, der []byte) string {
+func encodePEM(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
@@ -114,9 +114,9 @@ func TestCredential(t *testing.T) {
 		"key id and secret":   {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic, Secret: secret.New("s3cret"), KeyID: "1"}, "goes with private_key_jwt only"},
 		"no key":              {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey}, "no private key in PEM"},
 		"key no PEM":          {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New("s3cret")}, "no private key in PEM"},
-		"public key":          {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encode("PUBLIC KEY", []byte{1}))}, "no private key in PEM"},
-		"key is junk":         {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encode("PRIVATE KEY", []byte("s3cret")))}, "the key cannot be read"},
-		"encrypted":           {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encode("ENCRYPTED PRIVATE KEY", []byte{1}))}, "encrypted with a passphrase"},
+		"public key":          {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encodePEM("PUBLIC KEY", []byte{1}))}, "no private key in PEM"},
+		"key is junk":         {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encodePEM("PRIVATE KEY", []byte("s3cret")))}, "the key cannot be read"},
+		"encrypted":           {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(encodePEM("ENCRYPTED PRIVATE KEY", []byte{1}))}, "encrypted with a passphrase"},
 		"key too long":        {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(strings.Repeat("a", maxSecret+1))}, "the key is longer"},
 		"not for signing":     {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(pkcs8(t, weak))}, "the key is of a kind|the key cannot be read"},
 		"P-224":               {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(pkcs8(t, newEC(elliptic.P224())))}, "the key's curve"},
@@ -128,7 +128,7 @@ func TestCredential(t *testing.T) {
 	} {
 		err := tt.cred.Check()
 		plain, marshalErr := tt.cred.Marshal()
-		keeps(t, err, "s3cret")
+		wantNoSecrets(t, err, "s3cret")
 		if tt.problem != "" {
 			if err == nil || marshalErr == nil || !saysOne(err, tt.problem) {
 				t.Errorf("%s: %v, %v", name, err, marshalErr)
@@ -140,7 +140,7 @@ func TestCredential(t *testing.T) {
 			continue
 		}
 		got, err := ParseCredential(plain)
-		if err != nil || !same(got, tt.cred) {
+		if err != nil || !sameCredential(got, tt.cred) {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
 		for _, s := range []secret.Secret{tt.cred.Secret, tt.cred.Key, tt.cred.RefreshToken} {
@@ -162,10 +162,10 @@ func saysOne(err error, clauses string) bool {
 	return false
 }
 
-// same compares what is revealed.
-func same(a, b Credential) bool {
-	open := func(c Credential) stored {
-		return stored{c.Grant, c.ClientID, c.Method, c.Secret.Reveal(), c.Key.Reveal(), c.RefreshToken.Reveal(), c.KeyID, c.Algorithm, c.Resource, c.Scope}
+// sameCredential compares what is revealed.
+func sameCredential(a, b Credential) bool {
+	open := func(c Credential) storedCredential {
+		return storedCredential{c.Grant, c.ClientID, c.Method, c.Secret.Reveal(), c.Key.Reveal(), c.RefreshToken.Reveal(), c.KeyID, c.Algorithm, c.Resource, c.Scope}
 	}
 	return reflect.DeepEqual(open(a), open(b))
 }
@@ -177,13 +177,13 @@ func TestParseCredentialRefuses(t *testing.T) {
 		"nothing": "", "no JSON": "s3cret", "list": "[]", "more": "{" + ok + "} s3cret", "twice": "{" + ok + `,"grant":"refresh_token"}`,
 		"another name": "{" + ok + `,"s3cret":"s3cret"}`, "case": "{" + ok + `,"Secret":"s3cret"}`, "number": "{" + ok + `,"secret":7}`, "null": "{" + ok + `,"secret":null}`,
 		"not usable": `{"grant":"s3cret","client_id":"us","method":"none"}`, "long": "{" + ok + "}" + strings.Repeat(" ", maxStored),
-		"deep": "{" + ok + `,"secret":` + deep(100) + `}`,
+		"deep": "{" + ok + `,"secret":` + nestLists(100) + `}`,
 	} {
 		got, err := ParseCredential([]byte(text))
 		if err == nil || !reflect.DeepEqual(got, Credential{}) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
-		keeps(t, err, "s3cret")
+		wantNoSecrets(t, err, "s3cret")
 	}
 	if _, err := ParseCredential([]byte("{" + ok + "}")); err != nil {
 		t.Error(err)

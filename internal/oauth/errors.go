@@ -92,8 +92,8 @@ func (e *IssuerError) Error() string {
 		excerpt(e.Pinned, maxText))
 }
 
-// named are issuers as an error names them.
-func named(issuers ...string) []string {
+// excerptIssuers are issuers as an error names them.
+func excerptIssuers(issuers ...string) []string {
 	const most = 4
 	var out []string
 	for _, i := range issuers[:min(len(issuers), most)] {

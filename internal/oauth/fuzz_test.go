@@ -22,7 +22,7 @@ func FuzzParseChallenge(f *testing.F) {
 		if len(c.Metadata) > maxURL || len(c.Scope) > maxScope || len(c.Error) > maxErrorCode {
 			t.Errorf("too long: %+v", c)
 		}
-		if c.Scope != cleanScope(c.Scope) || strings.ContainsFunc(c.Error, notScope) {
+		if c.Scope != cleanScope(c.Scope) || strings.ContainsFunc(c.Error, isNoScopeRune) {
 			t.Errorf("not clean: %+v", c)
 		}
 		if !c.Bearer && (c.Scope != "" || c.Error != "") {
@@ -48,7 +48,7 @@ func FuzzMetadata(f *testing.F) {
 		if s, err := readServer(o); err == nil {
 			for _, e := range []string{s.TokenEndpoint, s.AuthorizationEndpoint, s.RegistrationEndpoint} {
 				u, err := url.Parse(e)
-				if e != "" && (err != nil || u.User != nil || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname()))) {
+				if e != "" && (err != nil || u.User != nil || u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname()))) {
 					t.Errorf("the endpoint %q", e)
 				}
 			}
@@ -97,7 +97,7 @@ func FuzzTokenAnswer(f *testing.F) {
 			if status < 200 || status > 299 {
 				t.Errorf("a token with HTTP %d", status)
 			}
-		case !errors.As(err, &no) && !errors.Is(err, errNoAnswer):
+		case !errors.As(err, &no) && !errors.Is(err, errNoToken):
 			t.Errorf("an error of another kind: %v", err)
 		case strings.Contains(err.Error(), sent) || strings.ContainsAny(err.Error(), "\n\r\x00") || len(err.Error()) > 2000:
 			t.Errorf("the error %q", err)
@@ -129,7 +129,7 @@ func FuzzParseCredential(f *testing.F) {
 			t.Fatal(err)
 		}
 		got, err := ParseCredential(again)
-		if err != nil || !same(got, c) {
+		if err != nil || !sameCredential(got, c) {
 			t.Errorf("%s became %s: %v", raw, again, err)
 		}
 	})

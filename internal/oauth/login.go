@@ -54,7 +54,7 @@ type Login struct {
 // does not say that it checks S256 challenges, or has no page to log in; other errors for a configuration that cannot
 // be used.
 func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
-	page, err := loginPage(s)
+	page, err := parseLoginPage(s)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 	if err := cred.Check(); err != nil {
 		return nil, fmt.Errorf("the login cannot begin: %w", err)
 	}
-	state, verifier := random(), random()
+	state, verifier := randomText(), randomText()
 	challenge := sha256.Sum256([]byte(verifier))
 	query := page.Query()
 	for name, value := range map[string]string{"response_type": "code", "client_id": cfg.ClientID,
@@ -94,8 +94,8 @@ func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 		verifier: secret.New(verifier), address: page.String()}, nil
 }
 
-// loginPage is the server's authorization endpoint, if it can be used.
-func loginPage(s Server) (*url.URL, error) {
+// parseLoginPage is the server's authorization endpoint, if it can be used.
+func parseLoginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
 	case s.AuthorizationEndpoint == "":
@@ -109,8 +109,8 @@ func loginPage(s Server) (*url.URL, error) {
 	return page, nil
 }
 
-// random is 256 bits that nobody can guess, in 43 characters that need no escaping.
-func random() string {
+// randomText is 256 bits that nobody can guess, in 43 characters that need no escaping.
+func randomText() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails
 	return base64.RawURLEncoding.EncodeToString(b)
@@ -124,14 +124,14 @@ func (l *Login) URL() string { return l.address }
 // (RFC 9207 §2.4; *IssuerError). A code is sent once: a second Finish is an error. Other errors: *RefusedError, also
 // for a person who said no, and *UnavailableError.
 func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credential, error) {
-	state, err := single(callback, "state")
+	state, err := readParameter(callback, "state")
 	if err != nil || !l.state.Compare(state) {
 		return Token{}, Credential{}, ErrState
 	}
 	if l.done.Swap(true) {
 		return Token{}, Credential{}, errors.New("this login has been finished before: begin another one")
 	}
-	code, err := l.read(callback)
+	code, err := l.readCallback(callback)
 	if err != nil {
 		return Token{}, Credential{}, err
 	}
@@ -140,7 +140,7 @@ func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credent
 	if l.credential.Resource != "" {
 		form.Set("resource", l.credential.Resource)
 	}
-	t, err := l.client.redeem(ctx, l.server, l.credential, form)
+	t, err := l.client.redeemGrant(ctx, l.server, l.credential, form)
 	if err != nil {
 		return Token{}, Credential{}, err
 	}
@@ -152,33 +152,33 @@ func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credent
 	return t, cred, nil
 }
 
-// read checks who answers before it looks at what they say.
-func (l *Login) read(callback url.Values) (code string, err error) {
+// readCallback checks who answers before it looks at what they say.
+func (l *Login) readCallback(callback url.Values) (code string, err error) {
 	values := map[string]string{}
 	for _, name := range []string{"iss", "error", "error_description", "code"} {
-		if values[name], err = single(callback, name); err != nil {
+		if values[name], err = readParameter(callback, name); err != nil {
 			return "", err
 		}
 	}
 	switch iss := values["iss"]; {
 	case iss != "" && iss != l.server.Issuer:
-		return "", &IssuerError{Pinned: l.server.Issuer, Named: named(iss)}
+		return "", &IssuerError{Pinned: l.server.Issuer, Named: excerptIssuers(iss)}
 	case iss == "" && l.server.IssParameter:
 		return "", &IssuerError{Pinned: l.server.Issuer}
 	}
 	hidden := []string{values["code"], l.state.Reveal(), l.verifier.Reveal()}
 	switch {
 	case callback.Has("error"):
-		return "", refused(0, object{"error": values["error"], "error_description": values["error_description"]},
+		return "", readRefusal(0, object{"error": values["error"], "error_description": values["error_description"]},
 			hidden)
-	case values["code"] == "" || strings.ContainsFunc(values["code"], unprintable):
+	case values["code"] == "" || strings.ContainsFunc(values["code"], isUnprintable):
 		return "", &RefusedError{Description: "the callback brings no code"}
 	}
 	return values["code"], nil
 }
 
-// single is a parameter that may stand once (RFC 6749 §3.1).
-func single(callback url.Values, name string) (string, error) {
+// readParameter is a parameter that may stand once (RFC 6749 §3.1).
+func readParameter(callback url.Values, name string) (string, error) {
 	list := callback[name]
 	switch {
 	case len(list) == 0:

@@ -98,10 +98,10 @@ func challengeOf(t *testing.T, s *oauthtest.Server) Challenge {
 	return ch
 }
 
-// exchanging is a server that exchanges every code it is sent.
-func exchanging(t *testing.T) (*site, Server) {
+// newExchangingServer is a server that exchanges every code it is sent.
+func newExchangingServer(t *testing.T) (*site, Server) {
 	t.Helper()
-	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"t0ken","token_type":"Bearer","refresh_token":"r3fresh"}`)})
+	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"t0ken","token_type":"Bearer","refresh_token":"r3fresh"}`)})
 	return s, Server{Issuer: "https://as.example", TokenEndpoint: s.URL + "/token", AuthorizationEndpoint: "https://as.example/login?tenant=1", Challenges: []string{"S256"}}
 }
 
@@ -155,7 +155,7 @@ func TestCallback(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, server := exchanging(t)
+			s, server := newExchangingServer(t)
 			server.IssParameter = tt.promised
 			login, err := c.Begin(server, LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
 			if err != nil {
@@ -168,7 +168,7 @@ func TestCallback(t *testing.T) {
 				t.Fatal(err)
 			}
 			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
-			keeps(t, err, login.state.Reveal(), login.verifier.Reveal(), "c0de")
+			wantNoSecrets(t, err, login.state.Reveal(), login.verifier.Reveal(), "c0de")
 			if tt.fails == nil {
 				if err != nil || token.Access.Reveal() != "t0ken" || cred.RefreshToken.Reveal() != "r3fresh" {
 					t.Errorf("got %+v, %+v, %v", token, cred, err)
@@ -178,7 +178,7 @@ func TestCallback(t *testing.T) {
 			if !tt.fails(err) || !token.Access.IsZero() || cred.ClientID != "" {
 				t.Errorf("got %v", err)
 			}
-			if s.asked() != "" {
+			if s.askedPaths() != "" {
 				t.Error("the code was sent")
 			}
 			// A stranger's callback does not end the login, its own does, whatever it says.
@@ -193,7 +193,7 @@ func TestCallback(t *testing.T) {
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
-	_, server := exchanging(t)
+	_, server := newExchangingServer(t)
 	usual := LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp", Scope: "a b"}
 	login, err := c.Begin(server, usual)
 	if err != nil {
@@ -247,7 +247,7 @@ func TestBegin(t *testing.T) {
 		if errors.As(err, &m) != (tt.server != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
-		says(t, err, tt.says)
+		wantWords(t, err, tt.says)
 	}
 	with := usual
 	with.Secret = secret.New(clientSecret)
@@ -264,7 +264,7 @@ func TestExchange(t *testing.T) {
 	s := newSite(t, map[string]http.HandlerFunc{"/token": func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		form = r.PostForm
-		say(400, `{"error":"invalid_grant","error_description":"code c0de-of-this-login is gone"}`)(w, r)
+		answerWith(400, `{"error":"invalid_grant","error_description":"code c0de-of-this-login is gone"}`)(w, r)
 	}})
 	login, err := c.Begin(Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", AuthorizationEndpoint: s.URL + "/a", Challenges: []string{"S256"}, Scopes: []string{"offline_access"}},
 		LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
@@ -276,7 +276,7 @@ func TestExchange(t *testing.T) {
 	if !errors.As(err, &no) || no.Code != "invalid_grant" {
 		t.Errorf("got %v", err)
 	}
-	keeps(t, err, "c0de-of-this-login")
+	wantNoSecrets(t, err, "c0de-of-this-login")
 	want := url.Values{"grant_type": {"authorization_code"}, "code": {"c0de-of-this-login"}, "redirect_uri": {redirect}, "client_id": {"us"},
 		"code_verifier": {login.verifier.Reveal()}, "resource": {"https://a.example/mcp"}}
 	if form.Encode() != want.Encode() {

@@ -24,10 +24,10 @@ var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // newClient is a client that dials through a guard which lets loopback pass.
 func newClient(t testing.TB, adapt ...func(*Config)) *Client {
 	t.Helper()
-	return clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, adapt...)
+	return newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, adapt...)
 }
 
-func clientOf(t testing.TB, allow netguard.Config, adapt ...func(*Config)) *Client {
+func newGuardedClient(t testing.TB, allow netguard.Config, adapt ...func(*Config)) *Client {
 	t.Helper()
 	guard, err := netguard.New(allow)
 	if err != nil {
@@ -45,7 +45,7 @@ func clientOf(t testing.TB, allow netguard.Config, adapt ...func(*Config)) *Clie
 	return c
 }
 
-func impatient(c *Config) { c.Timeout = 100 * time.Millisecond }
+func shortenTimeout(c *Config) { c.Timeout = 100 * time.Millisecond }
 
 // site is a server of which a test says what it answers where; everywhere else it has nothing.
 type site struct {
@@ -74,29 +74,29 @@ func newSite(t testing.TB, routes map[string]http.HandlerFunc) *site {
 	return s
 }
 
-// asked are the paths that were asked for, in order.
-func (s *site) asked() string {
+// askedPaths are the paths that were asked for, in order.
+func (s *site) askedPaths() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.paths, " ")
 }
 
-// say answers with a body in which $ is the server's own origin. Headers come in pairs.
-func say(status int, body string, headers ...string) http.HandlerFunc {
+// answerWith answers with a body in which $ is the server's own origin. Headers come in pairs.
+func answerWith(status int, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		for i := 0; i < len(headers); i += 2 {
-			w.Header().Set(headers[i], at(headers[i+1], "http://"+r.Host))
+			w.Header().Set(headers[i], insertOrigin(headers[i+1], "http://"+r.Host))
 		}
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(at(body, "http://"+r.Host)))
+		_, _ = w.Write([]byte(insertOrigin(body, "http://"+r.Host)))
 	}
 }
 
-func at(text, origin string) string { return strings.ReplaceAll(text, "$", origin) }
+func insertOrigin(text, origin string) string { return strings.ReplaceAll(text, "$", origin) }
 
-// endless goes on until nobody listens.
-func endless(w http.ResponseWriter, _ *http.Request) {
+// answerEndlessly goes on until nobody listens.
+func answerEndlessly(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for piece := []byte(strings.Repeat(`{"a":`, 1<<10)); ; {
 		if _, err := w.Write(piece); err != nil {
@@ -105,25 +105,25 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// silent never says anything.
-func silent(_ http.ResponseWriter, r *http.Request) {
+// neverAnswer never says anything.
+func neverAnswer(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that nobody waits
 	<-r.Context().Done()
 }
 
-// cut breaks the connection in the middle of an answer.
-func cut(w http.ResponseWriter, _ *http.Request) {
+// breakOff breaks the connection in the middle of an answer.
+func breakOff(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "1000")
 	_, _ = w.Write([]byte(`{"issuer":`))
 	panic(http.ErrAbortHandler)
 }
 
-func deep(levels int) string {
+func nestLists(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
-// says checks an error's words.
-func says(t *testing.T, err error, words ...string) {
+// wantWords checks an error's words.
+func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for _, w := range words {
 		if err == nil || !strings.Contains(err.Error(), w) {
@@ -132,8 +132,8 @@ func says(t *testing.T, err error, words ...string) {
 	}
 }
 
-// keeps checks that an error holds none of the secrets, however it is printed.
-func keeps(t *testing.T, err error, secrets ...string) {
+// wantNoSecrets checks that an error holds none of the secrets, however it is printed.
+func wantNoSecrets(t *testing.T, err error, secrets ...string) {
 	t.Helper()
 	text := fmt.Sprintf("%v %+v", err, err)
 	for _, s := range secrets {

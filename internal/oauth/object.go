@@ -34,9 +34,9 @@ func parseObject(raw []byte) (object, error) {
 	return o, nil
 }
 
-// text is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …"
+// getText is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …"
 // and show no value.
-func (o object) text(name string, limit int) (string, error) {
+func (o object) getText(name string, limit int) (string, error) {
 	switch v := o[name].(type) {
 	case nil:
 		return "", nil
@@ -49,8 +49,8 @@ func (o object) text(name string, limit int) (string, error) {
 	return "", fmt.Errorf("its %s is not text", name)
 }
 
-// texts is a field that holds a list of at most most strings; nil when it is absent or null.
-func (o object) texts(name string, most, limit int) ([]string, error) {
+// getTexts is a field that holds a list of at most most strings; nil when it is absent or null.
+func (o object) getTexts(name string, most, limit int) ([]string, error) {
 	if o[name] == nil {
 		return nil, nil
 	}
@@ -75,14 +75,14 @@ func (o object) texts(name string, most, limit int) ([]string, error) {
 	return out, nil
 }
 
-// flag is a field that is true; anything else is no.
-func (o object) flag(name string) bool {
+// getFlag is a field that is true; anything else is no.
+func (o object) getFlag(name string) bool {
 	yes, _ := o[name].(bool)
 	return yes
 }
 
-// scopes are the scope tokens of a list, each once; what is none is left out.
-func scopes(list []string) []string {
+// splitScopes are the scope tokens of a list, each once; what is none is left out.
+func splitScopes(list []string) []string {
 	return strings.Fields(cleanScope(strings.Join(list, " ")))
 }
 
@@ -95,7 +95,7 @@ func cleanScope(s string) string {
 	var out []string
 	seen := map[string]bool{}
 	for _, token := range strings.Split(s, " ") {
-		if token == "" || seen[token] || strings.ContainsFunc(token, notScope) {
+		if token == "" || seen[token] || strings.ContainsFunc(token, isNoScopeRune) {
 			continue
 		}
 		seen[token] = true
@@ -104,7 +104,7 @@ func cleanScope(s string) string {
 	return strings.Join(out, " ")
 }
 
-func notScope(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
+func isNoScopeRune(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
 
 // UnionScopes are the scopes of both parameters, each once: what is asked for when a server wants more than before
 // (MCP, SEP-2350). It is a alone when both together are longer than anybody needs: to ask for none may mean all.

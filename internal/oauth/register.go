@@ -33,17 +33,17 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 	if _, err := parseEndpoint(cfg.Redirect); err != nil {
 		return Credential{}, fmt.Errorf("the redirect URI %w", err)
 	}
-	body, err := registration(s, cfg)
+	body, err := describeClient(s, cfg)
 	if err != nil {
 		return Credential{}, err
 	}
-	a, err := c.ask(ctx, newPost(endpoint, "application/json", body), maxAnswer, nil)
+	a, err := c.sendRequest(ctx, newPost(endpoint, "application/json", body), maxAnswer, nil)
 	if err != nil {
 		return Credential{}, err
 	}
 	o, err := parseObject(a.body)
 	if a.status < 200 || a.status > 299 {
-		return Credential{}, refused(a.status, o, nil)
+		return Credential{}, readRefusal(a.status, o, nil)
 	}
 	if err == nil {
 		var cred Credential
@@ -56,8 +56,8 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 		Err: fmt.Errorf("its answer is no registration: %w", err)}
 }
 
-// registration is the client's metadata (RFC 7591 §2).
-func registration(s Server, cfg RegisterConfig) ([]byte, error) {
+// describeClient is the client's metadata (RFC 7591 §2).
+func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 	method := MethodNone
 	switch fits := func(m string) bool { return slices.Contains(s.AuthMethods, m) }; {
 	case fits(MethodNone):
@@ -91,14 +91,14 @@ func registration(s Server, cfg RegisterConfig) ([]byte, error) {
 func readClient(s Server, o object) (Credential, error) {
 	c := Credential{Grant: GrantRefreshToken}
 	var err error
-	if c.ClientID, err = o.text("client_id", maxClientID); err != nil {
+	if c.ClientID, err = o.getText("client_id", maxClientID); err != nil {
 		return Credential{}, err
 	}
-	given, err := o.text("client_secret", maxSecret)
+	given, err := o.getText("client_secret", maxSecret)
 	if err != nil {
 		return Credential{}, err
 	}
-	if c.Method, err = o.text("token_endpoint_auth_method", maxName); err != nil {
+	if c.Method, err = o.getText("token_endpoint_auth_method", maxName); err != nil {
 		return Credential{}, err
 	}
 	if c.Method == "" {

@@ -24,23 +24,23 @@ func TestRegister(t *testing.T) {
 		fails   func(error) bool
 		says    string
 	}{
-		"public":                  {Server{AuthMethods: []string{MethodBasic, MethodNone}}, say(201, `{"client_id":"id"}`), want{MethodNone, MethodNone, ""}, nil, ""},
-		"not said":                {Server{}, say(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodBasic, MethodBasic, "s3cret"}, nil, ""},
-		"post":                    {Server{AuthMethods: []string{MethodPost}}, say(200, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodPost, MethodPost, "s3cret"}, nil, ""},
-		"another than asked":      {Server{AuthMethods: []string{MethodBasic}}, say(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"client_secret_post"}`), want{MethodBasic, MethodPost, "s3cret"}, nil, ""},
-		"secret of a public one":  {Server{AuthMethods: []string{MethodNone}}, say(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodNone, MethodNone, ""}, nil, ""},
-		"none, and a secret":      {Server{}, say(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"none"}`), want{MethodBasic, MethodNone, ""}, nil, ""},
-		"a way that is not known": {Server{}, say(201, `{"client_id":"id","token_endpoint_auth_method":"tls_client_auth"}`), want{asked: MethodBasic}, unavailable, "not asked for"},
-		"secret missing":          {Server{}, say(201, `{"client_id":"id","token_endpoint_auth_method":"client_secret_basic"}`), want{asked: MethodBasic}, unavailable, "the client secret is empty"},
-		"no id":                   {Server{}, say(201, `{"client_secret":"s3cret"}`), want{asked: MethodBasic}, unavailable, "no client id"},
-		"long id":                 {Server{}, say(201, `{"client_id":"`+strings.Repeat("a", maxClientID+1)+`"}`), want{asked: MethodBasic}, unavailable, "its client_id is longer"},
-		"twice":                   {Server{}, say(201, `{"client_id":"id","client_id":"id"}`), want{asked: MethodBasic}, unavailable, "stands in it twice"},
-		"no JSON":                 {Server{}, say(201, `s3cret`), want{asked: MethodBasic}, unavailable, "not a JSON object"},
-		"refused":                 {Server{}, say(400, `{"error":"invalid_redirect_uri","error_description":"no"}`), want{asked: MethodBasic}, refused, `invalid_redirect_uri ("no") [HTTP 400]`},
-		"closed":                  {Server{}, say(403, ``), want{asked: MethodBasic}, refused, "HTTP 403"},
-		"moved":                   {Server{}, say(308, ``, "Location", "$/x"), want{asked: MethodBasic}, refused, "redirects elsewhere"},
-		"busy":                    {Server{}, say(503, ``, "Retry-After", "5"), want{asked: MethodBasic}, unavailable, "again after 5s"},
-		"endless":                 {Server{}, endless, want{asked: MethodBasic}, unavailable, "longer than 65536"},
+		"public":                  {Server{AuthMethods: []string{MethodBasic, MethodNone}}, answerWith(201, `{"client_id":"id"}`), want{MethodNone, MethodNone, ""}, nil, ""},
+		"not said":                {Server{}, answerWith(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodBasic, MethodBasic, "s3cret"}, nil, ""},
+		"post":                    {Server{AuthMethods: []string{MethodPost}}, answerWith(200, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodPost, MethodPost, "s3cret"}, nil, ""},
+		"another than asked":      {Server{AuthMethods: []string{MethodBasic}}, answerWith(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"client_secret_post"}`), want{MethodBasic, MethodPost, "s3cret"}, nil, ""},
+		"secret of a public one":  {Server{AuthMethods: []string{MethodNone}}, answerWith(201, `{"client_id":"id","client_secret":"s3cret"}`), want{MethodNone, MethodNone, ""}, nil, ""},
+		"none, and a secret":      {Server{}, answerWith(201, `{"client_id":"id","client_secret":"s3cret","token_endpoint_auth_method":"none"}`), want{MethodBasic, MethodNone, ""}, nil, ""},
+		"a way that is not known": {Server{}, answerWith(201, `{"client_id":"id","token_endpoint_auth_method":"tls_client_auth"}`), want{asked: MethodBasic}, unavailable, "not asked for"},
+		"secret missing":          {Server{}, answerWith(201, `{"client_id":"id","token_endpoint_auth_method":"client_secret_basic"}`), want{asked: MethodBasic}, unavailable, "the client secret is empty"},
+		"no id":                   {Server{}, answerWith(201, `{"client_secret":"s3cret"}`), want{asked: MethodBasic}, unavailable, "no client id"},
+		"long id":                 {Server{}, answerWith(201, `{"client_id":"`+strings.Repeat("a", maxClientID+1)+`"}`), want{asked: MethodBasic}, unavailable, "its client_id is longer"},
+		"twice":                   {Server{}, answerWith(201, `{"client_id":"id","client_id":"id"}`), want{asked: MethodBasic}, unavailable, "stands in it twice"},
+		"no JSON":                 {Server{}, answerWith(201, `s3cret`), want{asked: MethodBasic}, unavailable, "not a JSON object"},
+		"refused":                 {Server{}, answerWith(400, `{"error":"invalid_redirect_uri","error_description":"no"}`), want{asked: MethodBasic}, refused, `invalid_redirect_uri ("no") [HTTP 400]`},
+		"closed":                  {Server{}, answerWith(403, ``), want{asked: MethodBasic}, refused, "HTTP 403"},
+		"moved":                   {Server{}, answerWith(308, ``, "Location", "$/x"), want{asked: MethodBasic}, refused, "redirects elsewhere"},
+		"busy":                    {Server{}, answerWith(503, ``, "Retry-After", "5"), want{asked: MethodBasic}, unavailable, "again after 5s"},
+		"endless":                 {Server{}, answerEndlessly, want{asked: MethodBasic}, unavailable, "longer than 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,8 +58,8 @@ func TestRegister(t *testing.T) {
 				if !tt.fails(err) {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				says(t, err, tt.says)
-				keeps(t, err, "s3cret")
+				wantWords(t, err, tt.says)
+				wantNoSecrets(t, err, "s3cret")
 				return
 			}
 			if err != nil || got.ClientID != "id" || got.Method != tt.want.method || got.Secret.Reveal() != tt.want.secret || got.Grant != GrantRefreshToken || got.Scope != "a" {
@@ -82,7 +82,7 @@ func TestRegister(t *testing.T) {
 // A server that has no refresh tokens is not asked for them.
 func TestRegistrationGrants(t *testing.T) {
 	t.Parallel()
-	raw, err := registration(Server{Grants: []string{"authorization_code"}}, RegisterConfig{Redirect: redirect, Name: "Us"})
+	raw, err := describeClient(Server{Grants: []string{"authorization_code"}}, RegisterConfig{Redirect: redirect, Name: "Us"})
 	if want := `{"client_name":"Us","redirect_uris":["` + redirect + `"],"grant_types":["authorization_code"],"response_types":["code"],"token_endpoint_auth_method":"client_secret_basic","application_type":"native"}`; err != nil || string(raw) != want {
 		t.Errorf("got %s, %v", raw, err)
 	}

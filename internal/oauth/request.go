@@ -31,15 +31,15 @@ func newPost(endpoint *url.URL, contentType string, body []byte) *http.Request {
 	return req
 }
 
-// ask sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets that
-// were sent along: they are not in the error, whatever the server does. Errors are *UnavailableError.
-func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
+// sendRequest sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets
+// that were sent along: they are not in the error, whatever the server does. Errors are *UnavailableError.
+func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	fail := func(status int, err error) error {
 		err = netguard.Explain("it", c.timeout, err) // without net/http's text, which is the whole address
 		return &UnavailableError{Host: req.URL.Host, Status: status,
-			Err: &plain{scrub(excerpt(err.Error(), 300), hidden), err}}
+			Err: &stripControls{hideSecrets(excerpt(err.Error(), 300), hidden), err}}
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.http.Do(req.WithContext(ctx))
@@ -55,15 +55,15 @@ func (c *Client) ask(ctx context.Context, req *http.Request, limit int64, hidden
 		return nil, fail(resp.StatusCode, fmt.Errorf("its answer is longer than %d bytes", limit))
 	}
 	a := &answer{host: req.URL.Host, status: resp.StatusCode, header: resp.Header, body: body}
-	if passing(a.status) {
+	if isTransient(a.status) {
 		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status,
 			RetryAfter: netguard.RetryAfter(resp.Header, c.now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
 	}
 	return a, nil
 }
 
-// passing statuses say nothing about the request.
-func passing(status int) bool {
+// isTransient statuses say nothing about the request.
+func isTransient(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
@@ -71,25 +71,25 @@ func passing(status int) bool {
 	return status >= 500 || status < 200
 }
 
-// plain puts clean words over a cause that errors.As may still look into.
-type plain struct {
+// stripControls puts clean words over a cause that errors.As may still look into.
+type stripControls struct {
 	text  string
 	cause error
 }
 
-func (p *plain) Error() string { return p.text }
-func (p *plain) Unwrap() error { return p.cause }
+func (p *stripControls) Error() string { return p.text }
+func (p *stripControls) Unwrap() error { return p.cause }
 
-// scrub is text unless it holds something of what was sent.
-func scrub(text string, hidden []string) string {
-	if slices.ContainsFunc(hidden, func(s string) bool { return holds(text, s) }) {
+// hideSecrets is text unless it holds something of what was sent.
+func hideSecrets(text string, hidden []string) string {
+	if slices.ContainsFunc(hidden, func(s string) bool { return holdsSecret(text, s) }) {
 		return "its words are left out, since they hold a secret that it was sent"
 	}
 	return text
 }
 
-// holds tells whether text holds a secret in one of the forms in which secrets are sent, or a good part of it.
-func holds(text, secret string) bool {
+// holdsSecret tells whether text holds a secret in one of the forms in which secrets are sent, or a good part of it.
+func holdsSecret(text, secret string) bool {
 	const (
 		short = 4  // bytes; shorter ones are in every text
 		part  = 12 // bytes in a row that are no accident
@@ -111,18 +111,19 @@ func holds(text, secret string) bool {
 	return false
 }
 
-// fetch looks for a document at the first of the addresses that has one. name is how an error calls the place, since
-// addresses of resources may hold secrets in their paths. An address that does not have it leads to the next one;
-// network failures and passing statuses do not: who can cause those must not choose which document is read. Errors:
+// fetchDocument looks for a document at the first of the addresses that has one. name is how an error calls the
+// place, since addresses of resources may hold secrets in their paths. An address that does not have it leads to the
+// next one; network failures and passing statuses do not: who can cause those must not choose which document is read.
+// Errors:
 // *MetadataError, *UnavailableError.
-func (c *Client) fetch(ctx context.Context, name string, addresses []string) (object, error) {
+func (c *Client) fetchDocument(ctx context.Context, name string, addresses []string) (object, error) {
 	worst, problem := absent, ""
 	for _, address := range addresses {
 		u, err := parseURL(address)
 		if err != nil {
 			return nil, &MetadataError{URL: name, Problem: "its address " + err.Error()}
 		}
-		a, err := c.ask(ctx, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}, maxMetadata, nil)
+		a, err := c.sendRequest(ctx, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}, maxMetadata, nil)
 		if err != nil {
 			return nil, err
 		}

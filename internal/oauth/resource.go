@@ -29,19 +29,19 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 		return Resource{}, &MetadataError{URL: "the agent", Problem: "its URL " + err.Error()}
 	}
 	const wellKnownName = "oauth-protected-resource"
-	root := wellKnown(originOf(agent), wellKnownName, "")
+	root := wellKnownURL(originOf(agent), wellKnownName, "")
 	// The agent's path is in no error: it may hold a secret.
-	name, addresses := root, []string{wellKnown(originOf(agent), wellKnownName, agent.EscapedPath())}
+	name, addresses := root, []string{wellKnownURL(originOf(agent), wellKnownName, agent.EscapedPath())}
 	switch {
 	case ch.Metadata != "":
-		if err := ofOrigin(ch.Metadata, agent); err != nil {
+		if err := checkOrigin(ch.Metadata, agent); err != nil {
 			return Resource{}, err
 		}
 		name, addresses = originOf(agent)+", where its challenge says", []string{ch.Metadata}
 	case addresses[0] != root:
 		addresses = append(addresses, root)
 	}
-	o, err := c.fetch(ctx, name, addresses)
+	o, err := c.fetchDocument(ctx, name, addresses)
 	var m *MetadataError
 	if errors.As(err, &m) && m.Missing && ch.Metadata == "" {
 		return Resource{URL: originOf(agent) + agent.EscapedPath(), Issuers: []string{originOf(agent)}, Legacy: true},
@@ -57,8 +57,8 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	return r, nil
 }
 
-// ofOrigin refuses a document that the agent has elsewhere: whoever can write a challenge must not send us anywhere.
-func ofOrigin(address string, agent *url.URL) error {
+// checkOrigin refuses a document that the agent has elsewhere: whoever can write a challenge must not send us anywhere.
+func checkOrigin(address string, agent *url.URL) error {
 	u, err := parseURL(address)
 	if err != nil {
 		return &MetadataError{URL: originOf(agent), Problem: "the address in its challenge " + err.Error()}
@@ -72,7 +72,7 @@ func ofOrigin(address string, agent *url.URL) error {
 
 // readResource reads the document of an agent. Errors are clauses.
 func readResource(o object, agent *url.URL) (Resource, error) {
-	raw, err := o.text("resource", maxURL)
+	raw, err := o.getText("resource", maxURL)
 	if err != nil {
 		return Resource{}, err
 	}
@@ -83,26 +83,26 @@ func readResource(o object, agent *url.URL) (Resource, error) {
 	case originOf(about) != originOf(agent):
 		return Resource{}, errors.New("it is about " + excerpt(originOf(about), maxText) + " and not about " +
 			originOf(agent))
-	case !within(about, agent):
+	case !isSameOrAbove(about, agent):
 		return Resource{}, errors.New("it is about another path of " + originOf(agent))
 	}
 	r := Resource{URL: raw}
-	if r.Issuers, err = o.texts("authorization_servers", maxIssuers, maxURL); err != nil {
+	if r.Issuers, err = o.getTexts("authorization_servers", maxIssuers, maxURL); err != nil {
 		return Resource{}, err
 	}
 	if len(r.Issuers) == 0 {
 		return Resource{}, errors.New("it names no authorization server")
 	}
-	list, err := o.texts("scopes_supported", maxNames, maxName)
+	list, err := o.getTexts("scopes_supported", maxNames, maxName)
 	if err != nil {
 		return Resource{}, err
 	}
-	r.Scopes = scopes(list)
+	r.Scopes = splitScopes(list)
 	return r, nil
 }
 
-// within tells whether a URL of the agent's origin is the agent's or one above, by whole segments.
-func within(about, agent *url.URL) bool {
+// isSameOrAbove tells whether a URL of the agent's origin is the agent's or one above, by whole segments.
+func isSameOrAbove(about, agent *url.URL) bool {
 	if about.RawQuery != "" && about.RawQuery != agent.RawQuery {
 		return false
 	}

@@ -21,7 +21,7 @@ func TestResource(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	doc := func(resource string) http.HandlerFunc {
-		return say(200, `{"resource":"`+resource+`","authorization_servers":["https://as.example"],"scopes_supported":["a","b c","a","d\""],"jwks_uri":null}`)
+		return answerWith(200, `{"resource":"`+resource+`","authorization_servers":["https://as.example"],"scopes_supported":["a","b c","a","d\""],"jwks_uri":null}`)
 	}
 	found := func(url string) Resource {
 		return Resource{URL: url, Issuers: []string{"https://as.example"}, Scopes: []string{"a", "b", "c"}}
@@ -53,18 +53,18 @@ func TestResource(t *testing.T) {
 		"dots":                 {"/a/%2e%2E/mcp", "", map[string]http.HandlerFunc{resourceDoc: doc("$/a/%2e%2E")}, Resource{}, "another path", resourceDoc + "/a/%2e%2E/mcp " + resourceDoc},
 		"another query":        {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": doc("$/mcp?x")}, Resource{}, "another path", resourceDoc + "/mcp"},
 		"fragment in it":       {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": doc("$/mcp#x")}, Resource{}, "its resource holds a fragment", resourceDoc + "/mcp"},
-		"no resource":          {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `{"authorization_servers":["https://as.example"]}`)}, Resource{}, "its resource is empty", resourceDoc + "/mcp"},
-		"no server":            {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `{"resource":"$/mcp"}`)}, Resource{}, "it names no authorization server", resourceDoc + "/mcp"},
-		"server is no text":    {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `{"resource":"$/mcp","authorization_servers":[1]}`)}, Resource{}, "holds something else than text", resourceDoc + "/mcp"},
-		"too many servers":     {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `{"resource":"$/mcp","authorization_servers":["a"`+strings.Repeat(`,"a"`, maxIssuers)+`]}`)}, Resource{}, "more than 32 entries", resourceDoc + "/mcp"},
-		"twice":                {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `{"resource":"$/mcp","resource":"$/mcp","authorization_servers":["https://as.example"]}`)}, Resource{}, "a name stands in it twice", resourceDoc + "/mcp " + resourceDoc},
-		"deep":                 {"/", "", map[string]http.HandlerFunc{resourceDoc: say(200, `{"x":`+deep(maxDepth)+`}`)}, Resource{}, "nests deeper than 16", resourceDoc},
-		"no JSON":              {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `<html>`)}, Resource{}, "it is not a JSON object", resourceDoc + "/mcp " + resourceDoc},
-		"no object":            {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(200, `["resource"]`)}, Resource{}, "it is not a JSON object", resourceDoc + "/mcp " + resourceDoc},
-		"more after it":        {"/", "", map[string]http.HandlerFunc{resourceDoc: say(200, `{} {}`)}, Resource{}, "it is not a JSON object", resourceDoc},
-		"redirect":             {"/", "", map[string]http.HandlerFunc{resourceDoc: say(307, "", "Location", "$/elsewhere"), "/elsewhere": doc("$")}, Resource{}, "it redirects (HTTP 307)", resourceDoc},
-		"forbidden":            {"/", "", map[string]http.HandlerFunc{resourceDoc: say(403, "")}, Resource{}, "it is not given out (HTTP 403)", resourceDoc},
-		"forbidden, then not":  {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": say(401, "")}, Resource{}, "it is not given out (HTTP 401)", resourceDoc + "/mcp " + resourceDoc},
+		"no resource":          {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `{"authorization_servers":["https://as.example"]}`)}, Resource{}, "its resource is empty", resourceDoc + "/mcp"},
+		"no server":            {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `{"resource":"$/mcp"}`)}, Resource{}, "it names no authorization server", resourceDoc + "/mcp"},
+		"server is no text":    {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `{"resource":"$/mcp","authorization_servers":[1]}`)}, Resource{}, "holds something else than text", resourceDoc + "/mcp"},
+		"too many servers":     {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `{"resource":"$/mcp","authorization_servers":["a"`+strings.Repeat(`,"a"`, maxIssuers)+`]}`)}, Resource{}, "more than 32 entries", resourceDoc + "/mcp"},
+		"twice":                {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `{"resource":"$/mcp","resource":"$/mcp","authorization_servers":["https://as.example"]}`)}, Resource{}, "a name stands in it twice", resourceDoc + "/mcp " + resourceDoc},
+		"deep":                 {"/", "", map[string]http.HandlerFunc{resourceDoc: answerWith(200, `{"x":`+nestLists(maxDepth)+`}`)}, Resource{}, "nests deeper than 16", resourceDoc},
+		"no JSON":              {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `<html>`)}, Resource{}, "it is not a JSON object", resourceDoc + "/mcp " + resourceDoc},
+		"no object":            {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(200, `["resource"]`)}, Resource{}, "it is not a JSON object", resourceDoc + "/mcp " + resourceDoc},
+		"more after it":        {"/", "", map[string]http.HandlerFunc{resourceDoc: answerWith(200, `{} {}`)}, Resource{}, "it is not a JSON object", resourceDoc},
+		"redirect":             {"/", "", map[string]http.HandlerFunc{resourceDoc: answerWith(307, "", "Location", "$/elsewhere"), "/elsewhere": doc("$")}, Resource{}, "it redirects (HTTP 307)", resourceDoc},
+		"forbidden":            {"/", "", map[string]http.HandlerFunc{resourceDoc: answerWith(403, "")}, Resource{}, "it is not given out (HTTP 403)", resourceDoc},
+		"forbidden, then not":  {"", "", map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(401, "")}, Resource{}, "it is not given out (HTTP 401)", resourceDoc + "/mcp " + resourceDoc},
 		"challenge elsewhere":  {"", "http://127.0.0.1:1/x", nil, Resource{}, "leads to another origin", ""},
 		"challenge to no URL":  {"", "/x", nil, Resource{}, "the address in its challenge is no http or https URL", ""},
 		"challenge with user":  {"", "http://u:p@127.0.0.1/x", nil, Resource{}, "holds a user or password", ""},
@@ -77,21 +77,21 @@ func TestResource(t *testing.T) {
 			if path == "" {
 				path = "/mcp"
 			}
-			tt.want.URL = at(tt.want.URL, s.URL)
+			tt.want.URL = insertOrigin(tt.want.URL, s.URL)
 			if tt.want.Legacy {
 				tt.want.Issuers = []string{s.URL}
 			}
-			got, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+path, Challenge{Metadata: at(tt.challenge, s.URL)})
-			if s.asked() != tt.asked {
-				t.Errorf("asked for %q and not %q", s.asked(), tt.asked)
+			got, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+path, Challenge{Metadata: insertOrigin(tt.challenge, s.URL)})
+			if s.askedPaths() != tt.asked {
+				t.Errorf("asked for %q and not %q", s.askedPaths(), tt.asked)
 			}
-			keeps(t, err, "s3cret")
+			wantNoSecrets(t, err, "s3cret")
 			if tt.problem != "" {
 				var m *MetadataError
 				if !errors.As(err, &m) {
 					t.Fatalf("got %+v, %v", got, err)
 				}
-				says(t, err, at(tt.problem, s.URL))
+				wantWords(t, err, insertOrigin(tt.problem, s.URL))
 				return
 			}
 			if err != nil {
@@ -122,11 +122,11 @@ func TestDeniedMetadata(t *testing.T) {
 		places map[string]http.HandlerFunc
 		denied bool
 	}{
-		"everywhere":      {map[string]http.HandlerFunc{resourceDoc + "/mcp": say(401, ""), resourceDoc: say(401, "")}, true},
-		"at the path":     {map[string]http.HandlerFunc{resourceDoc + "/mcp": say(403, "")}, true},
-		"and nonsense":    {map[string]http.HandlerFunc{resourceDoc + "/mcp": say(401, ""), resourceDoc: say(200, "[]")}, false},
-		"and a redirect":  {map[string]http.HandlerFunc{resourceDoc + "/mcp": say(302, ""), resourceDoc: say(401, "")}, false},
-		"refused instead": {map[string]http.HandlerFunc{resourceDoc + "/mcp": say(400, ""), resourceDoc: say(401, "")}, false},
+		"everywhere":      {map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(401, ""), resourceDoc: answerWith(401, "")}, true},
+		"at the path":     {map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(403, "")}, true},
+		"and nonsense":    {map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(401, ""), resourceDoc: answerWith(200, "[]")}, false},
+		"and a redirect":  {map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(302, ""), resourceDoc: answerWith(401, "")}, false},
+		"refused instead": {map[string]http.HandlerFunc{resourceDoc + "/mcp": answerWith(400, ""), resourceDoc: answerWith(401, "")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,19 +143,19 @@ func TestDeniedMetadata(t *testing.T) {
 // What may pass is no verdict on the document, and does not lead to another one.
 func TestUnavailableMetadata(t *testing.T) {
 	t.Parallel()
-	patient, quick := newClient(t), newClient(t, impatient)
+	patient, quick := newClient(t), newClient(t, shortenTimeout)
 	for name, tt := range map[string]struct {
 		handler http.HandlerFunc
 		client  *Client
 		says    string
 	}{
-		"500":       {say(500, ""), patient, "HTTP 500"},
-		"503":       {say(503, "", "Retry-After", "30"), patient, "HTTP 503 (again after 30s)"},
-		"429":       {say(429, "", "Retry-After", "Sat, 21 Nov 2026 12:01:00 GMT"), patient, "HTTP 429 (again after 1m0s)"},
-		"too large": {say(200, `{"a":"`+strings.Repeat("a", maxMetadata)+`"}`), patient, "longer than 262144 bytes"},
-		"endless":   {endless, patient, "longer than 262144 bytes"},
-		"silent":    {silent, quick, "did not answer within"},
-		"cut off":   {cut, patient, "closed the connection without an answer"},
+		"500":       {answerWith(500, ""), patient, "HTTP 500"},
+		"503":       {answerWith(503, "", "Retry-After", "30"), patient, "HTTP 503 (again after 30s)"},
+		"429":       {answerWith(429, "", "Retry-After", "Sat, 21 Nov 2026 12:01:00 GMT"), patient, "HTTP 429 (again after 1m0s)"},
+		"too large": {answerWith(200, `{"a":"`+strings.Repeat("a", maxMetadata)+`"}`), patient, "longer than 262144 bytes"},
+		"endless":   {answerEndlessly, patient, "longer than 262144 bytes"},
+		"silent":    {neverAnswer, quick, "did not answer within"},
+		"cut off":   {breakOff, patient, "closed the connection without an answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,11 +167,11 @@ func TestUnavailableMetadata(t *testing.T) {
 				if !errors.As(err, &u) {
 					t.Fatalf("got %v", err)
 				}
-				says(t, err, tt.says)
-				keeps(t, err, "s3cret")
+				wantWords(t, err, tt.says)
+				wantNoSecrets(t, err, "s3cret")
 			}
-			if s.asked() != resourceDoc+"/s3cret "+serverDoc {
-				t.Errorf("asked for %q", s.asked())
+			if s.askedPaths() != resourceDoc+"/s3cret "+serverDoc {
+				t.Errorf("asked for %q", s.askedPaths())
 			}
 		})
 	}
@@ -179,15 +179,15 @@ func TestUnavailableMetadata(t *testing.T) {
 	if _, err := patient.Resource(heraldtest.Within(t, 20*time.Second), "http://127.0.0.1:1/s3cret", Challenge{}); !errors.As(err, &u) {
 		t.Errorf("nobody there: %v", err)
 	} else {
-		keeps(t, err, "s3cret")
+		wantNoSecrets(t, err, "s3cret")
 	}
 }
 
 // Without leave to, nothing inward is dialled, whoever named it.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, netguard.Config{})
-	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"x","token_type":"Bearer"}`)})
+	c := newGuardedClient(t, netguard.Config{})
+	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"x","token_type":"Bearer"}`)})
 	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RegistrationEndpoint: s.URL + "/register"}
 	_, resource := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{})
 	_, metadata := c.Server(heraldtest.Within(t, 20*time.Second), s.URL)
@@ -201,7 +201,7 @@ func TestGuarded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if s.asked() != "" {
-		t.Errorf("asked for %q", s.asked())
+	if s.askedPaths() != "" {
+		t.Errorf("asked for %q", s.askedPaths())
 	}
 }

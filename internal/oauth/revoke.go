@@ -32,7 +32,7 @@ func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token se
 		return fmt.Errorf("the OAuth credential cannot be used: %w", err)
 	}
 	form := url.Values{"token": {token.Reveal()}, "token_type_hint": {hint}}
-	a, hidden, err := c.postAs(ctx, s, "revocation endpoint", s.RevocationEndpoint, cred, form)
+	a, hidden, err := c.postForm(ctx, s, "revocation endpoint", s.RevocationEndpoint, cred, form)
 	if err != nil {
 		return err
 	}
@@ -40,5 +40,5 @@ func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token se
 		return nil
 	}
 	o, _ := parseObject(a.body) // where it is none the status says all
-	return refused(a.status, o, hidden)
+	return readRefusal(a.status, o, hidden)
 }

@@ -39,7 +39,7 @@ func TestRevoke(t *testing.T) {
 		},
 	} {
 		s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, RotateRefresh: true})
-		r, server := discovered(t, c, s)
+		r, server := discoverServer(t, c, s)
 		cred := register(s)
 		cred.Grant, cred.Resource, cred.RefreshToken = GrantRefreshToken, r.URL, secret.New(s.RefreshToken(cred.ClientID, ""))
 		token, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
@@ -84,17 +84,17 @@ func TestRevokeAnswers(t *testing.T) {
 		passing bool
 		retry   time.Duration
 	}{
-		"empty":            {say(200, ""), "", "", false, 0},
-		"no content":       {say(204, ""), "", "", false, 0},
-		"babble":           {say(200, `{"error":"invalid_request"}`), "", "", false, 0},
-		"unsupported":      {say(400, `{"error":"unsupported_token_type"}`), "unsupported_token_type", "", false, 0},
+		"empty":            {answerWith(200, ""), "", "", false, 0},
+		"no content":       {answerWith(204, ""), "", "", false, 0},
+		"babble":           {answerWith(200, `{"error":"invalid_request"}`), "", "", false, 0},
+		"unsupported":      {answerWith(400, `{"error":"unsupported_token_type"}`), "unsupported_token_type", "", false, 0},
 		"unknown client":   {echo(401, "invalid_client"), "invalid_client", "its words are left out", false, 0},
-		"no JSON":          {say(400, "oops"), "", "[HTTP 400]", false, 0},
+		"no JSON":          {answerWith(400, "oops"), "", "[HTTP 400]", false, 0},
 		"not there":        {http.NotFound, "", "[HTTP 404]", false, 0},
-		"redirects":        {say(307, "", "Location", "$/elsewhere"), "", "not followed", false, 0},
-		"busy":             {say(503, "", "Retry-After", "30"), "", "HTTP 503", true, 30 * time.Second},
-		"endless":          {endless, "", "longer than", true, 0},
-		"breaks off":       {cut, "", "no usable answer", true, 0},
+		"redirects":        {answerWith(307, "", "Location", "$/elsewhere"), "", "not followed", false, 0},
+		"busy":             {answerWith(503, "", "Retry-After", "30"), "", "HTTP 503", true, 30 * time.Second},
+		"endless":          {answerEndlessly, "", "longer than", true, 0},
+		"breaks off":       {breakOff, "", "no usable answer", true, 0},
 		"echoes and fails": {echo(500, "x"), "", "HTTP 500", true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,10 +114,10 @@ func TestRevokeAnswers(t *testing.T) {
 			case tt.passing && (!errors.As(err, &away) || away.RetryAfter != tt.retry), !tt.passing && (!errors.As(err, &no) || no.Code != tt.code):
 				t.Errorf("%v", err)
 			}
-			if err == nil || !strings.Contains(err.Error(), tt.says) || holds(err.Error(), token) || holds(err.Error(), clientSecret) {
+			if err == nil || !strings.Contains(err.Error(), tt.says) || holdsSecret(err.Error(), token) || holdsSecret(err.Error(), clientSecret) {
 				t.Errorf("%v; want %q", err, tt.says)
 			}
-			if asked := s.asked(); asked != "/revoke" {
+			if asked := s.askedPaths(); asked != "/revoke" {
 				t.Errorf("it asked %s", asked)
 			}
 		})
@@ -133,7 +133,7 @@ func TestRevokeAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	var blocked *netguard.BlockedError
-	private := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	private := newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	if err := private.Revoke(heraldtest.Within(t, 20*time.Second), Server{RevocationEndpoint: "https://169.254.169.254/revoke"}, cred, secret.New(token), HintRefreshToken); !errors.As(err, &blocked) {
 		t.Error(err)
 	}
@@ -154,7 +154,7 @@ func TestRevocationEndpoint(t *testing.T) {
 	c := newClient(t)
 	for _, o := range []oauthtest.Options{{NoRevocation: true}, {OpenID: true}} {
 		s := oauthtest.New(t, o)
-		if _, server := discovered(t, c, s); (server.RevocationEndpoint == "") != o.NoRevocation {
+		if _, server := discoverServer(t, c, s); (server.RevocationEndpoint == "") != o.NoRevocation {
 			t.Errorf("%+v: %q", o, server.RevocationEndpoint)
 		}
 	}

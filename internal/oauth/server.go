@@ -35,11 +35,11 @@ func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	}
 	const openID = "openid-configuration"
 	origin, path := originOf(u), strings.TrimRight(u.EscapedPath(), "/")
-	addresses := []string{wellKnown(origin, "oauth-authorization-server", path), wellKnown(origin, openID, path)}
+	addresses := []string{wellKnownURL(origin, "oauth-authorization-server", path), wellKnownURL(origin, openID, path)}
 	if path != "" {
-		addresses = append(addresses, wellKnown(origin+path, openID, ""))
+		addresses = append(addresses, wellKnownURL(origin+path, openID, ""))
 	}
-	o, err := c.fetch(ctx, issuer, addresses)
+	o, err := c.fetchDocument(ctx, issuer, addresses)
 	if err != nil {
 		return Server{}, err
 	}
@@ -48,14 +48,14 @@ func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	case err != nil:
 		return Server{}, &MetadataError{URL: issuer, Problem: err.Error()}
 	case s.Issuer != issuer:
-		return Server{}, &IssuerError{Pinned: issuer, Named: named(s.Issuer)}
+		return Server{}, &IssuerError{Pinned: issuer, Named: excerptIssuers(s.Issuer)}
 	}
 	return s, nil
 }
 
 // readServer reads a server's document. Errors are clauses.
 func readServer(o object) (s Server, err error) {
-	if s.Issuer, err = o.text("issuer", maxURL); err != nil {
+	if s.Issuer, err = o.getText("issuer", maxURL); err != nil {
 		return Server{}, err
 	}
 	if s.Issuer == "" {
@@ -64,7 +64,7 @@ func readServer(o object) (s Server, err error) {
 	for name, to := range map[string]*string{"token_endpoint": &s.TokenEndpoint,
 		"authorization_endpoint": &s.AuthorizationEndpoint,
 		"registration_endpoint":  &s.RegistrationEndpoint} {
-		if *to, err = o.text(name, maxURL); err != nil {
+		if *to, err = o.getText(name, maxURL); err != nil {
 			return Server{}, err
 		}
 		if *to == "" {
@@ -81,14 +81,14 @@ func readServer(o object) (s Server, err error) {
 		"code_challenge_methods_supported":                 &s.Challenges,
 		"token_endpoint_auth_signing_alg_values_supported": &s.Algorithms, "scopes_supported": &s.Scopes,
 		"grant_types_supported": &s.Grants} {
-		if *to, err = o.texts(name, maxNames, maxName); err != nil {
+		if *to, err = o.getTexts(name, maxNames, maxName); err != nil {
 			return Server{}, err
 		}
 	}
-	s.Scopes = scopes(s.Scopes)
-	s.RevocationEndpoint, _ = o.text("revocation_endpoint", maxURL)
-	s.IssParameter = o.flag("authorization_response_iss_parameter_supported")
-	s.ClientIDMetadata = o.flag("client_id_metadata_document_supported")
+	s.Scopes = splitScopes(s.Scopes)
+	s.RevocationEndpoint, _ = o.getText("revocation_endpoint", maxURL)
+	s.IssParameter = o.getFlag("authorization_response_iss_parameter_supported")
+	s.ClientIDMetadata = o.getFlag("client_id_metadata_document_supported")
 	return s, nil
 }
 
@@ -102,7 +102,7 @@ func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Serve
 	case issuer == "":
 		issuer = r.Issuers[0]
 	case !slices.Contains(r.Issuers, issuer):
-		return Server{}, &IssuerError{Pinned: issuer, Named: named(r.Issuers...)}
+		return Server{}, &IssuerError{Pinned: issuer, Named: excerptIssuers(r.Issuers...)}
 	}
 	s, err := c.Server(ctx, issuer)
 	var m *MetadataError

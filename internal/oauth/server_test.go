@@ -17,8 +17,8 @@ const full = `{"issuer":"%s","token_endpoint":"$/t","authorization_endpoint":"$/
 	"code_challenge_methods_supported":["plain","S256"],"scopes_supported":["a","offline_access"],"grant_types_supported":["authorization_code"],
 	"authorization_response_iss_parameter_supported":true,"client_id_metadata_document_supported":true,"jwks":{"keys":[{"kty":"RSA"}]}}`
 
-func metadata(issuer string) http.HandlerFunc {
-	return say(200, strings.Replace(full, "%s", issuer, 1))
+func serveMetadata(issuer string) http.HandlerFunc {
+	return answerWith(200, strings.Replace(full, "%s", issuer, 1))
 }
 
 func TestServer(t *testing.T) {
@@ -31,32 +31,32 @@ func TestServer(t *testing.T) {
 		problem string // "" found, "issuer" *IssuerError, else of *MetadataError
 		asked   string
 	}{
-		"at the origin":       {"", routes{serverDoc: metadata("$")}, "", serverDoc},
-		"ends in a /":         {"/", routes{serverDoc: metadata("$/")}, "", serverDoc},
-		"OpenID":              {"", routes{openIDDoc: metadata("$")}, "", serverDoc + " " + openIDDoc},
-		"path":                {"/t1", routes{serverDoc + "/t1": metadata("$/t1")}, "", serverDoc + "/t1"},
-		"path and /":          {"/t1/", routes{serverDoc + "/t1": metadata("$/t1/")}, "", serverDoc + "/t1"},
-		"OpenID, path after":  {"/t1", routes{openIDDoc + "/t1": metadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1"},
-		"OpenID, path before": {"/t1", routes{"/t1" + openIDDoc: metadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
-		"nowhere":             {"/t1", routes{serverDoc: metadata("$/t1")}, "it is not there (HTTP 404)", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
-		"another issuer":      {"", routes{serverDoc: metadata("https://evil.example"), openIDDoc: metadata("$")}, "issuer", serverDoc},
-		"a / too many":        {"", routes{serverDoc: metadata("$/")}, "issuer", serverDoc},
-		"a / too few":         {"/", routes{serverDoc: metadata("$")}, "issuer", serverDoc},
-		"another case":        {"/t1", routes{serverDoc + "/t1": metadata("$/T1")}, "issuer", serverDoc + "/t1"},
-		"no issuer":           {"", routes{serverDoc: say(200, `{"token_endpoint":"$/t"}`)}, "it names no issuer", serverDoc},
-		"no token endpoint":   {"", routes{serverDoc: say(200, `{"issuer":"$"}`)}, "it names no token endpoint", serverDoc},
-		"token over http":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"http://a.example/t"}`)}, "its token_endpoint is not https", serverDoc},
-		"login is a script":   {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","authorization_endpoint":"javascript:alert(1)"}`)}, "its authorization_endpoint is no http", serverDoc},
-		"user in it":          {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"https://u@a.example/t"}`)}, "its token_endpoint holds a user", serverDoc},
-		"fragment":            {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","registration_endpoint":"$/r#x"}`)}, "its registration_endpoint holds a fragment", serverDoc},
-		"no text":             {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":7}`)}, "its token_endpoint is not text", serverDoc},
-		"methods no list":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","token_endpoint_auth_methods_supported":"none"}`)}, "is not a list", serverDoc},
-		"too many scopes":     {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["a"`+strings.Repeat(`,"a"`, maxNames)+`]}`)}, "more than 256 entries", serverDoc},
-		"long scope":          {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["`+strings.Repeat("a", maxName+1)+`"]}`)}, "more than 256 bytes", serverDoc},
-		"twice":               {"", routes{serverDoc: say(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "a name stands in it twice", serverDoc + " " + openIDDoc},
-		"deep":                {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(5000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
-		"deeper":              {"", routes{serverDoc: say(200, `{"issuer":"$","x":`+deep(50_000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
-		"redirect":            {"", routes{serverDoc: say(302, "", "Location", "$/x"), "/x": metadata("$")}, "it redirects (HTTP 302)", serverDoc + " " + openIDDoc},
+		"at the origin":       {"", routes{serverDoc: serveMetadata("$")}, "", serverDoc},
+		"ends in a /":         {"/", routes{serverDoc: serveMetadata("$/")}, "", serverDoc},
+		"OpenID":              {"", routes{openIDDoc: serveMetadata("$")}, "", serverDoc + " " + openIDDoc},
+		"path":                {"/t1", routes{serverDoc + "/t1": serveMetadata("$/t1")}, "", serverDoc + "/t1"},
+		"path and /":          {"/t1/", routes{serverDoc + "/t1": serveMetadata("$/t1/")}, "", serverDoc + "/t1"},
+		"OpenID, path after":  {"/t1", routes{openIDDoc + "/t1": serveMetadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1"},
+		"OpenID, path before": {"/t1", routes{"/t1" + openIDDoc: serveMetadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
+		"nowhere":             {"/t1", routes{serverDoc: serveMetadata("$/t1")}, "it is not there (HTTP 404)", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
+		"another issuer":      {"", routes{serverDoc: serveMetadata("https://evil.example"), openIDDoc: serveMetadata("$")}, "issuer", serverDoc},
+		"a / too many":        {"", routes{serverDoc: serveMetadata("$/")}, "issuer", serverDoc},
+		"a / too few":         {"/", routes{serverDoc: serveMetadata("$")}, "issuer", serverDoc},
+		"another case":        {"/t1", routes{serverDoc + "/t1": serveMetadata("$/T1")}, "issuer", serverDoc + "/t1"},
+		"no issuer":           {"", routes{serverDoc: answerWith(200, `{"token_endpoint":"$/t"}`)}, "it names no issuer", serverDoc},
+		"no token endpoint":   {"", routes{serverDoc: answerWith(200, `{"issuer":"$"}`)}, "it names no token endpoint", serverDoc},
+		"token over http":     {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"http://a.example/t"}`)}, "its token_endpoint is not https", serverDoc},
+		"login is a script":   {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","authorization_endpoint":"javascript:alert(1)"}`)}, "its authorization_endpoint is no http", serverDoc},
+		"user in it":          {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"https://u@a.example/t"}`)}, "its token_endpoint holds a user", serverDoc},
+		"fragment":            {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","registration_endpoint":"$/r#x"}`)}, "its registration_endpoint holds a fragment", serverDoc},
+		"no text":             {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":7}`)}, "its token_endpoint is not text", serverDoc},
+		"methods no list":     {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","token_endpoint_auth_methods_supported":"none"}`)}, "is not a list", serverDoc},
+		"too many scopes":     {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["a"`+strings.Repeat(`,"a"`, maxNames)+`]}`)}, "more than 256 entries", serverDoc},
+		"long scope":          {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["`+strings.Repeat("a", maxName+1)+`"]}`)}, "more than 256 bytes", serverDoc},
+		"twice":               {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "a name stands in it twice", serverDoc + " " + openIDDoc},
+		"deep":                {"", routes{serverDoc: answerWith(200, `{"issuer":"$","x":`+nestLists(5000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
+		"deeper":              {"", routes{serverDoc: answerWith(200, `{"issuer":"$","x":`+nestLists(50_000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
+		"redirect":            {"", routes{serverDoc: answerWith(302, "", "Location", "$/x"), "/x": serveMetadata("$")}, "it redirects (HTTP 302)", serverDoc + " " + openIDDoc},
 		"query":               {"?x", nil, "the issuer holds a query", ""},
 		"fragment of it":      {"#x", nil, "the issuer holds a fragment", ""},
 	} {
@@ -64,8 +64,8 @@ func TestServer(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.routes)
 			got, err := c.Server(heraldtest.Within(t, 20*time.Second), s.URL+tt.path)
-			if s.asked() != tt.asked {
-				t.Errorf("asked for %q and not %q", s.asked(), tt.asked)
+			if s.askedPaths() != tt.asked {
+				t.Errorf("asked for %q and not %q", s.askedPaths(), tt.asked)
 			}
 			var m *MetadataError
 			var i *IssuerError
@@ -78,7 +78,7 @@ func TestServer(t *testing.T) {
 				if !errors.As(err, &m) || m.Missing != strings.Contains(tt.problem, "not there") {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				says(t, err, tt.problem)
+				wantWords(t, err, tt.problem)
 			default:
 				want := Server{Issuer: s.URL + tt.path, TokenEndpoint: s.URL + "/t", AuthorizationEndpoint: s.URL + "/a", RegistrationEndpoint: "https://other.example/r",
 					AuthMethods: []string{"client_secret_post"}, Algorithms: []string{"PS256"}, Challenges: []string{"plain", "S256"}, Scopes: []string{"a", "offline_access"},
@@ -101,7 +101,7 @@ func TestServer(t *testing.T) {
 func TestServerOf(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
-	s := newSite(t, map[string]http.HandlerFunc{serverDoc: metadata("$"), serverDoc + "/b": metadata("$/b")})
+	s := newSite(t, map[string]http.HandlerFunc{serverDoc: serveMetadata("$"), serverDoc + "/b": serveMetadata("$/b")})
 	r := Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL, s.URL + "/b"}}
 	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, ""); err != nil || got.Issuer != s.URL {
 		t.Errorf("the first: %+v, %v", got, err)
@@ -109,12 +109,12 @@ func TestServerOf(t *testing.T) {
 	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, s.URL+"/b"); err != nil || got.Issuer != s.URL+"/b" {
 		t.Errorf("the pinned one: %+v, %v", got, err)
 	}
-	before := s.asked()
+	before := s.askedPaths()
 	var i *IssuerError
 	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !slices.Equal(i.Named, r.Issuers) {
 		t.Errorf("another one: %v", err)
 	}
-	if s.asked() != before {
+	if s.askedPaths() != before {
 		t.Error("asked although the pinned one is not named")
 	}
 	// Only an agent that has no metadata at all is its own authorization server.
@@ -137,11 +137,11 @@ func TestLegacy(t *testing.T) {
 		legacy bool
 		fails  bool
 	}{
-		"with metadata":       {map[string]http.HandlerFunc{serverDoc: metadata("$")}, "/t", false, false},
+		"with metadata":       {map[string]http.HandlerFunc{serverDoc: serveMetadata("$")}, "/t", false, false},
 		"without":             {nil, "/token", true, false},
-		"with wrong metadata": {map[string]http.HandlerFunc{serverDoc: metadata("https://evil.example")}, "", false, true},
-		"with none just now":  {map[string]http.HandlerFunc{serverDoc: say(500, "")}, "", false, true},
-		"not given out":       {map[string]http.HandlerFunc{serverDoc: say(403, "")}, "", false, true},
+		"with wrong metadata": {map[string]http.HandlerFunc{serverDoc: serveMetadata("https://evil.example")}, "", false, true},
+		"with none just now":  {map[string]http.HandlerFunc{serverDoc: answerWith(500, "")}, "", false, true},
+		"not given out":       {map[string]http.HandlerFunc{serverDoc: answerWith(403, "")}, "", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +154,7 @@ func TestLegacy(t *testing.T) {
 			if (err != nil) != tt.fails || !tt.fails && (got.Issuer != s.URL || got.TokenEndpoint != s.URL+tt.token || got.Legacy != tt.legacy) {
 				t.Errorf("got %+v, %v", got, err)
 			}
-			if n := len(strings.Fields(s.asked())); n > 8 {
+			if n := len(strings.Fields(s.askedPaths())); n > 8 {
 				t.Errorf("%d requests", n)
 			}
 		})

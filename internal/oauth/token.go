@@ -47,22 +47,22 @@ func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope st
 	if cred.Resource != "" {
 		form.Set("resource", cred.Resource)
 	}
-	t, err := c.redeem(ctx, s, cred, form)
+	t, err := c.redeemGrant(ctx, s, cred, form)
 	if err == nil && t.Scope == "" {
 		t.Scope = cred.Scope
 	}
 	return t, err
 }
 
-// redeem sends a form to the token endpoint, as the client that cred says.
-func (c *Client) redeem(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
+// redeemGrant sends a form to the token endpoint, as the client that cred says.
+func (c *Client) redeemGrant(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
 	asked, before := form.Get("scope"), c.now()
-	a, hidden, err := c.postAs(ctx, s, "token endpoint", s.TokenEndpoint, cred, form)
+	a, hidden, err := c.postForm(ctx, s, "token endpoint", s.TokenEndpoint, cred, form)
 	if err != nil {
 		return Token{}, err
 	}
 	t, err := readToken(a, before, asked, hidden)
-	if errors.Is(err, errNoAnswer) {
+	if errors.Is(err, errNoToken) {
 		return Token{}, &UnavailableError{Host: a.host, Status: a.status, Err: err}
 	}
 	if cred.Grant == GrantClientCredentials && form.Get("grant_type") == GrantClientCredentials {
@@ -71,15 +71,15 @@ func (c *Client) redeem(ctx context.Context, s Server, cred Credential, form url
 	return t, err
 }
 
-// postAs sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are
+// postForm sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are
 // the secrets that went along.
-func (c *Client) postAs(ctx context.Context, s Server, what, address string, cred Credential,
+func (c *Client) postForm(ctx context.Context, s Server, what, address string, cred Credential,
 	form url.Values) (a *answer, hidden []string, err error) {
 	endpoint, err := parseEndpoint(address)
 	if err != nil {
 		return nil, nil, s.unusable("its " + what + " " + err.Error())
 	}
-	if err := c.authenticate(s, cred, form); err != nil {
+	if err := c.authenticateClient(s, cred, form); err != nil {
 		return nil, nil, err
 	}
 	req := newPost(endpoint, "application/x-www-form-urlencoded", []byte(form.Encode()))
@@ -88,12 +88,13 @@ func (c *Client) postAs(ctx context.Context, s Server, what, address string, cre
 	}
 	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"),
 		form.Get("client_assertion"), form.Get("token"), strings.TrimPrefix(req.Header.Get("Authorization"), "Basic ")}
-	a, err = c.ask(ctx, req, maxAnswer, hidden)
+	a, err = c.sendRequest(ctx, req, maxAnswer, hidden)
 	return a, hidden, err
 }
 
-// authenticate adds to a form what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2); Basic is a header.
-func (c *Client) authenticate(s Server, cred Credential, form url.Values) error {
+// authenticateClient adds to a form what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2); Basic is a
+// header.
+func (c *Client) authenticateClient(s Server, cred Credential, form url.Values) error {
 	switch cred.Method {
 	case MethodBasic:
 		return nil
@@ -104,7 +105,7 @@ func (c *Client) authenticate(s Server, cred Credential, form url.Values) error 
 		if err != nil {
 			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
 		}
-		assertion, err := key.assertion(cred.ClientID, s.Issuer, cred.KeyID, c.now())
+		assertion, err := key.signAssertion(cred.ClientID, s.Issuer, cred.KeyID, c.now())
 		if err != nil {
 			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
 		}
@@ -115,52 +116,52 @@ func (c *Client) authenticate(s Server, cred Credential, form url.Values) error 
 	return nil
 }
 
-// errNoAnswer: what came with a success is no token answer (RFC 6749 §5.1).
-var errNoAnswer = errors.New("its answer is no token")
+// errNoToken: what came with a success is no token answer (RFC 6749 §5.1).
+var errNoToken = errors.New("its answer is no token")
 
 // readToken reads the answer of a token endpoint. asked is the scope that was asked for. Errors: *RefusedError, and
 // errNoAnswer wrapped.
 func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, error) {
 	o, err := parseObject(a.body)
 	if a.status < 200 || a.status > 299 {
-		return Token{}, refused(a.status, o, hidden)
+		return Token{}, readRefusal(a.status, o, hidden)
 	}
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
 	}
-	access, err := o.text("access_token", maxSecret)
+	access, err := o.getText("access_token", maxSecret)
 	switch {
 	case err != nil:
-		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
 	case access == "" && o["error"] != nil: // some say no with a 200
-		return Token{}, refused(a.status, o, hidden)
+		return Token{}, readRefusal(a.status, o, hidden)
 	case access == "" || strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return Token{}, fmt.Errorf("%w: its access_token is empty or holds what cannot be sent", errNoAnswer)
+		return Token{}, fmt.Errorf("%w: its access_token is empty or holds what cannot be sent", errNoToken)
 	}
-	kind, err := o.text("token_type", maxName)
+	kind, err := o.getText("token_type", maxName)
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
 	}
 	if !strings.EqualFold(kind, "Bearer") {
-		if kind = excerpt(scrub(kind, append(hidden, access)), maxText); kind == "" {
+		if kind = excerpt(hideSecrets(kind, append(hidden, access)), maxText); kind == "" {
 			kind = "nothing"
 		}
 		return Token{}, &RefusedError{Status: a.status,
 			Code: "unsupported_token_type", Description: "its tokens are of type " + kind +
 				", and Herald sends Bearer only"}
 	}
-	refresh, err := o.text("refresh_token", maxSecret)
-	if err == nil && strings.ContainsFunc(refresh, unprintable) {
+	refresh, err := o.getText("refresh_token", maxSecret)
+	if err == nil && strings.ContainsFunc(refresh, isUnprintable) {
 		err = errors.New("its refresh_token holds what cannot be sent")
 	}
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
 	}
-	scope, err := o.text("scope", maxScope)
+	scope, err := o.getText("scope", maxScope)
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
 	}
-	t := Token{Access: secret.New(access), Expires: expiry(o["expires_in"], now), Scope: asked}
+	t := Token{Access: secret.New(access), Expires: readExpiry(o["expires_in"], now), Scope: asked}
 	if refresh != "" {
 		t.Refresh = secret.New(refresh)
 	}
@@ -170,9 +171,9 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	return t, nil
 }
 
-// expiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is
+// readExpiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is
 // nothing usable.
-func expiry(v any, now time.Time) time.Time {
+func readExpiry(v any, now time.Time) time.Time {
 	n, ok := v.(json.Number)
 	if text, is := v.(string); is {
 		n, ok = json.Number(text), true
@@ -184,19 +185,19 @@ func expiry(v any, now time.Time) time.Time {
 	return now.Add(time.Duration(min(seconds, maxLife.Seconds()) * float64(time.Second)))
 }
 
-// refused reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not
+// readRefusal reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not
 // quoted.
-func refused(status int, o object, hidden []string) *RefusedError {
+func readRefusal(status int, o object, hidden []string) *RefusedError {
 	e := &RefusedError{Status: status}
 	if status >= 300 && status < 400 {
 		e.Description = "it redirects elsewhere, which is not followed"
 		return e
 	}
-	code, _ := o.text("error", maxErrorCode)
-	if code = cleanCode(code); scrub(code, hidden) == code {
+	code, _ := o.getText("error", maxErrorCode)
+	if code = cleanCode(code); hideSecrets(code, hidden) == code {
 		e.Code = code
 	}
-	description, _ := o.text("error_description", maxAnswer)
-	e.Description = excerpt(scrub(description, hidden), maxText)
+	description, _ := o.getText("error_description", maxAnswer)
+	e.Description = excerpt(hideSecrets(description, hidden), maxText)
 	return e
 }

@@ -28,8 +28,8 @@ func refreshCredential() Credential {
 	return Credential{Grant: GrantRefreshToken, ClientID: "us", Method: MethodNone, RefreshToken: secret.New("r3fresh/token+1")}
 }
 
-// discovered asks an oauthtest server for all that a client needs.
-func discovered(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
+// discoverServer asks an oauthtest server for all that a client needs.
+func discoverServer(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
 	t.Helper()
 	r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, Challenge{})
 	if err != nil {
@@ -47,7 +47,7 @@ func TestObtain(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, Scopes: []string{"a", "b"}, Lifetime: 90 * time.Second, RotateRefresh: true})
-	r, server := discovered(t, c, s)
+	r, server := discoverServer(t, c, s)
 	s.Register("us: 100%", clientSecret)
 	s.Register("public", "")
 	for name, tt := range map[string]struct {
@@ -81,7 +81,7 @@ func TestObtain(t *testing.T) {
 				if !errors.As(err, &no) || no.Code != tt.want {
 					t.Errorf("got %v", err)
 				}
-				keeps(t, err, clientSecret)
+				wantNoSecrets(t, err, clientSecret)
 				return
 			}
 			if err != nil || got.Access.IsZero() || got.Scope != tt.want || !got.Expires.Equal(epoch.Add(90*time.Second)) {
@@ -100,7 +100,7 @@ func TestObtain(t *testing.T) {
 // A refresh token that comes with client credentials is left alone; the access token is as good as any.
 func TestRefreshTokenOfClientCredentials(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, map[string]http.HandlerFunc{"/token": say(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
+	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
 	got, err := newClient(t).Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
 	if err != nil || got.Access.Reveal() != "x" || !got.Refresh.IsZero() {
 		t.Errorf("%v, refresh token %t", err, !got.Refresh.IsZero())
@@ -116,7 +116,7 @@ func TestRequest(t *testing.T) {
 	s := newSite(t, map[string]http.HandlerFunc{"/token": func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		form, header = r.PostForm, r.Header
-		say(200, `{"access_token":"x","token_type":"bearer"}`)(w, r)
+		answerWith(200, `{"access_token":"x","token_type":"bearer"}`)(w, r)
 	}})
 	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token?tenant=1"}
 	got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, basicCredential(), "")
@@ -140,8 +140,8 @@ func TestRequest(t *testing.T) {
 	if want := (url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"}, "client_id": {"us"}, "resource": {refresh.Resource}}); form.Encode() != want.Encode() {
 		t.Errorf("the form is %v", form)
 	}
-	if s.asked() != "/token?tenant=1 /token?tenant=1" {
-		t.Errorf("asked for %q", s.asked())
+	if s.askedPaths() != "/token?tenant=1 /token?tenant=1" {
+		t.Errorf("asked for %q", s.askedPaths())
 	}
 	for _, bad := range []Server{{}, {Issuer: "https://as.example"}, {TokenEndpoint: "http://as.example/token"}} {
 		var m *MetadataError
@@ -159,7 +159,7 @@ func TestRequest(t *testing.T) {
 // What a token endpoint answers, well or badly.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	patient, quick := newClient(t), newClient(t, impatient)
+	patient, quick := newClient(t), newClient(t, shortenTimeout)
 	const ok = `"access_token":"t0ken","token_type":"Bearer"`
 	type want struct {
 		refused, unavailable string // words; both "": a token
@@ -173,60 +173,62 @@ func TestAnswers(t *testing.T) {
 		handler http.HandlerFunc
 		want    want
 	}{
-		"plain":                {say(200, `{`+ok+`}`), want{scope: "asked"}},
-		"case":                 {say(201, `{"access_token":"t0ken","token_type":"BEARER","scope":"a  b"}`), want{scope: "a b"}},
-		"lifetime":             {say(200, `{`+ok+`,"expires_in":3600}`), want{expires: time.Hour, scope: "asked"}},
-		"lifetime as text":     {say(200, `{`+ok+`,"expires_in":"60"}`), want{expires: time.Minute, scope: "asked"}},
-		"fraction":             {say(200, `{`+ok+`,"expires_in":1.5e0}`), want{expires: 1500 * time.Millisecond, scope: "asked"}},
-		"lifetime 0":           {say(200, `{`+ok+`,"expires_in":0}`), want{scope: "asked"}},
-		"lifetime below 0":     {say(200, `{`+ok+`,"expires_in":-1}`), want{scope: "asked"}},
-		"lifetime without end": {say(200, `{`+ok+`,"expires_in":1e300}`), want{expires: maxLife, scope: "asked"}},
-		"lifetime too large":   {say(200, `{`+ok+`,"expires_in":1e999}`), want{scope: "asked"}},
-		"lifetime NaN":         {say(200, `{`+ok+`,"expires_in":"NaN"}`), want{scope: "asked"}},
-		"lifetime a list":      {say(200, `{`+ok+`,"expires_in":[1]}`), want{scope: "asked"}},
-		"null":                 {say(200, `{`+ok+`,"expires_in":null,"scope":null,"refresh_token":null}`), want{scope: "asked"}},
+		"plain":                {answerWith(200, `{`+ok+`}`), want{scope: "asked"}},
+		"case":                 {answerWith(201, `{"access_token":"t0ken","token_type":"BEARER","scope":"a  b"}`), want{scope: "a b"}},
+		"lifetime":             {answerWith(200, `{`+ok+`,"expires_in":3600}`), want{expires: time.Hour, scope: "asked"}},
+		"lifetime as text":     {answerWith(200, `{`+ok+`,"expires_in":"60"}`), want{expires: time.Minute, scope: "asked"}},
+		"fraction":             {answerWith(200, `{`+ok+`,"expires_in":1.5e0}`), want{expires: 1500 * time.Millisecond, scope: "asked"}},
+		"lifetime 0":           {answerWith(200, `{`+ok+`,"expires_in":0}`), want{scope: "asked"}},
+		"lifetime below 0":     {answerWith(200, `{`+ok+`,"expires_in":-1}`), want{scope: "asked"}},
+		"lifetime without end": {answerWith(200, `{`+ok+`,"expires_in":1e300}`), want{expires: maxLife, scope: "asked"}},
+		"lifetime too large":   {answerWith(200, `{`+ok+`,"expires_in":1e999}`), want{scope: "asked"}},
+		"lifetime NaN":         {answerWith(200, `{`+ok+`,"expires_in":"NaN"}`), want{scope: "asked"}},
+		"lifetime a list":      {answerWith(200, `{`+ok+`,"expires_in":[1]}`), want{scope: "asked"}},
+		"null":                 {answerWith(200, `{`+ok+`,"expires_in":null,"scope":null,"refresh_token":null}`), want{scope: "asked"}},
 
-		"DPoP":                {say(200, `{"access_token":"t0ken","token_type":"DPoP"}`), no("tokens are of type DPoP")},
-		"no type":             {say(200, `{"access_token":"t0ken"}`), no("Bearer only")},
-		"token as type":       {say(200, `{"access_token":"t0ken12345","token_type":"t0ken12345"}`), no("words are left out")},
-		"invalid_client":      {say(401, `{"error":"invalid_client","error_description":"who\nare you"}`), no(`invalid_client ("who are you") [HTTP 401]`)},
-		"invalid_grant":       {say(400, `{"error":"invalid_grant"}`), no("invalid_grant [HTTP 400]")},
-		"no with a 200":       {say(200, `{"error":"access_denied"}`), no("access_denied [HTTP 200]")},
-		"page":                {say(403, `<html>`), no("refuses [HTTP 403]")},
-		"nothing":             {say(404, ``), no("refuses [HTTP 404]")},
-		"endpoint moved":      {say(307, ``, "Location", "http://127.0.0.1:1/"), no("it redirects elsewhere, which is not followed")},
-		"endpoint moved, 302": {say(302, ``, "Location", "$/token"), no("it redirects elsewhere")},
-		"strange code":        {say(400, `{"error":"a b\u202e"}`), no("refuses [HTTP 400]")},
-		"long description":    {say(400, `{"error":"x","error_description":"`+strings.Repeat("é", 1000)+`"}`), no(" …")},
-		"echo":                {say(400, `{"error":"x","error_description":"no: `+clientSecret+`"}`), no("words are left out")},
-		"echo, form":          {say(400, `{"error":"x","error_description":"no: `+url.QueryEscape(clientSecret)+`"}`), no("words are left out")},
-		"echo, base64":        {say(400, `{"error":"x","error_description":"no: `+base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret)))+`"}`), no("words are left out")},
-		"echo, a part":        {say(400, `{"error":"x","error_description":"no: `+clientSecret[:14]+`…"}`), no("words are left out")},
-		"echo as code":        {say(400, `{"error":"`+clientSecret+`"}`), no("refuses [HTTP 400]")},
+		"DPoP":                {answerWith(200, `{"access_token":"t0ken","token_type":"DPoP"}`), no("tokens are of type DPoP")},
+		"no type":             {answerWith(200, `{"access_token":"t0ken"}`), no("Bearer only")},
+		"token as type":       {answerWith(200, `{"access_token":"t0ken12345","token_type":"t0ken12345"}`), no("words are left out")},
+		"invalid_client":      {answerWith(401, `{"error":"invalid_client","error_description":"who\nare you"}`), no(`invalid_client ("who are you") [HTTP 401]`)},
+		"invalid_grant":       {answerWith(400, `{"error":"invalid_grant"}`), no("invalid_grant [HTTP 400]")},
+		"no with a 200":       {answerWith(200, `{"error":"access_denied"}`), no("access_denied [HTTP 200]")},
+		"page":                {answerWith(403, `<html>`), no("refuses [HTTP 403]")},
+		"nothing":             {answerWith(404, ``), no("refuses [HTTP 404]")},
+		"endpoint moved":      {answerWith(307, ``, "Location", "http://127.0.0.1:1/"), no("it redirects elsewhere, which is not followed")},
+		"endpoint moved, 302": {answerWith(302, ``, "Location", "$/token"), no("it redirects elsewhere")},
+		"strange code":        {answerWith(400, `{"error":"a b\u202e"}`), no("refuses [HTTP 400]")},
+		"long description":    {answerWith(400, `{"error":"x","error_description":"`+strings.Repeat("é", 1000)+`"}`), no(" …")},
+		"echo":                {answerWith(400, `{"error":"x","error_description":"no: `+clientSecret+`"}`), no("words are left out")},
+		"echo, form":          {answerWith(400, `{"error":"x","error_description":"no: `+url.QueryEscape(clientSecret)+`"}`), no("words are left out")},
+		"echo, base64":        {answerWith(400, `{"error":"x","error_description":"no: `+base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret)))+`"}`), no("words are left out")},
+		"echo, a part":        {answerWith(400, `{"error":"x","error_description":"no: `+clientSecret[:14]+`…"}`), no("words are left out")},
+		"echo as code":        {answerWith(400, `{"error":"`+clientSecret+`"}`), no("refuses [HTTP 400]")},
 
-		"500":               {say(500, `{"error":"server_error"}`), later("HTTP 500")},
-		"503":               {say(503, ``, "Retry-After", "120"), want{unavailable: "HTTP 503", retry: 2 * time.Minute}},
-		"429":               {say(429, ``, "Retry-After", "86400"), want{unavailable: "HTTP 429", retry: time.Hour}},
-		"429, date gone":    {say(429, ``, "Retry-After", "Sat, 21 Nov 2020 12:01:00 GMT"), later("HTTP 429")},
-		"429, junk":         {say(429, ``, "Retry-After", "soon"), later("HTTP 429")},
-		"408":               {say(408, ``), later("HTTP 408")},
-		"too large":         {say(200, `{`+ok+`,"x":"`+strings.Repeat("a", maxAnswer)+`"}`), later("longer than 65536 bytes")},
-		"refusal too large": {say(400, strings.Repeat("a", maxAnswer+1)), later("longer than 65536 bytes")},
-		"endless":           {endless, later("longer than 65536 bytes")},
-		"cut off":           {cut, later("closed the connection without an answer")},
-		"silent":            {silent, later("did not answer within")},
-		"junk":              {func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 "+clientSecret+" OK\r\n\r\n") }, later("is not valid HTTP")},
-		"no JSON":           {say(200, `t0ken`), later("it is not a JSON object")},
-		"empty":             {say(204, ``), later("it is not a JSON object")},
-		"twice":             {say(200, `{`+ok+`,"access_token":"t0ken2"}`), later("a name stands in it twice")},
-		"deep":              {say(200, `{`+ok+`,"x":`+deep(100)+`}`), later("nests deeper")},
-		"token a number":    {say(200, `{"access_token":1,"token_type":"Bearer"}`), later("its access_token is not text")},
-		"token empty":       {say(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or holds what cannot be sent")},
-		"token two lines":   {say(200, `{"access_token":"t0ken\r\nX: y","token_type":"Bearer"}`), later("holds what cannot be sent")},
-		"token too long":    {say(200, `{"access_token":"`+strings.Repeat("a", maxSecret+1)+`","token_type":"Bearer"}`), later("longer than 16384 bytes")},
-		"type a list":       {say(200, `{"access_token":"t0ken","token_type":["Bearer"]}`), later("its token_type is not text")},
-		"refresh two lines": {say(200, `{`+ok+`,"refresh_token":"a\nb"}`), later("its refresh_token holds")},
-		"scope a list":      {say(200, `{`+ok+`,"scope":["a"]}`), later("its scope is not text")},
+		"500":               {answerWith(500, `{"error":"server_error"}`), later("HTTP 500")},
+		"503":               {answerWith(503, ``, "Retry-After", "120"), want{unavailable: "HTTP 503", retry: 2 * time.Minute}},
+		"429":               {answerWith(429, ``, "Retry-After", "86400"), want{unavailable: "HTTP 429", retry: time.Hour}},
+		"429, date gone":    {answerWith(429, ``, "Retry-After", "Sat, 21 Nov 2020 12:01:00 GMT"), later("HTTP 429")},
+		"429, junk":         {answerWith(429, ``, "Retry-After", "soon"), later("HTTP 429")},
+		"408":               {answerWith(408, ``), later("HTTP 408")},
+		"too large":         {answerWith(200, `{`+ok+`,"x":"`+strings.Repeat("a", maxAnswer)+`"}`), later("longer than 65536 bytes")},
+		"refusal too large": {answerWith(400, strings.Repeat("a", maxAnswer+1)), later("longer than 65536 bytes")},
+		"endless":           {answerEndlessly, later("longer than 65536 bytes")},
+		"cut off":           {breakOff, later("closed the connection without an answer")},
+		"silent":            {neverAnswer, later("did not answer within")},
+		"junk": {func(w http.ResponseWriter, _ *http.Request) {
+			hijackConnection(w, "HTTP/1.1 "+clientSecret+" OK\r\n\r\n")
+		}, later("is not valid HTTP")},
+		"no JSON":           {answerWith(200, `t0ken`), later("it is not a JSON object")},
+		"empty":             {answerWith(204, ``), later("it is not a JSON object")},
+		"twice":             {answerWith(200, `{`+ok+`,"access_token":"t0ken2"}`), later("a name stands in it twice")},
+		"deep":              {answerWith(200, `{`+ok+`,"x":`+nestLists(100)+`}`), later("nests deeper")},
+		"token a number":    {answerWith(200, `{"access_token":1,"token_type":"Bearer"}`), later("its access_token is not text")},
+		"token empty":       {answerWith(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or holds what cannot be sent")},
+		"token two lines":   {answerWith(200, `{"access_token":"t0ken\r\nX: y","token_type":"Bearer"}`), later("holds what cannot be sent")},
+		"token too long":    {answerWith(200, `{"access_token":"`+strings.Repeat("a", maxSecret+1)+`","token_type":"Bearer"}`), later("longer than 16384 bytes")},
+		"type a list":       {answerWith(200, `{"access_token":"t0ken","token_type":["Bearer"]}`), later("its token_type is not text")},
+		"refresh two lines": {answerWith(200, `{`+ok+`,"refresh_token":"a\nb"}`), later("its refresh_token holds")},
+		"scope a list":      {answerWith(200, `{`+ok+`,"scope":["a"]}`), later("its scope is not text")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,21 +240,21 @@ func TestAnswers(t *testing.T) {
 			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
 			var no *RefusedError
 			var later *UnavailableError
-			if s.asked() != "/token" {
-				t.Errorf("asked for %q", s.asked())
+			if s.askedPaths() != "/token" {
+				t.Errorf("asked for %q", s.askedPaths())
 			}
-			keeps(t, err, clientSecret, url.QueryEscape(clientSecret), "t0ken", clientSecret[:14])
+			wantNoSecrets(t, err, clientSecret, url.QueryEscape(clientSecret), "t0ken", clientSecret[:14])
 			switch {
 			case tt.want.refused != "":
 				if !errors.As(err, &no) {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				says(t, err, tt.want.refused)
+				wantWords(t, err, tt.want.refused)
 			case tt.want.unavailable != "":
 				if !errors.As(err, &later) || later.RetryAfter != tt.want.retry {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				says(t, err, tt.want.unavailable)
+				wantWords(t, err, tt.want.unavailable)
 			default:
 				expires := time.Time{}
 				if tt.want.expires > 0 {
@@ -266,7 +268,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func hijack(w http.ResponseWriter, text string) {
+func hijackConnection(w http.ResponseWriter, text string) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
@@ -278,7 +280,7 @@ func hijack(w http.ResponseWriter, text string) {
 // The caller's own end is told apart by errors.Is.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, map[string]http.HandlerFunc{"/token": silent})
+	s := newSite(t, map[string]http.HandlerFunc{"/token": neverAnswer})
 	ctx, cancel := context.WithCancel(heraldtest.Within(t, 20*time.Second))
 	cancel()
 	_, err := newClient(t).Obtain(ctx, Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
@@ -292,7 +294,7 @@ func TestAssertion(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	s := oauthtest.New(t, oauthtest.Options{Now: func() time.Time { return epoch }, Methods: []string{MethodKey}, IssuerPath: "/tenant"})
-	r, server := discovered(t, c, s)
+	r, server := discoverServer(t, c, s)
 	for name, tt := range map[string]struct {
 		key       crypto.Signer
 		pem       string

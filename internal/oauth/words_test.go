@@ -15,7 +15,7 @@ import (
 // TestFailuresAreTold: whatever fails between Herald and an authorization server is told in words of Herald's.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	client := clientOf(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
+	client := newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
 		func(c *Config) { c.Timeout = 3 * time.Second })
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})

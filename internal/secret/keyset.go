@@ -73,7 +73,7 @@ func Create() (*Keyset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	return fromHandle(h)
+	return newKeyset(h)
 }
 
 // Parse reads what Write wrote: base64 of Tink's binary form.
@@ -86,10 +86,10 @@ func Parse(text Secret) (*Keyset, error) {
 	if err != nil {
 		return nil, &KeysetError{"it is not a Tink keyset; make one with `worker keys init`"}
 	}
-	return fromHandle(h)
+	return newKeyset(h)
 }
 
-func fromHandle(h *keyset.Handle) (*Keyset, error) {
+func newKeyset(h *keyset.Handle) (*Keyset, error) {
 	for _, info := range h.KeysetInfo().GetKeyInfo() {
 		if info.GetOutputPrefixType() != tinkpb.OutputPrefixType_TINK {
 			return nil, &KeysetError{fmt.Sprintf("its key %d has no TINK prefix, by which a ciphertext finds its key",

@@ -22,7 +22,7 @@ import (
 var full = Binding{Purpose: "token.v1", ChainID: 8453, Registry: "0xAbC", AgentID: "42", Origin: "https://a.example",
 	Scheme: "header", Header: "X-Key", Issuer: "https://issuer.example"}
 
-func create(t *testing.T) *Keyset {
+func createKeyset(t *testing.T) *Keyset {
 	t.Helper()
 	k, err := Create()
 	if err != nil {
@@ -31,7 +31,7 @@ func create(t *testing.T) *Keyset {
 	return k
 }
 
-func written(t *testing.T, k *Keyset) Secret {
+func writeKeyset(t *testing.T, k *Keyset) Secret {
 	t.Helper()
 	var b bytes.Buffer
 	if err := k.Write(&b); err != nil {
@@ -42,7 +42,7 @@ func written(t *testing.T, k *Keyset) Secret {
 
 func TestSealOpen(t *testing.T) {
 	t.Parallel()
-	k := create(t)
+	k := createKeyset(t)
 	for _, plain := range []string{"", "x", text, strings.Repeat("y", 100_000)} {
 		c, err := k.Seal([]byte(plain), full)
 		if err != nil {
@@ -73,7 +73,7 @@ func TestSealOpen(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
-	k := create(t)
+	k := createKeyset(t)
 	c, err := k.Seal([]byte(text), full)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestOpenRefuses(t *testing.T) {
 		if !errors.As(err, &d) || !strings.Contains(err.Error(), problem) || got != nil {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
-		if err != nil && shows(err.Error()) {
+		if err != nil && showsSecret(err.Error()) {
 			t.Errorf("%s: shows the secret", name)
 		}
 	}
@@ -109,14 +109,14 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	refused("nothing", k, nil, full, "is cut short")
 	refused("longer", k, append(bytes.Clone(c), 0), full, "is damaged")
-	other := create(t)
+	other := createKeyset(t)
 	refused("other keyset", other, c, full, "is not in HERALD_KEYSET")
 }
 
 // A keyset that was rotated elsewhere opens both what the old and what the new key sealed.
 func TestRotated(t *testing.T) {
 	t.Parallel()
-	k := create(t)
+	k := createKeyset(t)
 	old, err := k.Seal([]byte("old"), full)
 	if err != nil {
 		t.Fatal(err)
@@ -133,11 +133,11 @@ func TestRotated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotated, err := fromHandle(h)
+	rotated, err := newKeyset(h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotated, err = Parse(written(t, rotated))
+	rotated, err = Parse(writeKeyset(t, rotated))
 	if err != nil || rotated.PrimaryID() != id {
 		t.Fatalf("primary %d, %v", rotated.PrimaryID(), err)
 	}
@@ -158,8 +158,8 @@ func TestRotated(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	k := create(t)
-	w := written(t, k)
+	k := createKeyset(t)
+	w := writeKeyset(t, k)
 	again, err := Parse(New(w.Reveal() + "\n"))
 	if err != nil || again.PrimaryID() != k.PrimaryID() {
 		t.Fatalf("got %v, %v", again, err)
@@ -172,12 +172,12 @@ func TestParse(t *testing.T) {
 	if err := insecurecleartextkeyset.Write(signing, keyset.NewBinaryWriter(&raw)); err != nil {
 		t.Fatal(err)
 	}
-	unprefixed := template(t, tinkpb.OutputPrefixType_RAW)
+	unprefixed := makeKeyset(t, tinkpb.OutputPrefixType_RAW)
 	for name, s := range map[string]string{"no prefix": unprefixed.Reveal(), "empty": "", "no base64": "***" + text, "no keyset": base64.StdEncoding.EncodeToString([]byte(text)),
 		"cut": w.Reveal()[:40], "no AEAD": base64.StdEncoding.EncodeToString(raw.Bytes())} {
 		_, err := Parse(New(s))
 		var ke *KeysetError
-		if !errors.As(err, &ke) || shows(err.Error()) {
+		if !errors.As(err, &ke) || showsSecret(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -188,8 +188,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// template makes a keyset that worker keys init would not.
-func template(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
+// makeKeyset makes a keyset that worker keys init would not.
+func makeKeyset(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
 	t.Helper()
 	kt := aead.AES256GCMKeyTemplate()
 	kt.OutputPrefixType = prefix
@@ -197,7 +197,7 @@ func template(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return written(t, &Keyset{handle: h})
+	return writeKeyset(t, &Keyset{handle: h})
 }
 
 func TestLoadOrCreateFile(t *testing.T) {
@@ -233,7 +233,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || shows(err.Error()) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || showsSecret(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, _ := os.ReadFile(path); string(got) != content {

@@ -64,7 +64,7 @@ func (m *Masker) Replace(s string) string {
 	if m == nil {
 		return s
 	}
-	spans := append(m.in(s), m.behind(s, maxEscapes)...)
+	spans := append(m.findPlain(s), m.findEscaped(s, maxEscapes)...)
 	if len(spans) == 0 {
 		return s
 	}
@@ -85,21 +85,21 @@ func (m *Masker) Replace(s string) string {
 // span is a part of a text, in bytes.
 type span struct{ from, to int }
 
-// behind finds secrets that are there once escapes are read, at most depth of them in one another.
-func (m *Masker) behind(s string, depth int) (found []span) {
+// findEscaped finds secrets that are there once escapes are read, at most depth of them in one another.
+func (m *Masker) findEscaped(s string, depth int) (found []span) {
 	for _, e := range escapes {
-		read := e.read(s)
+		read := e.unescape(s)
 		if read == s {
 			continue
 		}
-		inner := m.in(read)
+		inner := m.findPlain(read)
 		if depth > 1 {
-			inner = append(inner, m.behind(read, depth-1)...)
+			inner = append(inner, m.findEscaped(read, depth-1)...)
 		}
 		if len(inner) == 0 {
 			continue
 		}
-		at := e.offsets(s)
+		at := e.mapOffsets(s)
 		for _, x := range inner {
 			found = append(found, span{at[x.from], at[x.to]})
 		}
@@ -107,8 +107,8 @@ func (m *Masker) behind(s string, depth int) (found []span) {
 	return found
 }
 
-// in finds secrets as they are.
-func (m *Masker) in(s string) (found []span) {
+// findPlain finds secrets as they are.
+func (m *Masker) findPlain(s string) (found []span) {
 	find := func(t string, fits func(x span) bool) {
 		for at := 0; ; {
 			i := strings.Index(s[at:], t)
@@ -125,13 +125,13 @@ func (m *Masker) in(s string) (found []span) {
 		find(t, func(span) bool { return true })
 	}
 	for _, t := range m.words {
-		find(t, func(x span) bool { return !joined(s, x.from) && !joined(s, x.to) })
+		find(t, func(x span) bool { return !isInsideWord(s, x.from) && !isInsideWord(s, x.to) })
 	}
 	return found
 }
 
-// joined tells whether the bytes before and at i belong to one word.
-func joined(s string, i int) bool {
+// isInsideWord tells whether the bytes before and at i belong to one word.
+func isInsideWord(s string, i int) bool {
 	inWord := func(c byte) bool {
 		return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf
 	}
@@ -141,19 +141,19 @@ func joined(s string, i int) bool {
 // escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it
 // stands for, -1 for a byte that is none by itself, and its length; 0: s begins with none.
 type escape struct {
-	begins byte
-	one    func(s string) (r rune, n int)
+	begins  byte
+	readOne func(s string) (r rune, n int)
 }
 
-var escapes = []escape{{'\\', backslash}, {'%', percent}, {'&', entity}}
+var escapes = []escape{{'\\', readBackslash}, {'%', readPercent}, {'&', readEntity}}
 
-// read is s with the escapes read.
-func (e escape) read(s string) string {
+// unescape is s with the escapes read.
+func (e escape) unescape(s string) string {
 	var out []byte
 	done := 0 // so much of s is in out
 	for i := strings.IndexByte(s, e.begins); i >= 0; {
 		next := i + 1
-		if r, n := e.one(s[i:]); n > 0 {
+		if r, n := e.readOne(s[i:]); n > 0 {
 			out = utf8.AppendRune(append(out, s[done:i]...), r)
 			next = i + n
 			done = next
@@ -168,14 +168,14 @@ func (e escape) read(s string) string {
 	return string(append(out, s[done:]...))
 }
 
-// offsets tells where in s each byte of read(s) comes from, and its end.
-func (e escape) offsets(s string) []int {
+// mapOffsets tells where in s each byte of read(s) comes from, and its end.
+func (e escape) mapOffsets(s string) []int {
 	at := make([]int, 0, len(s)+1)
 	for i := 0; i < len(s); {
 		n, width := 0, 1
 		if s[i] == e.begins {
 			var r rune
-			if r, n = e.one(s[i:]); n > 0 {
+			if r, n = e.readOne(s[i:]); n > 0 {
 				width = utf8.RuneLen(r)
 			}
 		}
@@ -187,8 +187,8 @@ func (e escape) offsets(s string) []int {
 	return append(at, len(s))
 }
 
-// backslash reads the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
-func backslash(s string) (rune, int) {
+// readBackslash reads the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
+func readBackslash(s string) (rune, int) {
 	if len(s) < 2 {
 		return 0, 0
 	}
@@ -206,14 +206,14 @@ func backslash(s string) (rune, int) {
 	case 't':
 		return '\t', 2
 	case 'x':
-		return digits(s, 2, 2)
+		return readHexDigits(s, 2, 2)
 	case 'u':
-		r, n := digits(s, 2, 4)
+		r, n := readHexDigits(s, 2, 4)
 		if n == 0 || !utf16.IsSurrogate(r) {
 			return r, n
 		}
 		if strings.HasPrefix(s[n:], `\u`) {
-			if low, m := digits(s[n:], 2, 4); m > 0 && utf16.DecodeRune(r, low) != utf8.RuneError {
+			if low, m := readHexDigits(s[n:], 2, 4); m > 0 && utf16.DecodeRune(r, low) != utf8.RuneError {
 				return utf16.DecodeRune(r, low), n + m
 			}
 		}
@@ -221,9 +221,9 @@ func backslash(s string) (rune, int) {
 	return 0, 0
 }
 
-// percent reads the escapes of URLs (RFC 3986 §2.1) as far as they are ASCII.
-func percent(s string) (rune, int) {
-	if r, n := digits(s, 1, 2); r < utf8.RuneSelf {
+// readPercent reads the escapes of URLs (RFC 3986 §2.1) as far as they are ASCII.
+func readPercent(s string) (rune, int) {
+	if r, n := readHexDigits(s, 1, 2); r < utf8.RuneSelf {
 		return r, n
 	}
 	return 0, 0
@@ -232,8 +232,8 @@ func percent(s string) (rune, int) {
 // entities are those that every encoder of HTML and XML writes.
 var entities = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
 
-// entity reads the character references of HTML and XML.
-func entity(s string) (rune, int) {
+// readEntity reads the character references of HTML and XML.
+func readEntity(s string) (rune, int) {
 	const longest = 10
 	end := strings.IndexByte(s[:min(len(s), longest)], ';')
 	if end < 2 {
@@ -257,8 +257,8 @@ func entity(s string) (rune, int) {
 	return 0, 0
 }
 
-// digits reads count hexadecimal digits after the first bytes of s.
-func digits(s string, after, count int) (rune, int) {
+// readHexDigits reads count hexadecimal digits after the first bytes of s.
+func readHexDigits(s string, after, count int) (rune, int) {
 	if len(s) < after+count {
 		return 0, 0
 	}

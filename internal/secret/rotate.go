@@ -50,7 +50,7 @@ func (k *Keyset) Add() (_ *Keyset, id uint32, err error) {
 		return nil, 0, &KeysetError{fmt.Sprintf("it has %d keys already: remove those that nothing is sealed with",
 			MaxKeys)}
 	}
-	grown, err := k.change(func(m *keyset.Manager) error {
+	grown, err := k.changeCopy(func(m *keyset.Manager) error {
 		id, err = m.Add(aead.AES256GCMKeyTemplate())
 		return err
 	})
@@ -62,7 +62,7 @@ func (k *Keyset) Promote(id uint32) (*Keyset, error) {
 	if !k.Has(id) {
 		return nil, &KeysetError{fmt.Sprintf("it has no key %d", id)}
 	}
-	return k.change(func(m *keyset.Manager) error { return m.SetPrimary(id) })
+	return k.changeCopy(func(m *keyset.Manager) error { return m.SetPrimary(id) })
 }
 
 // Remove returns the keyset without key id. What is sealed with it never opens again, so the caller looks first.
@@ -74,11 +74,11 @@ func (k *Keyset) Remove(id uint32) (*Keyset, error) {
 	case k.PrimaryID() == id:
 		return nil, &KeysetError{fmt.Sprintf("key %d is the one that seals: promote another one first", id)}
 	}
-	return k.change(func(m *keyset.Manager) error { return m.Delete(id) })
+	return k.changeCopy(func(m *keyset.Manager) error { return m.Delete(id) })
 }
 
-// change works on a copy.
-func (k *Keyset) change(do func(*keyset.Manager) error) (*Keyset, error) {
+// changeCopy works on a copy.
+func (k *Keyset) changeCopy(do func(*keyset.Manager) error) (*Keyset, error) {
 	m := keyset.NewManagerFromHandle(k.handle)
 	if err := do(m); err != nil {
 		return nil, errors.New("change the keyset") // Tink's words could be about key material
@@ -87,5 +87,5 @@ func (k *Keyset) change(do func(*keyset.Manager) error) (*Keyset, error) {
 	if err != nil {
 		return nil, errors.New("change the keyset")
 	}
-	return fromHandle(h)
+	return newKeyset(h)
 }

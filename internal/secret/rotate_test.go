@@ -12,7 +12,7 @@ import (
 // A rotation as operators make it: at each step both the keyset before and the one after are in use at once.
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	first := create(t)
+	first := createKeyset(t)
 	old := first.PrimaryID()
 	added, id, err := first.Add()
 	if err != nil || id == old {
@@ -58,7 +58,7 @@ func TestRotation(t *testing.T) {
 
 func TestRotationRefuses(t *testing.T) {
 	t.Parallel()
-	k := create(t)
+	k := createKeyset(t)
 	var refused *KeysetError
 	if _, err := k.Promote(k.PrimaryID() + 1); !errors.As(err, &refused) {
 		t.Errorf("promote: %v", err)
@@ -96,13 +96,13 @@ func TestWrapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := create(t)
+	k := createKeyset(t)
 	var b bytes.Buffer
 	if err := k.WriteWrapped(&b, m); err != nil {
 		t.Fatal(err)
 	}
 	w := New(b.String() + "\n")
-	if !IsWrapped(w) || IsWrapped(written(t, k)) {
+	if !IsWrapped(w) || IsWrapped(writeKeyset(t, k)) {
 		t.Error("IsWrapped")
 	}
 	c, _ := k.Seal([]byte(text), full)
@@ -115,7 +115,7 @@ func TestWrapped(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got, err := Unwrap(written(t, k), m); err != nil || got.PrimaryID() != k.PrimaryID() {
+	if got, err := Unwrap(writeKeyset(t, k), m); err != nil || got.PrimaryID() != k.PrimaryID() {
 		t.Errorf("in clear: %v", err)
 	}
 	for name, err := range map[string]error{

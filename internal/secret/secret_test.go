@@ -13,8 +13,8 @@ import (
 
 const text = "hunter2-very-secret"
 
-// shows tells whether s holds the secret, in any of the ways that a verb could write it.
-func shows(s string) bool {
+// showsSecret tells whether s holds the secret, in any of the ways that a verb could write it.
+func showsSecret(s string) bool {
 	return strings.Contains(s, text) || strings.Contains(strings.ToLower(s), fmt.Sprintf("%x", text)) || strings.Contains(s, strings.Trim(fmt.Sprint([]byte(text)), "[]"))
 }
 
@@ -42,21 +42,21 @@ func TestNeverShown(t *testing.T) {
 	}
 	for name, v := range values {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%d", "%t", "%p", "%c", "%U", "%e", "%10.3s", "%-20v", "%!"} {
-			if got := fmt.Sprintf(verb, v); shows(got) {
+			if got := fmt.Sprintf(verb, v); showsSecret(got) {
 				t.Errorf("%s with %s: %s", name, verb, got)
 			}
 		}
-		if got, err := json.Marshal(v); err != nil || shows(string(got)) {
+		if got, err := json.Marshal(v); err != nil || showsSecret(string(got)) {
 			t.Errorf("%s as JSON: %s, %v", name, got, err)
 		}
 		var out bytes.Buffer
 		for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
 			slog.New(h).Info("x", "v", v, slog.Group("g", "v", v))
 		}
-		if shows(out.String()) {
+		if showsSecret(out.String()) {
 			t.Errorf("%s logged: %s", name, out.String())
 		}
-		if got := fmt.Errorf("do it: %v: %w", v, errors.New("x")).Error(); shows(got) {
+		if got := fmt.Errorf("do it: %v: %w", v, errors.New("x")).Error(); showsSecret(got) {
 			t.Errorf("%s in an error: %s", name, got)
 		}
 	}
@@ -71,7 +71,7 @@ func TestNeverShown(t *testing.T) {
 	if got, err := s.MarshalText(); err != nil || string(got) != mask {
 		t.Errorf("text: %s, %v", got, err)
 	}
-	if got, err := xml.Marshal(s); err != nil || shows(string(got)) {
+	if got, err := xml.Marshal(s); err != nil || showsSecret(string(got)) {
 		t.Errorf("XML: %s, %v", got, err)
 	}
 	if s.String() != mask || s.GoString() != mask || s.LogValue().String() != mask {

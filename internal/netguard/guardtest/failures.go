@@ -26,33 +26,34 @@ type Failing struct {
 // NoSuchName is the host of the failure that DNS makes: a Resolver without names knows none.
 const NoSuchName = "agent.nowhere.zz"
 
-// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is what the sentence
-// about a server that never answers says: the test knows how long its client waits.
+// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is what the
+// sentence about a server that never answers says: the test knows how long its client waits.
 func Failures(t testing.TB, silence string) []Failing {
 	t.Helper()
 	return []Failing{
-		{"nobody listens", "http://" + closed(t), "could not connect to 127.0.0.1:"},
-		{"nobody listens, TLS", "https://" + closed(t), "could not connect to 127.0.0.1:"},
-		{"end without an answer", "http://" + talk(t, func(net.Conn) {}), "closed the connection without an answer"},
-		{"end in the middle", "http://" + talk(t, write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")),
+		{"nobody listens", "http://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
+		{"nobody listens, TLS", "https://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
+		{"end without an answer", "http://" + serveAfterRequest(t, func(net.Conn) {}), "closed the connection without an answer"},
+		{"end in the middle", "http://" + serveAfterRequest(t, writeText("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")),
 			"closed the connection in the middle of its answer"},
-		{"reset", "http://" + talk(t, reset), "reset the connection"},
-		{"reset in the middle", "http://" + talk(t, func(c net.Conn) {
-			write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")(c)
-			reset(c)
+		{"reset", "http://" + serveAfterRequest(t, resetConnection), "reset the connection"},
+		{"reset in the middle", "http://" + serveAfterRequest(t, func(c net.Conn) {
+			writeText("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")(c)
+			resetConnection(c)
 		}), ""}, // whether the beginning is read first is up to the kernel
-		{"silence", "http://" + silent(t), silence},
-		{"no HTTP", "http://" + talk(t, write("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
-		{"plain where TLS is meant", "https://" + talk(t, write("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
-		{"end instead of TLS", "https://" + talk(t, func(net.Conn) {}), "closed the connection"},
-		{"a certificate of nobody", untrusted(t), "is not signed by an authority that this machine trusts"},
-		{"500", answering(t, http.StatusInternalServerError), "500"},
-		{"a redirect", answering(t, http.StatusFound), ""},
+		{"silence", "http://" + serveSilence(t), silence},
+		{"no HTTP", "http://" + serveAfterRequest(t, writeText("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
+		{"plain where TLS is meant", "https://" + serveAfterRequest(t, writeText("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
+		{"end instead of TLS", "https://" + serveAfterRequest(t, func(net.Conn) {}), "closed the connection"},
+		{"a certificate of nobody", serveUntrustedTLS(t), "is not signed by an authority that this machine trusts"},
+		{"500", serveStatus(t, http.StatusInternalServerError), "500"},
+		{"a redirect", serveStatus(t, http.StatusFound), ""},
 	}
 }
 
-// closed is an address where nobody listens: the port is bound, so that no other test is given it, and connecting is refused.
-func closed(t testing.TB) string {
+// newClosedPort is an address where nobody listens: the port is bound, so that no other test is given it, and
+// connecting is refused.
+func newClosedPort(t testing.TB) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -70,52 +71,52 @@ func closed(t testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
 }
 
-// talk is a server that reads the beginning of a request, does something with the connection and ends it.
-func talk(t testing.TB, do func(net.Conn)) string {
+// serveAfterRequest is a server that reads the beginning of a request, does something with the connection and ends it.
+func serveAfterRequest(t testing.TB, do func(net.Conn)) string {
 	t.Helper()
-	return accept(t, func(c net.Conn) {
+	return serveConnections(t, func(c net.Conn) {
 		if n, err := bufio.NewReader(c).Peek(1); err == nil && len(n) > 0 {
 			do(c)
 		}
 	})
 }
 
-// silent is a server that takes what it is sent and says nothing.
-func silent(t testing.TB) string {
+// serveSilence is a server that takes what it is sent and says nothing.
+func serveSilence(t testing.TB) string {
 	t.Helper()
-	return accept(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	return serveConnections(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 }
 
-// accept serves each connection with do until the test ends.
-func accept(t testing.TB, do func(net.Conn)) string {
+// serveConnections serves each connection with do until the test ends.
+func serveConnections(t testing.TB, do func(net.Conn)) string {
 	t.Helper()
 	return heraldtest.Listen(t, func(c net.Conn) {
 		do(c)
-		finish(c)
+		closeInOrder(c)
 	})
 }
 
-// finish ends a connection in order: the other side sees the end, and no reset over what was not read.
-func finish(c net.Conn) {
+// closeInOrder ends a connection in order: the other side sees the end, and no reset over what was not read.
+func closeInOrder(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
 		_, _ = io.Copy(io.Discard, c)
 	}
 	_ = c.Close()
 }
 
-func write(text string) func(net.Conn) {
+func writeText(text string) func(net.Conn) {
 	return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 }
 
-func reset(c net.Conn) {
+func resetConnection(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.Close()
 }
 
-// untrusted is an https server whose certificate no authority has signed.
-func untrusted(t testing.TB) string {
+// serveUntrustedTLS is an https server whose certificate no authority has signed.
+func serveUntrustedTLS(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -125,7 +126,7 @@ func untrusted(t testing.TB) string {
 	return s.URL
 }
 
-func answering(t testing.TB, status int) string {
+func serveStatus(t testing.TB, status int) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

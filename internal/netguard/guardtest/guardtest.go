@@ -1,5 +1,5 @@
-// Package guardtest is for tests of whatever dials an address that a stranger chose: hosts that must never be connected to, a
-// listener that tells whether it was, and a resolver that answers what the test says.
+// Package guardtest is for tests of whatever dials an address that a stranger chose: hosts that must never be
+// connected to, a listener that tells whether it was, and a resolver that answers what the test says.
 package guardtest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Inward are hosts as they stand in a URL that lead to this machine, its network or its cloud's metadata service, by what
-// they are. No guard without an allow list may dial one.
+// Inward are hosts as they stand in a URL that lead to this machine, its network or its cloud's metadata service, by
+// what they are. No guard without an allow list may dial one.
 func Inward() map[string]string {
 	return map[string]string{
 		"loopback":               "127.0.0.1",
@@ -113,8 +113,8 @@ func Listen(t testing.TB, addr string) *Tripwire {
 // Connections is how often it was reached.
 func (w *Tripwire) Connections() int64 { return w.conns.Load() }
 
-// Resolver answers A and AAAA questions over UDP. The answers of one name are given in turn, the last one for ever, which is
-// how a rebinding resolver behaves. Names that are not listed have no addresses.
+// Resolver answers A and AAAA questions over UDP. The answers of one name are given in turn, the last one for ever,
+// which is how a rebinding resolver behaves. Names that are not listed have no addresses.
 func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -130,7 +130,7 @@ func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 			if err != nil {
 				return
 			}
-			if a := answer(buf[:n], names, asked); a != nil {
+			if a := answerQuestion(buf[:n], names, asked); a != nil {
 				_, _ = pc.WriteTo(a, from)
 			}
 		}
@@ -154,8 +154,8 @@ const (
 	typeAAAA = 28
 )
 
-// answer makes the answer to a question with one name; nil when there is none in it.
-func answer(q []byte, names map[string][][]netip.Addr, asked map[string]int) []byte {
+// answerQuestion makes the answer to a question with one name; nil when there is none in it.
+func answerQuestion(q []byte, names map[string][][]netip.Addr, asked map[string]int) []byte {
 	i, labels := 12, []string{}
 	for i < len(q) && q[i] != 0 {
 		end := i + 1 + int(q[i])

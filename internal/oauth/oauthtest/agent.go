@@ -16,8 +16,8 @@ const Tool = "agent.receiveFeedback"
 
 type tokenKey struct{}
 
-// newTool makes the agent behind the guard.
-func (s *Server) newTool() {
+// newAgent makes the agent behind the guard.
+func (s *Server) newAgent() {
 	s.mcpTool = server.NewMCPServer("oauthtest", "1", server.WithToolCapabilities(false))
 	s.mcpTool.AddTool(mcp.NewToolWithRawSchema(Tool, "takes feedback", []byte(`{"type":"object"}`)), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		token, _ := ctx.Value(tokenKey{}).(string)
@@ -29,11 +29,12 @@ func (s *Server) newTool() {
 	s.mcp = server.NewStreamableHTTPServer(s.mcpTool)
 }
 
-// serveAgent answers as the agent: the document that names its authorization servers, and the tool for those who have a token.
+// serveAgent answers as the agent: the document that names its authorization servers, and the tool for those who have
+// a token.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodGet && !s.o.Legacy && r.URL.Path == s.metadataPath():
-		answer(w, http.StatusOK, s.resource())
+		writeJSON(w, http.StatusOK, s.describeResource())
 	case r.URL.Path != s.o.Path:
 		http.NotFound(w, r)
 	default:
@@ -49,7 +50,7 @@ func (s *Server) metadataPath() string {
 	return resourceMetadata + s.o.Path
 }
 
-func (s *Server) resource() map[string]any {
+func (s *Server) describeResource() map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := map[string]any{"resource": s.AgentURL, "authorization_servers": s.issuers, "bearer_methods_supported": []string{"header"}}
@@ -74,18 +75,18 @@ func (s *Server) serveTool(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	switch {
 	case !valid && text == "":
-		s.challenge(w, http.StatusUnauthorized, "", scope)
+		s.writeChallenge(w, http.StatusUnauthorized, "", scope)
 	case !valid:
-		s.challenge(w, http.StatusUnauthorized, "invalid_token", scope)
+		s.writeChallenge(w, http.StatusUnauthorized, "invalid_token", scope)
 	case !enough:
-		s.challenge(w, http.StatusForbidden, "insufficient_scope", scope)
+		s.writeChallenge(w, http.StatusForbidden, "insufficient_scope", scope)
 	default:
 		s.mcp.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, text)))
 	}
 }
 
-// challenge is RFC 6750 §3 with RFC 9728 §5.1.
-func (s *Server) challenge(w http.ResponseWriter, status int, code, scope string) {
+// writeChallenge is RFC 6750 §3 with RFC 9728 §5.1.
+func (s *Server) writeChallenge(w http.ResponseWriter, status int, code, scope string) {
 	value := "Bearer"
 	separator := " "
 	add := func(name, text string) {

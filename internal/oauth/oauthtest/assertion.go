@@ -46,7 +46,7 @@ func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 		Algorithm string `json:"alg"`
 	}
 	var c claims
-	if decode(parts[0], &header) != nil || decode(parts[1], &c) != nil {
+	if decodePart(parts[0], &header) != nil || decodePart(parts[1], &c) != nil {
 		return "", "the assertion is no JWT"
 	}
 	known := s.clients[c.Subject]
@@ -59,7 +59,7 @@ func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 		return "", "client_id is another than the assertion's sub"
 	case known == nil || known.key == nil:
 		return "", fmt.Sprintf("no key of client %q is known", c.Subject)
-	case !audience(c.Audience, s.Issuer):
+	case !isAudience(c.Audience, s.Issuer):
 		return "", fmt.Sprintf("the assertion's aud %s is not the issuer", c.Audience)
 	case !expires.After(now) || expires.After(now.Add(maxAssertion)):
 		return "", fmt.Sprintf("the assertion's exp is %s from now", expires.Sub(now))
@@ -70,7 +70,7 @@ func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 	}
 	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
 	if err == nil {
-		err = verify(known.key, header.Algorithm, []byte(parts[0]+"."+parts[1]), signature)
+		err = verifySignature(known.key, header.Algorithm, []byte(parts[0]+"."+parts[1]), signature)
 	}
 	if err != nil {
 		return "", "the assertion's signature: " + err.Error()
@@ -79,8 +79,8 @@ func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 	return c.Subject, ""
 }
 
-// audience: the issuer and nobody else, as a string or in an array.
-func audience(raw json.RawMessage, issuer string) bool {
+// isAudience: the issuer and nobody else, as a string or in an array.
+func isAudience(raw json.RawMessage, issuer string) bool {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
 		return one == issuer
@@ -89,7 +89,7 @@ func audience(raw json.RawMessage, issuer string) bool {
 	return json.Unmarshal(raw, &many) == nil && len(many) == 1 && many[0] == issuer
 }
 
-func decode(part string, into any) error {
+func decodePart(part string, into any) error {
 	b, err := base64.RawURLEncoding.DecodeString(part)
 	if err != nil {
 		return err
@@ -100,8 +100,8 @@ func decode(part string, into any) error {
 // algorithms are those of RFC 7518 §3.1 with a public key, and RFC 8037.
 var algorithms = []string{"ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA"}
 
-// verify is RFC 7515 §5.2.
-func verify(key crypto.PublicKey, algorithm string, signed, signature []byte) error {
+// verifySignature is RFC 7515 §5.2.
+func verifySignature(key crypto.PublicKey, algorithm string, signed, signature []byte) error {
 	if !slices.Contains(algorithms, algorithm) {
 		return fmt.Errorf("is of algorithm %q", algorithm)
 	}

@@ -34,22 +34,22 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request, form
 	}
 	switch {
 	case r.Method == http.MethodGet && r.URL.Path == at && !s.o.LegacyEndpoints:
-		answer(w, http.StatusOK, s.metadata())
-	case r.Method == http.MethodGet && r.URL.Path == s.path(authorizePath):
+		writeJSON(w, http.StatusOK, s.describeServer())
+	case r.Method == http.MethodGet && r.URL.Path == s.serverPath(authorizePath):
 		s.serveAuthorize(w, r, form)
-	case r.Method == http.MethodPost && r.URL.Path == s.path(tokenPath):
+	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(tokenPath):
 		s.serveToken(w, r, form)
-	case r.Method == http.MethodPost && r.URL.Path == s.path(registerPath) && !s.o.NoRegistration:
+	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(registerPath) && !s.o.NoRegistration:
 		s.serveRegister(w, r)
-	case r.Method == http.MethodPost && r.URL.Path == s.path(revokePath) && !s.o.NoRevocation && !s.o.LegacyEndpoints:
+	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(revokePath) && !s.o.NoRevocation && !s.o.LegacyEndpoints:
 		s.serveRevoke(w, r, form)
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// metadata is the document of RFC 8414 §2.
-func (s *Server) metadata() map[string]any {
+// describeServer is the document of RFC 8414 §2.
+func (s *Server) describeServer() map[string]any {
 	m := map[string]any{
 		"issuer":                                           s.Issuer,
 		"authorization_endpoint":                           s.Issuer + authorizePath,
@@ -89,10 +89,10 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(r.Body).Decode(&in)
 	switch {
 	case err != nil || len(in.Redirects) == 0:
-		refuse(w, http.StatusBadRequest, "invalid_redirect_uri", "registration: no redirect_uris")
+		writeError(w, http.StatusBadRequest, "invalid_redirect_uri", "registration: no redirect_uris")
 		return
-	case in.Application != "native" && loopback(in.Redirects[0]):
-		refuse(w, http.StatusBadRequest, "invalid_client_metadata", "registration: a redirect to loopback is application_type native")
+	case in.Application != "native" && isLoopback(in.Redirects[0]):
+		writeError(w, http.StatusBadRequest, "invalid_client_metadata", "registration: a redirect to loopback is application_type native")
 		return
 	}
 	method := in.Method
@@ -100,19 +100,19 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 		method = MethodBasic // RFC 7591 §2
 	}
 	if !slices.Contains(s.o.Methods, method) {
-		refuse(w, http.StatusBadRequest, "invalid_client_metadata", "registration: "+method+" is not supported")
+		writeError(w, http.StatusBadRequest, "invalid_client_metadata", "registration: "+method+" is not supported")
 		return
 	}
-	id, c := s.random("client-"), &client{method: method, redirects: in.Redirects}
+	id, c := s.randomText("client-"), &client{method: method, redirects: in.Redirects}
 	out := map[string]any{"client_id": id, "redirect_uris": in.Redirects, "token_endpoint_auth_method": method, "application_type": in.Application}
 	if method == MethodBasic || method == MethodPost {
-		c.secret = s.random("secret-")
+		c.secret = s.randomText("secret-")
 		out["client_secret"], out["client_secret_expires_at"] = c.secret, 0
 	}
 	s.mu.Lock()
 	s.clients[id] = c
 	s.mu.Unlock()
-	answer(w, http.StatusCreated, out)
+	writeJSON(w, http.StatusCreated, out)
 }
 
 // serveAuthorize is the page on which a person would click yes.
@@ -125,7 +125,7 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 		c = &client{}
 	}
 	// What is wrong with the client or the redirect is told to the person, never to the redirect (RFC 6749 §4.1.2.1).
-	if c == nil || !c.takes(redirect) {
+	if c == nil || !c.takesRedirect(redirect) {
 		http.Error(w, fmt.Sprintf("unknown client %q or redirect %q", id, redirect), http.StatusBadRequest)
 		return
 	}
@@ -136,7 +136,7 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	if !s.o.NoIss {
 		back.Set("iss", s.Issuer)
 	}
-	if code, problem := s.judge(q); code != "" {
+	if code, problem := s.checkRequest(q); code != "" {
 		back.Set("error", code)
 		back.Set("error_description", problem)
 	} else {
@@ -155,8 +155,8 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	http.Redirect(w, r, to.String(), http.StatusFound)
 }
 
-// judge is the error of an authorization request; empty: none.
-func (s *Server) judge(q url.Values) (code, problem string) {
+// checkRequest is the error of an authorization request; empty: none.
+func (s *Server) checkRequest(q url.Values) (code, problem string) {
 	switch {
 	case q.Get("response_type") != "code":
 		return "unsupported_response_type", "response_type is not code"
@@ -166,23 +166,24 @@ func (s *Server) judge(q url.Values) (code, problem string) {
 		return "invalid_request", "no code_challenge with S256"
 	case !s.isResource(q["resource"]):
 		return "invalid_target", fmt.Sprintf("resource %q is not %s", q["resource"], s.AgentURL)
-	case !s.knows(q.Get("scope")):
+	case !s.knowsScopes(q.Get("scope")):
 		return "invalid_scope", fmt.Sprintf("scope %q", q.Get("scope"))
 	}
 	return "", ""
 }
 
-// takes: what was registered; else anything on loopback. A loopback redirect's port is of no account (RFC 8252 §7.3).
-func (c *client) takes(redirect string) bool {
+// takesRedirect: what was registered; else anything on loopback. A loopback redirect's port is of no account (RFC
+// 8252 §7.3).
+func (c *client) takesRedirect(redirect string) bool {
 	if c.redirects == nil {
-		return loopback(redirect)
+		return isLoopback(redirect)
 	}
 	return slices.ContainsFunc(c.redirects, func(r string) bool {
-		return r == redirect || loopback(r) && loopback(redirect) && withoutPort(r) == withoutPort(redirect)
+		return r == redirect || isLoopback(r) && isLoopback(redirect) && withoutPort(r) == withoutPort(redirect)
 	})
 }
 
-func loopback(redirect string) bool {
+func isLoopback(redirect string) bool {
 	u, err := url.Parse(redirect)
 	if err != nil || u.Scheme != "http" {
 		return false
@@ -199,11 +200,11 @@ func withoutPort(redirect string) string {
 	return u.Hostname() + u.EscapedPath() + "?" + u.RawQuery
 }
 
-// Approve is the person who clicks yes: it opens the URL and returns what the redirect would bring to the program, error or code. It does
-// not follow the redirect.
+// Approve is the person who clicks yes: it opens the URL and returns what the redirect would bring to the program,
+// error or code. It does not follow the redirect.
 func (s *Server) Approve(authURL string) url.Values {
 	s.t.Helper()
-	to := s.click(authURL)
+	to := s.openLogin(authURL)
 	if to == nil {
 		return url.Values{}
 	}
@@ -213,18 +214,18 @@ func (s *Server) Approve(authURL string) url.Values {
 // Visit is Approve by a browser: it follows the redirect, and returns what the page it ends at says.
 func (s *Server) Visit(authURL string) string {
 	s.t.Helper()
-	to := s.click(authURL)
+	to := s.openLogin(authURL)
 	if to == nil {
 		return ""
 	}
-	_, body := s.get(to.String())
+	_, body := s.getPage(to.String())
 	return body
 }
 
-// click is where the authorization endpoint redirects to.
-func (s *Server) click(authURL string) *url.URL {
+// openLogin is where the authorization endpoint redirects to.
+func (s *Server) openLogin(authURL string) *url.URL {
 	s.t.Helper()
-	res, body := s.get(authURL)
+	res, body := s.getPage(authURL)
 	if res == nil {
 		return nil
 	}
@@ -236,7 +237,7 @@ func (s *Server) click(authURL string) *url.URL {
 	return to
 }
 
-func (s *Server) get(at string) (*http.Response, string) {
+func (s *Server) getPage(at string) (*http.Response, string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), clickTime)
 	defer cancel()
@@ -267,8 +268,8 @@ func (s *Server) isResource(named []string) bool {
 	return len(named) == 1 && named[0] == s.AgentURL
 }
 
-// knows: every scope is one of those that are supported; with none named, any.
-func (s *Server) knows(scope string) bool {
+// knowsScopes: every scope is one of those that are supported; with none named, any.
+func (s *Server) knowsScopes(scope string) bool {
 	if s.o.Scopes == nil {
 		return true
 	}
@@ -280,14 +281,14 @@ func (s *Server) knows(scope string) bool {
 	return true
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// refuse is RFC 6749 §5.2.
-func refuse(w http.ResponseWriter, status int, code, description string) {
-	answer(w, status, map[string]string{"error": code, "error_description": description})
+// writeError is RFC 6749 §5.2.
+func writeError(w http.ResponseWriter, status int, code, description string) {
+	writeJSON(w, status, map[string]string{"error": code, "error_description": description})
 }

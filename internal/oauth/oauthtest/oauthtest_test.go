@@ -26,8 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// ask posts a form to the token endpoint, with Basic if name is given.
-func ask(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
+// requestToken posts a form to the token endpoint, with Basic if name is given.
+func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
 	if err != nil {
@@ -37,11 +37,11 @@ func ask(t *testing.T, s *oauthtest.Server, name, password string, form url.Valu
 	if name != "" {
 		req.SetBasicAuth(name, password)
 	}
-	return do(t, req)
+	return sendRequest(t, req)
 }
 
-// do sends a request and reads JSON, if that is what comes.
-func do(t *testing.T, req *http.Request) (int, map[string]any) {
+// sendRequest sends a request and reads JSON, if that is what comes.
+func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	t.Helper()
 	res, err := web.Do(req)
 	if err != nil {
@@ -57,8 +57,8 @@ func do(t *testing.T, req *http.Request) (int, map[string]any) {
 	return res.StatusCode, out
 }
 
-// call calls the agent's tool (2025-11-25, no session asked for) and tells the status and the challenge.
-func call(t *testing.T, s *oauthtest.Server, access string) (int, string) {
+// callAgent calls the agent's tool (2025-11-25, no session asked for) and tells the status and the challenge.
+func callAgent(t *testing.T, s *oauthtest.Server, access string) (int, string) {
 	t.Helper()
 	const body = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.AgentURL, strings.NewReader(body))
@@ -78,7 +78,7 @@ func call(t *testing.T, s *oauthtest.Server, access string) (int, string) {
 	return res.StatusCode, res.Header.Get("WWW-Authenticate")
 }
 
-func form(pairs ...string) url.Values {
+func newForm(pairs ...string) url.Values {
 	out := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
 		out.Set(pairs[i], pairs[i+1])
@@ -92,9 +92,9 @@ func TestToken(t *testing.T) {
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "b"}, Prefix: "canary-"})
 	s.Register("us", "p: %§")
 	s.Register("public", "")
-	good := form("grant_type", "client_credentials", "resource", s.AgentURL, "scope", "a")
+	good := newForm("grant_type", "client_credentials", "resource", s.AgentURL, "scope", "a")
 	with := func(pairs ...string) url.Values {
-		f := form(pairs...)
+		f := newForm(pairs...)
 		for name, values := range good {
 			if !f.Has(name) {
 				f[name] = values
@@ -121,7 +121,7 @@ func TestToken(t *testing.T) {
 		"another scope":         {name, secret, with("scope", "a c"), 400, "invalid_scope"},
 		"another grant":         {name, secret, with("grant_type", "password"), 400, "unsupported_grant_type"},
 	} {
-		status, answer := ask(t, s, tt.name, tt.secret, tt.form)
+		status, answer := requestToken(t, s, tt.name, tt.secret, tt.form)
 		code, _ := answer["error"].(string)
 		if status != tt.status || code != tt.code {
 			t.Errorf("%s: %d %v", title, status, answer)
@@ -143,14 +143,14 @@ func TestAgent(t *testing.T) {
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "offline_access"}, Require: []string{"a"}, ChallengeScope: "a", Now: clock})
 	s.Register("us", "secret")
 	token := func(scope string) string {
-		_, answer := ask(t, s, "us", "secret", form("grant_type", "client_credentials", "resource", s.AgentURL, "scope", scope))
+		_, answer := requestToken(t, s, "us", "secret", newForm("grant_type", "client_credentials", "resource", s.AgentURL, "scope", scope))
 		access, _ := answer["access_token"].(string)
 		return access
 	}
 	metadata := `resource_metadata="` + strings.TrimSuffix(s.AgentURL, "/mcp") + `/.well-known/oauth-protected-resource/mcp"`
 	refused := func(title, access string, want int, challenge string) {
 		t.Helper()
-		if status, got := call(t, s, access); status != want || got != challenge {
+		if status, got := callAgent(t, s, access); status != want || got != challenge {
 			t.Errorf("%s: %d %s", title, status, got)
 		}
 	}
@@ -171,7 +171,7 @@ func TestAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, document := do(t, req)
+	_, document := sendRequest(t, req)
 	if document["resource"] != s.AgentURL || len(document["scopes_supported"].([]any)) != 1 {
 		t.Errorf("%v", document)
 	}
@@ -185,7 +185,7 @@ func TestCodeAndRefresh(t *testing.T) {
 	verifier := strings.Repeat("v", 43)
 	sum := sha256.Sum256([]byte(verifier))
 	code := func() string {
-		q := form("response_type", "code", "client_id", "us", "redirect_uri", "http://127.0.0.1:9/cb", "state", "st", "resource", s.AgentURL,
+		q := newForm("response_type", "code", "client_id", "us", "redirect_uri", "http://127.0.0.1:9/cb", "state", "st", "resource", s.AgentURL,
 			"code_challenge_method", "S256", "code_challenge", base64.RawURLEncoding.EncodeToString(sum[:]))
 		back := s.Approve(s.Issuer + "/authorize?" + q.Encode())
 		if back.Get("state") != "st" || back.Get("iss") != s.Issuer {
@@ -194,7 +194,7 @@ func TestCodeAndRefresh(t *testing.T) {
 		return back.Get("code")
 	}
 	exchange := func(code, verifier string) (int, map[string]any) {
-		return ask(t, s, "", "", form("grant_type", "authorization_code", "client_id", "us", "code", code, "redirect_uri", "http://127.0.0.1:9/cb",
+		return requestToken(t, s, "", "", newForm("grant_type", "authorization_code", "client_id", "us", "code", code, "redirect_uri", "http://127.0.0.1:9/cb",
 			"code_verifier", verifier, "resource", s.AgentURL))
 	}
 	if status, _ := exchange(code(), strings.Repeat("w", 43)); status != 400 {
@@ -210,7 +210,7 @@ func TestCodeAndRefresh(t *testing.T) {
 	}
 	refresh := func(token any) (int, map[string]any) {
 		text, _ := token.(string)
-		return ask(t, s, "", "", form("grant_type", "refresh_token", "client_id", "us", "refresh_token", text, "resource", s.AgentURL))
+		return requestToken(t, s, "", "", newForm("grant_type", "refresh_token", "client_id", "us", "refresh_token", text, "resource", s.AgentURL))
 	}
 	first := answer["refresh_token"]
 	if status, answer = refresh(first); status != 200 || answer["refresh_token"] == first {
@@ -241,7 +241,7 @@ func TestAuthorizeRefuses(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a"}, NoIss: true})
 	s.Register("us", "")
-	good := form("response_type", "code", "client_id", "us", "redirect_uri", "http://localhost:9/cb?x=y", "state", "st", "resource", s.AgentURL,
+	good := newForm("response_type", "code", "client_id", "us", "redirect_uri", "http://localhost:9/cb?x=y", "state", "st", "resource", s.AgentURL,
 		"code_challenge_method", "S256", "code_challenge", strings.Repeat("c", 43), "scope", "a")
 	for name, tt := range map[string]struct{ parameter, value, code string }{
 		"nothing":  {"scope", "a", ""},
@@ -251,7 +251,7 @@ func TestAuthorizeRefuses(t *testing.T) {
 		"resource": {"resource", s.Issuer, "invalid_target"},
 		"scope":    {"scope", "b", "invalid_scope"},
 	} {
-		q := form(tt.parameter, tt.value)
+		q := newForm(tt.parameter, tt.value)
 		for name, values := range good {
 			if !q.Has(name) {
 				q[name] = values
@@ -287,7 +287,7 @@ func TestAssertion(t *testing.T) {
 		for i := 0; i < len(change); i += 2 {
 			all[change[i].(string)] = change[i+1]
 		}
-		status, _ := ask(t, s, "", "", form("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", signed(t, algorithm, all, ec, ed),
+		status, _ := requestToken(t, s, "", "", newForm("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", signAssertion(t, algorithm, all, ec, ed),
 			"client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"))
 		return status
 	}
@@ -309,8 +309,8 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// signed is a JWT.
-func signed(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
+// signAssertion is a JWT.
+func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
 	t.Helper()
 	head, err := json.Marshal(map[string]string{"alg": algorithm})
 	if err != nil {
@@ -343,7 +343,7 @@ func TestRegisterAndVisit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, metadata := do(t, req)
+	_, metadata := sendRequest(t, req)
 	if metadata["issuer"] != s.Issuer {
 		t.Fatalf("%v", metadata)
 	}
@@ -352,7 +352,7 @@ func TestRegisterAndVisit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return do(t, req)
+		return sendRequest(t, req)
 	}
 	if status, _ := register(`{"redirect_uris":["http://127.0.0.1/cb"]}`); status != 400 {
 		t.Errorf("not native: %d", status)
@@ -362,11 +362,11 @@ func TestRegisterAndVisit(t *testing.T) {
 		t.Fatalf("%d %v", status, client)
 	}
 	id, _ := client["client_id"].(string)
-	back := s.Approve(s.Issuer + "/authorize?" + form("client_id", id, "redirect_uri", "http://127.0.0.1:1234/cb", "state", "x").Encode())
+	back := s.Approve(s.Issuer + "/authorize?" + newForm("client_id", id, "redirect_uri", "http://127.0.0.1:1234/cb", "state", "x").Encode())
 	if back.Get("error") != "unsupported_response_type" || back.Get("state") != "x" {
 		t.Errorf("%v", back)
 	}
-	if page := s.Visit(s.Issuer + "/authorize?" + form("client_id", id, "redirect_uri", strings.Replace(s.AgentURL, "/mcp", "/cb", 1)).Encode()); !strings.Contains(page, "not found") {
+	if page := s.Visit(s.Issuer + "/authorize?" + newForm("client_id", id, "redirect_uri", strings.Replace(s.AgentURL, "/mcp", "/cb", 1)).Encode()); !strings.Contains(page, "not found") {
 		t.Errorf("%s", page)
 	}
 }
@@ -385,11 +385,11 @@ func TestRevocation(t *testing.T) {
 		}
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.SetBasicAuth(name, password)
-		status, out := do(t, req)
+		status, out := sendRequest(t, req)
 		code, _ := out["error"].(string)
 		return status, code
 	}
-	status, out := ask(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {s.RefreshToken("us", "")}, "resource": {s.AgentURL}})
+	status, out := requestToken(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {s.RefreshToken("us", "")}, "resource": {s.AgentURL}})
 	access, _ := out["access_token"].(string)
 	refresh, _ := out["refresh_token"].(string)
 	if status != http.StatusOK || access == "" || refresh == "" {
@@ -412,17 +412,17 @@ func TestRevocation(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, code)
 		}
 	}
-	if status, _ := call(t, s, access); status != http.StatusOK {
+	if status, _ := callAgent(t, s, access); status != http.StatusOK {
 		t.Fatalf("the token ended by a refusal: %d", status)
 	}
 	// A wrong hint is of no account.
 	if status, code := revoke("us", "s3cret", url.Values{"token": {refresh}, "token_type_hint": {"access_token"}}); status != http.StatusOK {
 		t.Errorf("%d %s", status, code)
 	}
-	if status, _ := call(t, s, access); status != http.StatusUnauthorized {
+	if status, _ := callAgent(t, s, access); status != http.StatusUnauthorized {
 		t.Errorf("the access token outlives its login: %d", status)
 	}
-	if status, out := ask(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}, "resource": {s.AgentURL}}); status != http.StatusBadRequest {
+	if status, out := requestToken(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}, "resource": {s.AgentURL}}); status != http.StatusBadRequest {
 		t.Errorf("%d %v", status, out)
 	}
 	if n := len(s.Revocations()); n != 7 {

@@ -6,31 +6,31 @@ import (
 	"slices"
 )
 
-// serveRevoke is RFC 7009: a token of the client's is ended, a refresh token with all that came of its login. What is not known is ended
-// already. The hint is of no account, since the token is looked for among both kinds.
+// serveRevoke is RFC 7009: a token of the client's is ended, a refresh token with all that came of its login. What is
+// not known is ended already. The hint is of no account, since the token is looked for among both kinds.
 func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request, form url.Values) {
 	if !checkForm(w, r, form) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, ok := s.identify(w, r, form)
+	id, ok := s.identifyClient(w, r, form)
 	if !ok {
 		return
 	}
 	text := form.Get("token")
 	if text == "" {
-		refuse(w, http.StatusBadRequest, "invalid_request", "there is no token")
+		writeError(w, http.StatusBadRequest, "invalid_request", "there is no token")
 		return
 	}
 	refresh := s.refresh[text]
 	i := slices.IndexFunc(s.tokens, func(t *token) bool { return t.text == text })
 	switch {
 	case refresh != nil && refresh.client != id, i >= 0 && s.tokens[i].client != id:
-		refuse(w, http.StatusBadRequest, "invalid_grant", "the token is another client's")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "the token is another client's")
 		return
 	case i >= 0 && s.o.RefreshOnly:
-		refuse(w, http.StatusBadRequest, "unsupported_token_type", "access tokens end by themselves")
+		writeError(w, http.StatusBadRequest, "unsupported_token_type", "access tokens end by themselves")
 		return
 	case i >= 0:
 		s.tokens[i].revoked = true

@@ -1,8 +1,10 @@
-// Package oauthtest is an authorization server and an MCP agent that it protects, for tests of whatever gets a token and sends it: an
-// authorization server that checks all it is told (the client's authentication, the assertion, PKCE, the resource, the scope), an agent
-// that challenges as RFC 9728 has it, a person who clicks, and knobs that make both misbehave.
+// Package oauthtest is an authorization server and an MCP agent that it protects, for tests of whatever gets a token
+// and sends it: an authorization server that checks all it is told (the client's authentication, the assertion, PKCE,
+// the resource, the scope), an agent that challenges as RFC 9728 has it, a person who clicks, and knobs that make
+// both misbehave.
 //
-// It knows nothing of package oauth: what both would get wrong alike, neither would find. Everything is on loopback, over plain http.
+// It knows nothing of package oauth: what both would get wrong alike, neither would find. Everything is on loopback,
+// over plain http.
 package oauthtest
 
 import (
@@ -36,20 +38,21 @@ const (
 	MethodNone  = "none"
 )
 
-// Options is what kind of authorization server and agent they are. The zero value: one that does everything, asks for no scope and says
-// where its metadata is in the challenge.
+// Options is what kind of authorization server and agent they are. The zero value: one that does everything, asks for
+// no scope and says where its metadata is in the challenge.
 type Options struct {
 	// IssuerPath is the issuer's path, such as "/tenant". Empty: the issuer is an origin.
 	IssuerPath string
 	// OpenID serves the server's metadata as OpenID Connect Discovery has it, and not as RFC 8414.
 	OpenID bool
-	// NoChallenge leaves resource_metadata out of the challenge; RootMetadata serves that document at the root instead of below the
-	// agent's path. Legacy is an agent of 2025-03-26: no such document, and its own origin is the authorization server; with
-	// LegacyEndpoints that one has no metadata either, but /authorize, /token and /register.
+	// NoChallenge leaves resource_metadata out of the challenge; RootMetadata serves that document at the root
+	// instead of below the agent's path. Legacy is an agent of 2025-03-26: no such document, and its own origin is
+	// the authorization server; with LegacyEndpoints that one has no metadata either, but /authorize, /token and
+	// /register.
 	NoChallenge, RootMetadata, Legacy, LegacyEndpoints bool
 
-	// Scopes are named in both documents; others are refused. Require is what the agent wants a token to have, and ChallengeScope what it
-	// names in its 401 (Server.Require sets both later).
+	// Scopes are named in both documents; others are refused. Require is what the agent wants a token to have, and
+	// ChallengeScope what it names in its 401 (Server.Require sets both later).
 	Scopes         []string
 	Require        []string
 	ChallengeScope string
@@ -64,7 +67,8 @@ type Options struct {
 	Lifetime time.Duration
 	// RotateRefresh gives a new refresh token with every access token; the old one, used again, ends the whole grant.
 	RotateRefresh bool
-	// NoRevocation has no revocation endpoint; RefreshOnly revokes refresh tokens, with what came of them, and no access tokens.
+	// NoRevocation has no revocation endpoint; RefreshOnly revokes refresh tokens, with what came of them, and no
+	// access tokens.
 	NoRevocation, RefreshOnly bool
 	// NoRefresh gives no refresh tokens.
 	NoRefresh bool
@@ -90,7 +94,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	answer   func(http.ResponseWriter, *http.Request) bool
-	requests []recorded
+	requests []recordedRequest
 	calls    []Call
 	clients  map[string]*client
 	codes    map[string]*grant
@@ -113,8 +117,8 @@ type Request struct {
 	Status       int // of the answer; zero: none yet
 }
 
-// recorded is a request whose answer may still be written.
-type recorded struct {
+// recordedRequest is a request whose answer may still be written.
+type recordedRequest struct {
 	Request
 	status *atomic.Int32
 }
@@ -151,27 +155,27 @@ func New(t testing.TB, o Options) *Server {
 	o.Legacy = o.Legacy || o.LegacyEndpoints
 	s := &Server{t: t, o: o, clients: map[string]*client{}, codes: map[string]*grant{}, refresh: map[string]*grant{}, seen: map[string]bool{},
 		lifetime: o.Lifetime, require: o.Require, scope: o.ChallengeScope}
-	s.newTool()
-	s.agent = httptest.NewServer(s.record(true))
+	s.newAgent()
+	s.agent = httptest.NewServer(s.recordRequests(true))
 	s.auth = s.agent
 	if !o.Legacy {
-		s.auth = httptest.NewServer(s.record(false))
-		t.Cleanup(func() { end(s.auth) })
+		s.auth = httptest.NewServer(s.recordRequests(false))
+		t.Cleanup(func() { closeServer(s.auth) })
 	}
-	t.Cleanup(func() { end(s.agent) })
+	t.Cleanup(func() { closeServer(s.agent) })
 	s.Issuer, s.AgentURL = s.auth.URL+o.IssuerPath, s.agent.URL+o.Path
 	s.issuers = []string{s.Issuer}
 	return s
 }
 
-// end does not wait for streams that a client keeps open.
-func end(web *httptest.Server) {
+// closeServer does not wait for streams that a client keeps open.
+func closeServer(web *httptest.Server) {
 	web.CloseClientConnections()
 	web.Close()
 }
 
-// record asks Answer, then the server, and notes both.
-func (s *Server) record(agent bool) http.Handler {
+// recordRequests asks Answer, then the server, and notes both.
+func (s *Server) recordRequests(agent bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 		if err != nil {
@@ -189,8 +193,8 @@ func (s *Server) record(agent bool) http.Handler {
 		}
 		toAgent := agent && (!s.o.Legacy || r.URL.Path == s.o.Path)
 		s.mu.Lock()
-		noted := &noted{ResponseWriter: w, status: new(atomic.Int32)}
-		s.requests = append(s.requests, recorded{status: noted.status,
+		noted := &statusRecorder{ResponseWriter: w, status: new(atomic.Int32)}
+		s.requests = append(s.requests, recordedRequest{status: noted.status,
 			Request: Request{Agent: toAgent, Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone(), Form: form, Body: string(body)}})
 		answer := s.answer
 		s.mu.Unlock()
@@ -207,31 +211,32 @@ func (s *Server) record(agent bool) http.Handler {
 	})
 }
 
-// noted remembers the status, before whoever asked can have it.
-type noted struct {
+// statusRecorder remembers the status, before whoever asked can have it.
+type statusRecorder struct {
 	http.ResponseWriter
 	status *atomic.Int32
 }
 
 // WriteHeader is http.ResponseWriter's.
-func (n *noted) WriteHeader(status int) {
+func (n *statusRecorder) WriteHeader(status int) {
 	n.status.Store(int32(status))
 	n.ResponseWriter.WriteHeader(status)
 }
 
 // Write is http.ResponseWriter's.
-func (n *noted) Write(b []byte) (int, error) {
+func (n *statusRecorder) Write(b []byte) (int, error) {
 	n.status.CompareAndSwap(0, http.StatusOK)
 	return n.ResponseWriter.Write(b)
 }
 
 // Flush is asked for by streams.
-func (n *noted) Flush() { _ = http.NewResponseController(n.ResponseWriter).Flush() }
+func (n *statusRecorder) Flush() { _ = http.NewResponseController(n.ResponseWriter).Flush() }
 
 // Unwrap is for http.ResponseController.
-func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
+func (n *statusRecorder) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
-// Answer is asked before everything else, by both servers; it returns true when it has answered. It may read the body. ToAgent tells which server is asked. Nil ends it.
+// Answer is asked before everything else, by both servers; it returns true when it has answered. It may read the
+// body. ToAgent tells which server is asked. Nil ends it.
 func (s *Server) Answer(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +265,7 @@ func (s *Server) TokenRequests() []Request { return s.requestsTo(tokenPath) }
 func (s *Server) Revocations() []Request { return s.requestsTo(revokePath) }
 
 func (s *Server) requestsTo(endpoint string) []Request {
-	return slices.DeleteFunc(s.Requests(), func(r Request) bool { return r.Agent || r.Path != s.path(endpoint) })
+	return slices.DeleteFunc(s.Requests(), func(r Request) bool { return r.Agent || r.Path != s.serverPath(endpoint) })
 }
 
 // Calls are the tool calls that came with a valid token, in order.
@@ -291,14 +296,16 @@ func (s *Server) Unregister(clientID string) {
 	delete(s.clients, clientID)
 }
 
-// ExpireIn is how long access tokens live that are issued from now on. Negative: the answer does not say, and they live an hour.
+// ExpireIn is how long access tokens live that are issued from now on. Negative: the answer does not say, and they
+// live an hour.
 func (s *Server) ExpireIn(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lifetime = d
 }
 
-// Require is what the agent wants a token's scope to have from now on. Less is answered 403 insufficient_scope, naming these.
+// Require is what the agent wants a token's scope to have from now on. Less is answered 403 insufficient_scope,
+// naming these.
 func (s *Server) Require(scopes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,8 +319,8 @@ func (s *Server) NameIssuers(issuers ...string) {
 	s.issuers = issuers
 }
 
-// path is where something of the authorization server is.
-func (s *Server) path(end string) string { return s.o.IssuerPath + end }
+// serverPath is where something of the authorization server is.
+func (s *Server) serverPath(end string) string { return s.o.IssuerPath + end }
 
-// random is something nobody guesses.
-func (s *Server) random(kind string) string { return s.o.Prefix + kind + rand.Text() }
+// randomText is something nobody guesses.
+func (s *Server) randomText(kind string) string { return s.o.Prefix + kind + rand.Text() }

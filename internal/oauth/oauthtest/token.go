@@ -68,7 +68,7 @@ func (s *Server) RevokeRefresh() {
 func (s *Server) newCode(id, redirect string, q url.Values) string {
 	g := &grant{client: id, redirect: redirect, challenge: q.Get("code_challenge"), scope: q.Get("scope")}
 	g.whole = g
-	code := s.random("code-")
+	code := s.randomText("code-")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.codes[code] = g
@@ -86,7 +86,7 @@ func (s *Server) RefreshToken(clientID, scope string) string {
 
 // newRefresh needs the lock.
 func (s *Server) newRefresh(whole *grant) string {
-	text := s.random("refresh-")
+	text := s.randomText("refresh-")
 	s.refresh[text] = &grant{client: whole.client, scope: whole.scope, whole: whole}
 	return text
 }
@@ -98,23 +98,23 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Val
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, ok := s.identify(w, r, form)
+	id, ok := s.identifyClient(w, r, form)
 	if !ok {
 		return
 	}
 	switch form.Get("grant_type") {
 	case "client_credentials":
 		if c := s.clients[id]; c == nil || c.secret == "" && c.key == nil {
-			refuse(w, http.StatusBadRequest, "unauthorized_client", "client_credentials is for confidential clients")
+			writeError(w, http.StatusBadRequest, "unauthorized_client", "client_credentials is for confidential clients")
 			return
 		}
-		s.issue(w, form, &grant{client: id, scope: form.Get("scope")}, "")
+		s.issueToken(w, form, &grant{client: id, scope: form.Get("scope")}, "")
 	case "authorization_code":
 		s.serveCode(w, form, id)
 	case "refresh_token":
 		s.serveRefresh(w, form, id)
 	default:
-		refuse(w, http.StatusBadRequest, "unsupported_grant_type", form.Get("grant_type"))
+		writeError(w, http.StatusBadRequest, "unsupported_grant_type", form.Get("grant_type"))
 	}
 }
 
@@ -122,27 +122,27 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Val
 func checkForm(w http.ResponseWriter, r *http.Request, form url.Values) bool {
 	for name, values := range form {
 		if len(values) > 1 {
-			refuse(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
+			writeError(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
 			return false
 		}
 	}
 	switch {
 	case r.URL.RawQuery != "":
-		refuse(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
+		writeError(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
 		return false
 	case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded"):
-		refuse(w, http.StatusBadRequest, "invalid_request", "the body is no form")
+		writeError(w, http.StatusBadRequest, "invalid_request", "the body is no form")
 		return false
 	}
 	return true
 }
 
-// identify refuses whom authenticate does not know. It needs the lock.
-func (s *Server) identify(w http.ResponseWriter, r *http.Request, form url.Values) (id string, ok bool) {
-	id, problem := s.authenticate(r, form)
+// identifyClient refuses whom authenticate does not know. It needs the lock.
+func (s *Server) identifyClient(w http.ResponseWriter, r *http.Request, form url.Values) (id string, ok bool) {
+	id, problem := s.authenticateClient(r, form)
 	if problem != "" {
 		w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
-		refuse(w, http.StatusUnauthorized, "invalid_client", problem)
+		writeError(w, http.StatusUnauthorized, "invalid_client", problem)
 		return "", false
 	}
 	return id, true
@@ -154,13 +154,13 @@ func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
 	sum := sha256.Sum256([]byte(form.Get("code_verifier")))
 	switch verifier := form.Get("code_verifier"); {
 	case g == nil || g.client != id || g.used:
-		refuse(w, http.StatusBadRequest, "invalid_grant", "the code is unknown, used or another client's")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "the code is unknown, used or another client's")
 		return
 	case g.redirect != form.Get("redirect_uri"):
-		refuse(w, http.StatusBadRequest, "invalid_grant", "redirect_uri is another")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "redirect_uri is another")
 		return
 	case len(verifier) < 43 || len(verifier) > 128 || base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge:
-		refuse(w, http.StatusBadRequest, "invalid_grant", "code_verifier does not match")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "code_verifier does not match")
 		return
 	}
 	g.used = true
@@ -168,7 +168,7 @@ func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
 	if !s.o.NoRefresh && (!slices.Contains(s.o.Scopes, "offline_access") || slices.Contains(strings.Fields(g.scope), "offline_access")) {
 		refresh = s.newRefresh(g)
 	}
-	s.issue(w, form, g, refresh)
+	s.issueToken(w, form, g, refresh)
 }
 
 // serveRefresh is RFC 6749 §6, with rotation as RFC 9700 §4.14 has it.
@@ -176,25 +176,25 @@ func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string)
 	g := s.refresh[form.Get("refresh_token")]
 	switch {
 	case g == nil || g.client != id || g.whole.ended:
-		refuse(w, http.StatusBadRequest, "invalid_grant", "the refresh token is unknown, revoked or another client's")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "the refresh token is unknown, revoked or another client's")
 		return
 	case g.used:
 		g.whole.ended = true
-		refuse(w, http.StatusBadRequest, "invalid_grant", "the refresh token was used before: the whole grant is revoked")
+		writeError(w, http.StatusBadRequest, "invalid_grant", "the refresh token was used before: the whole grant is revoked")
 		return
 	}
 	narrowed := *g
 	if scope := form.Get("scope"); scope != "" {
 		for _, one := range strings.Fields(scope) {
 			if !slices.Contains(strings.Fields(g.scope), one) {
-				refuse(w, http.StatusBadRequest, "invalid_scope", one+" was not granted")
+				writeError(w, http.StatusBadRequest, "invalid_scope", one+" was not granted")
 				return
 			}
 		}
 		narrowed.scope = scope
 	}
 	if !s.isResource(form["resource"]) {
-		refuse(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q", form["resource"]))
+		writeError(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q", form["resource"]))
 		return
 	}
 	refresh := ""
@@ -202,24 +202,24 @@ func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string)
 		g.used = true
 		refresh = s.newRefresh(g.whole)
 	}
-	s.issue(w, form, &narrowed, refresh)
+	s.issueToken(w, form, &narrowed, refresh)
 }
 
-// issue answers with a new access token. It needs the lock.
-func (s *Server) issue(w http.ResponseWriter, form url.Values, g *grant, refresh string) {
+// issueToken answers with a new access token. It needs the lock.
+func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, refresh string) {
 	switch {
 	case !s.isResource(form["resource"]):
-		refuse(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q is not %s", form["resource"], s.AgentURL))
+		writeError(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q is not %s", form["resource"], s.AgentURL))
 		return
-	case !s.knows(g.scope):
-		refuse(w, http.StatusBadRequest, "invalid_scope", fmt.Sprintf("scope %q", g.scope))
+	case !s.knowsScopes(g.scope):
+		writeError(w, http.StatusBadRequest, "invalid_scope", fmt.Sprintf("scope %q", g.scope))
 		return
 	}
 	lifetime := s.lifetime
 	if lifetime < 0 {
 		lifetime = defaultLifetime
 	}
-	t := &token{text: s.random("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime), whole: g.whole}
+	t := &token{text: s.randomText("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime), whole: g.whole}
 	s.tokens = append(s.tokens, t)
 	out := map[string]any{"access_token": t.text, "token_type": "Bearer"}
 	if s.lifetime >= 0 {
@@ -231,11 +231,11 @@ func (s *Server) issue(w http.ResponseWriter, form url.Values, g *grant, refresh
 	if refresh != "" {
 		out["refresh_token"] = refresh
 	}
-	answer(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
 
-// authenticate is who the client is, or what is wrong with what it says (RFC 6749 §2.3). It needs the lock.
-func (s *Server) authenticate(r *http.Request, form url.Values) (id, problem string) {
+// authenticateClient is who the client is, or what is wrong with what it says (RFC 6749 §2.3). It needs the lock.
+func (s *Server) authenticateClient(r *http.Request, form url.Values) (id, problem string) {
 	id = form.Get("client_id")
 	method := MethodNone
 	header := r.Header.Get("Authorization")
@@ -255,7 +255,7 @@ func (s *Server) authenticate(r *http.Request, form url.Values) (id, problem str
 	given := form.Get("client_secret")
 	switch method {
 	case MethodBasic:
-		name, secret, ok := basic(r)
+		name, secret, ok := readBasic(r)
 		if !ok || id != "" && id != name {
 			return "", "the Authorization header is no Basic, or names another client"
 		}
@@ -282,8 +282,8 @@ func (s *Server) authenticate(r *http.Request, form url.Values) (id, problem str
 	return id, ""
 }
 
-// basic reads the header as RFC 6749 §2.3.1 has it: both halves form-encoded.
-func basic(r *http.Request) (id, secret string, ok bool) {
+// readBasic reads the header as RFC 6749 §2.3.1 has it: both halves form-encoded.
+func readBasic(r *http.Request) (id, secret string, ok bool) {
 	name, given, ok := r.BasicAuth()
 	if !ok {
 		return "", "", false
