@@ -138,13 +138,12 @@ func TestChaosHangingAgents(t *testing.T) {
 // 64 agents of an origin each, twice as many as a worker has slots, take calls and never answer. An agent that has answered before gets its
 // events: their p99, from acceptance to the call, is at most 1.5 times what it is without the others.
 func TestChaosSilentOrigins(t *testing.T) {
-	// 600 events come in some 120 groups, so that two slow groups make the p99: the best of three measurements counts.
-	const silent, events, perSecond, times = 64, 50, 20.0, 3
+	const silent, events, perSecond = 64, 50, 20.0
 	bad := make([]Behaviour, silent)
 	for i := range bad {
 		bad[i] = hanging
 	}
-	c := comparison{name: "64 silent origins", times: times, bad: bad, of: func(rate float64, bad ...Behaviour) load {
+	c := comparison{name: "64 silent origins", bad: bad, of: func(rate float64, bad ...Behaviour) load {
 		return load{agents: len(bad) + 1, start: StartAgents, producers: 1, perSecond: rate, bad: bad, standing: events}
 	}}
 	c.compare(t, perSecond, 0)
@@ -155,17 +154,16 @@ type comparison struct {
 	name  string
 	of    func(perSecond float64, bad ...Behaviour) load
 	bad   []Behaviour
-	times int                            // how often each is measured; 0: twice
 	check func(*testing.T, measuredLoad) // of one measurement with them
 }
 
-// compare measures a rate with and without bad agents, by turns, and returns how idle the processors were without.
-// The best of each counts: where the p99 is a tenth of a second, one stall of the machine makes another one. Below the rest asked
-// for it stops after the first.
+// compare measures a rate with and without bad agents, by turns, three times each, and returns how idle the processors were without.
+// The best of each counts: where the p99 is a tenth of a second, one stall of the machine makes another one, and where the
+// processors have no rest, two measurements of the same load differ by twice. Below the rest asked for it stops after the first.
 func (c comparison) compare(t *testing.T, rate, rest float64) float64 {
-	const bound = 1.5
+	const bound, times = 1.5, 3
 	var without, with measuredLoad
-	for i := range max(2, c.times) {
+	for i := range times {
 		t.Run(fmt.Sprintf("%g a second, all are well, %d", rate, i+1), func(t *testing.T) { without = better(without, measureLoad(t, c.of(rate))) })
 		if without.idle < rest {
 			fmt.Println(NewFigures("chaos", c.name).Add("per_second_each", rate).Add("p99_without", Quantile(without.latencies, 0.99)).
