@@ -32,7 +32,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, timeout)
+		ctx, cancel := mcpcall.WithTimeout(ctx, timeout)
 		defer cancel()
 		began := e.Now()
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,

@@ -72,7 +72,7 @@ func mayBeStale(err error) bool {
 // listTools asks what the agent offers.
 func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
 	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, e.CallTimeout)
+		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
 		defer cancel()
 		listing, err = e.Caller.Tools(ctx, endpoint, fresh)
 		return err

@@ -53,14 +53,13 @@ func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 // openContext is for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health
 // check.
 func (p *Pool) openContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(p.closing, p.cfg.OpenTimeout)
+	return WithTimeout(p.closing, p.cfg.OpenTimeout)
 }
 
 // openClient makes the slot's client, for all who wait on o.
 func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	ctx, cancel := p.openContext()
 	defer cancel()
-	ctx = withPatience(ctx)
 
 	p.mu.Lock()
 	modern := mcp.IsModernProtocol(ep.ProtocolHint)

@@ -179,7 +179,7 @@ func (e errAgain) Unwrap() error { return e.error }
 func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, p.cfg.CallTimeout)
+		ctx, cancel = WithTimeout(ctx, p.cfg.CallTimeout)
 		defer cancel()
 	}
 	ctx = withPatience(ctx)
@@ -439,7 +439,17 @@ func contextError(ctx context.Context, stage string) error {
 
 type patienceKey struct{}
 
-// withPatience remembers how long a request may take, for the error when it takes longer.
+// WithTimeout bounds a request, as context.WithTimeout does, and has the error of one that takes longer name this
+// bound: what is left of it when the request begins is an odd number that nobody has set.
+func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) >= bound {
+		ctx = context.WithValue(ctx, patienceKey{}, bound)
+	}
+	return context.WithTimeout(ctx, bound)
+}
+
+// withPatience remembers how long a request may take, for the error when it takes longer. It is for a context that
+// WithTimeout did not make.
 func withPatience(ctx context.Context) context.Context {
 	deadline, ok := ctx.Deadline()
 	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {

@@ -43,7 +43,9 @@ func TestSilenceAndCommandsAreTold(t *testing.T) {
 		{"busy", "within 1 s"},
 	} {
 		p := newPool(t, func(c *Config) { c.StdioEnv = []string{childMode + "=" + tt.mode} })
-		_, err := p.Call(heraldtest.Within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
+		ctx, cancel := WithTimeout(t.Context(), time.Second)
+		_, err := p.Call(ctx, Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
+		cancel()
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s does not say %q: %v", tt.mode, tt.says, err)
 		} else {

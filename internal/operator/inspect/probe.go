@@ -207,7 +207,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 
 // listTools connects and lists the agent's tools.
 func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.Tool, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Settings.CallTimeout)
+	ctx, cancel := mcpcall.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
 	began := time.Now()
 	var set mcpcall.ToolSet
@@ -246,7 +246,7 @@ func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[s
 
 // callTool calls the tool once.
 func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[string]any) error {
-	ctx, cancel := context.WithTimeout(ctx, p.callTimeout())
+	ctx, cancel := mcpcall.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
 	began := time.Now()
 	var answer mcpcall.Answer
