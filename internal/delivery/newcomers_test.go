@@ -269,9 +269,7 @@ func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const slots, share = 32, 16
-				n := must(NewNewcomers(slots, nil, nil))
-				defer n.Close()
-				w := &newcomerWorld{T: t, Newcomers: n}
+				w := newNewcomerWorld(t, slots)
 				for agent := range int64(share - 1) {
 					if err := w.slot(w.attempt(agent)); err != nil {
 						t.Fatal(err)
@@ -282,10 +280,10 @@ func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
 					if err := w.slot(ended); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(took)
+					w.clock = w.clock.Add(took)
 					ended.slots.release(t.Context())
 				}
-				time.Sleep(2 * maxSlotWait) // by the bubble's clock: those of before hang
+				w.clock = w.clock.Add(2 * maxSlotWait) // those of before hang
 				moving := w.attempt(100)
 				if err := w.slot(moving); err != nil {
 					t.Fatal(err)
