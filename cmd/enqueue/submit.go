@@ -44,7 +44,7 @@ func (t tally) printTally(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (t *tally) add(a intake.Answer) {
+func (t *tally) countAnswer(a intake.Answer) {
 	switch a.Verdict {
 	case store.Accepted:
 		t.accepted++
@@ -105,8 +105,8 @@ func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar
 				return t, err
 			}
 			for i, a := range answers {
-				t.add(a)
-				out.add(group[i].at, a)
+				t.countAnswer(a)
+				out.addAnswer(group[i].at, a)
 			}
 			if err := out.flush(); err != nil {
 				return t, fmt.Errorf("write the answers: %w", err)
@@ -257,9 +257,9 @@ func (p *printer) flush() error {
 	return err
 }
 
-func (p *printer) add(at position, a intake.Answer) {
+func (p *printer) addAnswer(at position, a intake.Answer) {
 	if p.json {
-		p.addJSON(at, a)
+		p.addAnswerJSON(at, a)
 		return
 	}
 	switch a.Verdict {
@@ -278,7 +278,7 @@ func (p *printer) add(at position, a intake.Answer) {
 	}
 }
 
-func (p *printer) addJSON(at position, a intake.Answer) {
+func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
 		File    string        `json:"file,omitempty"` // when several are read

@@ -353,8 +353,8 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.add(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
-	p.add(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
+	p.addAnswer(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
+	p.addAnswer(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	if err := p.flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 // domain itself names the agent. A domain that the attempt has a slot of costs no other.
 func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
-	if s == nil || domain == "" || s.holds(domainSlot+domain) {
+	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
 		return func() {}, nil
 	}
 	before := len(s.held)
@@ -185,7 +185,7 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bo
 }
 
 func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
-	if s.holds(of) {
+	if s.holdsSlot(of) {
 		return nil
 	}
 	permit, err := from.Acquire(ctx, of, of, s.token)
@@ -202,7 +202,7 @@ func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of
 	return nil
 }
 
-func (s *newcomerSlots) holds(of string) bool {
+func (s *newcomerSlots) holdsSlot(of string) bool {
 	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
 }
 

@@ -105,7 +105,7 @@ func EmptyPostgres(t testing.TB) string {
 
 func createDatabase(t testing.TB, migrate *migration) string {
 	t.Helper()
-	database, err := shared.create(migrate)
+	database, err := shared.createDatabase(migrate)
 	switch {
 	case notHere(err) && !required():
 		t.Skipf("no database: %v", err)
@@ -173,14 +173,14 @@ func notHere(err error) bool {
 
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
 
-// create makes a database for a test, and before that what it needs.
-func (c *cluster) create(migrate *migration) (string, error) {
+// createDatabase makes a database for a test, and before that what it needs.
+func (c *cluster) createDatabase(migrate *migration) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.start(); err != nil {
 		return "", err
 	}
-	template, err := c.template(migrate)
+	template, err := c.prepareTemplate(migrate)
 	if err != nil {
 		return "", err
 	}
@@ -206,8 +206,8 @@ func (c *cluster) start() error {
 	return c.failed
 }
 
-// template returns the database that migrate was run on.
-func (c *cluster) template(migrate *migration) (string, error) {
+// prepareTemplate returns the database that migrate was run on.
+func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	if migrate == nil {
 		return "template0", nil
 	}

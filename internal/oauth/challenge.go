@@ -29,7 +29,7 @@ func ParseChallenge(values []string) Challenge {
 			continue
 		}
 		s := challengeReader{rest: v}
-		for s.next() {
+		for s.readChallenge() {
 			out.addChallenge(s.scheme, s.params)
 		}
 	}
@@ -63,11 +63,11 @@ type challengeReader struct {
 	params map[string]string // names in lower case; of one that stands twice the first
 }
 
-// next reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by commas or
-// forget to.
-func (s *challengeReader) next() bool {
+// readChallenge reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by
+// commas or forget to.
+func (s *challengeReader) readChallenge() bool {
 	for {
-		s.skip(" \t,")
+		s.skipChars(" \t,")
 		if s.rest == "" {
 			return false
 		}
@@ -82,9 +82,9 @@ func (s *challengeReader) next() bool {
 	}
 	for {
 		before := s.rest
-		s.skip(" \t,")
+		s.skipChars(" \t,")
 		name := s.readToken()
-		s.skip(" \t")
+		s.skipChars(" \t")
 		if name == "" {
 			s.skipToComma()
 			return true
@@ -94,7 +94,7 @@ func (s *challengeReader) next() bool {
 			return true
 		}
 		s.rest = s.rest[1:]
-		s.skip(" \t")
+		s.skipChars(" \t")
 		value, ok := s.readValue()
 		if !ok {
 			s.skipToComma()
@@ -106,7 +106,7 @@ func (s *challengeReader) next() bool {
 	}
 }
 
-func (s *challengeReader) skip(chars string) { s.rest = strings.TrimLeft(s.rest, chars) }
+func (s *challengeReader) skipChars(chars string) { s.rest = strings.TrimLeft(s.rest, chars) }
 
 // skipToComma drops what cannot be read.
 func (s *challengeReader) skipToComma() {
@@ -136,10 +136,10 @@ func (s *challengeReader) readToken() string {
 // readToken68 cuts off a token68 (RFC 9110 §11.2) when it is all that the challenge holds.
 func (s *challengeReader) readToken68() bool {
 	before := s.rest
-	s.skip(" \t")
+	s.skipChars(" \t")
 	text := s.takeWhile(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("-._~+/", c) >= 0 })
 	s.takeWhile(func(c byte) bool { return c == '=' })
-	s.skip(" \t")
+	s.skipChars(" \t")
 	if text != "" && len(before) > len(s.rest) && (s.rest == "" || s.rest[0] == ',') {
 		return true
 	}

@@ -99,11 +99,11 @@ func parseLoginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
 	case s.AuthorizationEndpoint == "":
-		return nil, s.unusable("it names no authorization endpoint, so nobody can log in there")
+		return nil, s.reportProblem("it names no authorization endpoint, so nobody can log in there")
 	case err != nil:
-		return nil, s.unusable("its authorization endpoint " + err.Error())
+		return nil, s.reportProblem("its authorization endpoint " + err.Error())
 	case !slices.Contains(s.Challenges, challengeMethod):
-		return nil, s.unusable("it does not say that it checks PKCE challenges of the kind S256, without which a code " +
+		return nil, s.reportProblem("it does not say that it checks PKCE challenges of the kind S256, without which a code " +
 			"can be stolen")
 	}
 	return page, nil

@@ -24,11 +24,11 @@ type RegisterConfig struct {
 // *UnavailableError.
 func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
-		return Credential{}, s.unusable("it registers no clients by itself: have one registered, and name its client id")
+		return Credential{}, s.reportProblem("it registers no clients by itself: have one registered, and name its client id")
 	}
 	endpoint, err := parseEndpoint(s.RegistrationEndpoint)
 	if err != nil {
-		return Credential{}, s.unusable("its registration endpoint " + err.Error())
+		return Credential{}, s.reportProblem("its registration endpoint " + err.Error())
 	}
 	if _, err := parseEndpoint(cfg.Redirect); err != nil {
 		return Credential{}, fmt.Errorf("the redirect URI %w", err)

@@ -128,8 +128,8 @@ func LegacyServer(origin string) (Server, error) {
 		Challenges:           []string{challengeMethod}, Legacy: true}, nil
 }
 
-// unusable says why the server cannot be used for what was asked of it.
-func (s Server) unusable(problem string) error {
+// reportProblem says why the server cannot be used for what was asked of it.
+func (s Server) reportProblem(problem string) error {
 	return &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: problem}
 }
 
@@ -147,5 +147,5 @@ func (s Server) Method(secret, key bool) (string, error) {
 	case secret && fits(MethodPost):
 		return MethodPost, nil
 	}
-	return "", s.unusable("its token endpoint takes only " + excerpt(strings.Join(s.AuthMethods, ", "), maxText))
+	return "", s.reportProblem("its token endpoint takes only " + excerpt(strings.Join(s.AuthMethods, ", "), maxText))
 }

@@ -77,7 +77,7 @@ func (c *Client) postForm(ctx context.Context, s Server, what, address string, c
 	form url.Values) (a *answer, hidden []string, err error) {
 	endpoint, err := parseEndpoint(address)
 	if err != nil {
-		return nil, nil, s.unusable("its " + what + " " + err.Error())
+		return nil, nil, s.reportProblem("its " + what + " " + err.Error())
 	}
 	if err := c.authenticateClient(s, cred, form); err != nil {
 		return nil, nil, err

@@ -14,12 +14,12 @@ import (
 
 func (d *doctor) checkChains(ctx context.Context) []Finding {
 	if len(d.Settings.Chains) == 0 {
-		return ok("none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
+		return reportOK("none has an RPC URL: only jobs that name their endpoint can be delivered (RPC_URL_<chainId>)")
 	}
 	var findings []Finding
 	for _, id := range slices.Sorted(maps.Keys(d.Settings.Chains)) {
 		usual := d.Settings.Chains[id].Registries.Default()
-		for _, f := range judge(d.checkChain(ctx, id), "answers; identity registry %s, reputation registry %s",
+		for _, f := range reportResult(d.checkChain(ctx, id), "answers; identity registry %s, reputation registry %s",
 			usual.Identity, usual.Reputation) {
 			f.Check = fmt.Sprintf("chain %d", id)
 			findings = append(findings, f)
@@ -52,7 +52,7 @@ func (d *doctor) checkChain(ctx context.Context, id uint64) error {
 func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
 	content, err := d.Backend.OpenContent()
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	defer content.Close()
 	probed := content.Fetcher.Probe(ctx)
@@ -65,11 +65,12 @@ func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
 	for _, p := range probed {
 		switch {
 		case p.Err == nil:
-			findings = append(findings, ok("%s answers", p.Gateway)...)
+			findings = append(findings, reportOK("%s answers", p.Gateway)...)
 		case away < len(probed):
-			findings = append(findings, warn("%s: %v; the others of IPFS_GATEWAYS are asked instead", p.Gateway, p.Err)...)
+			findings = append(findings, reportWarning("%s: %v; the others of IPFS_GATEWAYS are asked instead",
+				p.Gateway, p.Err)...)
 		default:
-			findings = append(findings, fail("%s: %v; no gateway of IPFS_GATEWAYS answers, and documents in IPFS "+
+			findings = append(findings, reportFailure("%s: %v; no gateway of IPFS_GATEWAYS answers, and documents in IPFS "+
 				"cannot be fetched", p.Gateway, p.Err)...)
 		}
 	}
@@ -83,7 +84,7 @@ func (d *doctor) checkCommands(context.Context) (findings []Finding) {
 		if err != nil {
 			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
 		}
-		findings = append(findings, judge(err, "%s can be run", path)...)
+		findings = append(findings, reportResult(err, "%s can be run", path)...)
 	}
 	return findings
 }
@@ -95,7 +96,7 @@ func (d *doctor) checkServersFile(context.Context) []Finding {
 	}
 	file, err := servers.Load(d.Settings.ServersFile, os.LookupEnv)
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
-	return ok("HERALD_SERVERS_FILE names %d agents", len(file.Keys()))
+	return reportOK("HERALD_SERVERS_FILE names %d agents", len(file.Keys()))
 }

@@ -83,24 +83,24 @@ func Diagnose(ctx context.Context, o *operator.Operator) []Finding {
 	return findings
 }
 
-func ok(format string, args ...any) []Finding {
+func reportOK(format string, args ...any) []Finding {
 	return []Finding{{Mark: MarkOK, OK: true, Text: fmt.Sprintf(format, args...)}}
 }
 
-func warn(format string, args ...any) []Finding {
+func reportWarning(format string, args ...any) []Finding {
 	return []Finding{{Mark: MarkWarn, OK: true, Text: fmt.Sprintf(format, args...)}}
 }
 
-func fail(format string, args ...any) []Finding {
+func reportFailure(format string, args ...any) []Finding {
 	return []Finding{{Mark: MarkFail, Text: fmt.Sprintf(format, args...)}}
 }
 
-// judge is a failure with an error, and without one what is said of a check that did not fail.
-func judge(err error, format string, args ...any) []Finding {
+// reportResult reports a failure with an error, and without one what is said of a check that did not fail.
+func reportResult(err error, format string, args ...any) []Finding {
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
-	return ok(format, args...)
+	return reportOK(format, args...)
 }
 
 // patience is how long one question may take.
@@ -121,9 +121,9 @@ func try(ctx context.Context, do func(context.Context) error) error {
 
 // checkSettings: they are whole, or there would be no doctor. What is left is names that nothing reads.
 func (d *doctor) checkSettings(context.Context) []Finding {
-	findings := ok("All settings are valid.")
+	findings := reportOK("All settings are valid.")
 	for _, m := range d.Settings.Misspelt() {
-		findings = append(findings, warn("%s: %s", m.Name, m.Explain())...)
+		findings = append(findings, reportWarning("%s: %s", m.Name, m.Explain())...)
 	}
 	return findings
 }
@@ -133,5 +133,5 @@ func (d *doctor) checkKeyset(context.Context) []Finding {
 		return nil
 	}
 	_, err := d.Backend.Keyset()
-	return judge(err, "HERALD_KEYSET can be used")
+	return reportResult(err, "HERALD_KEYSET can be used")
 }

@@ -33,9 +33,9 @@ func (d *doctor) findEmbedded(context.Context) []Finding {
 		if !d.Settings.DatabaseURL.IsZero() {
 			lacks = "an embedded Redis"
 		}
-		return ok("No worker is running on %s. Starting one would launch %s there.", dir, lacks)
+		return reportOK("No worker is running on %s. Starting one would launch %s there.", dir, lacks)
 	case err != nil:
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 
 	d.run = run
@@ -45,7 +45,7 @@ func (d *doctor) findEmbedded(context.Context) []Finding {
 	if d.redis.IsZero() {
 		d.redis = secret.New(run.RedisURL)
 	}
-	return ok("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir, run.Listen)
+	return reportOK("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir, run.Listen)
 }
 
 // findPrograms looks for those that a worker would run, without fetching them.
@@ -64,18 +64,18 @@ func (d *doctor) judgePrograms(p embedded.Programs) (findings []Finding) {
 	switch {
 	case !d.Settings.DatabaseURL.IsZero():
 	case errors.As(p.NoPostgres, &none):
-		findings = warn("%v. A start tries to fetch it; `worker embedded fetch` does that now", p.NoPostgres)
+		findings = reportWarning("%v. A start tries to fetch it; `worker embedded fetch` does that now", p.NoPostgres)
 	default:
-		findings = judge(p.NoPostgres, "%s", p.Postgres)
+		findings = reportResult(p.NoPostgres, "%s", p.Postgres)
 	}
 	switch {
 	case !d.Settings.RedisURL.IsZero():
 		return findings
 	case errors.Is(p.NoRedis, embedded.ErrNoRedis):
-		return append(findings, warn("%v: the queue would run inside the worker (miniredis), which is for small "+
+		return append(findings, reportWarning("%v: the queue would run inside the worker (miniredis), which is for small "+
 			"installations. Install redis-server, or set REDIS_URL", p.NoRedis)...)
 	}
-	return append(findings, judge(p.NoRedis, "%s", p.Redis)...)
+	return append(findings, reportResult(p.NoRedis, "%s", p.Redis)...)
 }
 
 func (d *doctor) checkPostgres(ctx context.Context) []Finding {
@@ -84,14 +84,14 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 	}
 	st, err := store.Open(store.Config{URL: d.database, MaxConns: 2})
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	if err := try(ctx, st.Ping); err != nil {
 		st.Close()
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	d.store = st
-	return ok("answers")
+	return reportOK("answers")
 }
 
 func (d *doctor) checkMigrations(ctx context.Context) []Finding {
@@ -111,7 +111,7 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 		err = fmt.Errorf("%d are pending: run `worker migrate`", pending)
 	}
 	d.migrated = err == nil
-	return judge(err, "all applied")
+	return reportResult(err, "all applied")
 }
 
 // countStuck counts what is held or overdue, by reason, with the command that shows it.
@@ -121,10 +121,10 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 	}
 	found, err := ask(ctx, d.store.ListStuck)
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	if len(found) == 0 {
-		return ok("none is held or overdue")
+		return reportOK("none is held or overdue")
 	}
 	for _, s := range found {
 		list := "worker delivery list --status " + string(s.Status)
@@ -132,12 +132,13 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 			list += " --reason " + string(s.Reason)
 		}
 		if s.Status == store.Held {
-			findings = append(findings, warn("%d held, %s: `%s`, and `worker delivery show ID` says what to do",
+			findings = append(findings, reportWarning("%d held, %s: `%s`, and `worker delivery show ID` says what to do",
 				s.Count, s.Reason, list)...)
 			continue
 		}
-		findings = append(findings, warn("%d overdue for more than a minute, %s: no worker takes them; "+
-			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+string(s.Reason)), list)...)
+		findings = append(findings, reportWarning("%d overdue for more than a minute, %s: no worker takes them; "+
+			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+string(s.Reason)),
+				list)...)
 	}
 	return findings
 }
@@ -149,17 +150,17 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	}
 	q, err := queue.Open(queue.Config{URL: d.redis, Logger: d.Logger})
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	defer q.Close()
 	err = try(ctx, q.Ping)
 	if err != nil || d.Settings.RedisURL.IsZero() {
-		return judge(err, "answers")
+		return reportResult(err, "answers")
 	}
 	if err := try(ctx, q.CheckServer); err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
-	return slices.Concat(ok("answers"), checkAppendOnly(ctx, q))
+	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q))
 }
 
 // checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker
@@ -168,9 +169,9 @@ func checkAppendOnly(ctx context.Context, q *queue.Queue) []Finding {
 	state, err := ask(ctx, q.AppendOnly)
 	switch {
 	case err != nil:
-		return warn("%v", err)
+		return reportWarning("%v", err)
 	case state == "no":
-		return warn("appendonly is no: a restart of Redis loses the tasks in it, and they are late by minutes until " +
+		return reportWarning("appendonly is no: a restart of Redis loses the tasks in it, and they are late by minutes until " +
 			"the worker has dispatched them again. Set appendonly yes")
 	}
 	return nil

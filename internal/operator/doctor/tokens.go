@@ -52,11 +52,11 @@ func (d *doctor) checkTokens(ctx context.Context) []Finding {
 		})
 	})
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 
 	d.issuers = issuers
-	return found.judge()
+	return found.judgeTokens()
 }
 
 func (c *tokenCheckup) add(t store.Token, keys *secret.Keyset, now time.Time) {
@@ -77,7 +77,7 @@ func (c *tokenCheckup) add(t store.Token, keys *secret.Keyset, now time.Time) {
 	}
 }
 
-func (c *tokenCheckup) judge() []Finding {
+func (c *tokenCheckup) judgeTokens() []Finding {
 	var faults []string // what holds deliveries now
 	if n := len(c.expired); n > 0 {
 		faults = append(faults, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", n, c.stored,
@@ -93,12 +93,12 @@ func (c *tokenCheckup) judge() []Finding {
 	}
 	switch {
 	case faults != nil:
-		return fail("%s: `worker token set` stores another one, `worker token login` where a person has to",
+		return reportFailure("%s: `worker token set` stores another one, `worker token login` where a person has to",
 			strings.Join(faults, "; "))
 	case len(c.soon) > 0:
-		return warn("%d are stored; %d expire within 7 days: %s", c.stored, len(c.soon), firstFew(c.soon))
+		return reportWarning("%d are stored; %d expire within 7 days: %s", c.stored, len(c.soon), firstFew(c.soon))
 	case c.stored > 0:
-		return ok("%d are stored, none expires within 7 days", c.stored)
+		return reportOK("%d are stored, none expires within 7 days", c.stored)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (d *doctor) askIssuers(ctx context.Context) (findings []Finding) {
 	}
 	content, err := d.Backend.OpenContent()
 	if err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	defer content.Close()
 	all := slices.SortedFunc(maps.Keys(d.issuers), func(a, b issuer) int { return cmp.Compare(a.name, b.name) })
@@ -133,18 +133,18 @@ func (d *doctor) askIssuers(ctx context.Context) (findings []Finding) {
 			return content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.own}, i.name)
 		})
 		name, stored := text.Printable(text.Shorten(i.name)), d.issuers[i]
-		say := fail
+		say := reportFailure
 		switch {
 		case err == nil:
-			findings = append(findings, ok("%s answers; %d stored credentials get their tokens there", name, stored)...)
+			findings = append(findings, reportOK("%s answers; %d stored credentials get their tokens there", name, stored)...)
 			continue
 		case oauth.MayAnswerLater(err):
-			say = warn
+			say = reportWarning
 		}
 		findings = append(findings, say("%s, which gives the tokens of %d stored credentials: %v", name, stored, err)...)
 	}
 	if n := len(all) - maxAsked; n > 0 {
-		findings = append(findings, ok("%d more authorization servers were not asked", n)...)
+		findings = append(findings, reportOK("%d more authorization servers were not asked", n)...)
 	}
 	return findings
 }

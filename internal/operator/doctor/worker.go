@@ -23,27 +23,27 @@ func (d *doctor) checkPort(ctx context.Context) []Finding {
 	listen := d.Settings.Listen
 	if d.run.Listen != "" {
 		d.worker = d.run.Listen
-		return ok("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID)
+		return reportOK("%s is held by the running worker (process %d)", d.run.Listen, d.run.PID)
 	}
 	if err := config.CheckListen(listen, d.Settings.APIToken); err != nil {
-		return fail("%v", err)
+		return reportFailure("%v", err)
 	}
 	l, err := net.Listen("tcp", listen)
 	switch {
 	case err == nil:
 		_ = l.Close()
-		return ok("%s can be listened on", listen)
+		return reportOK("%s can be listened on", listen)
 	case errors.Is(err, syscall.EADDRINUSE) && isWorker(ctx, listen):
 		d.worker = listen
-		return ok("%s is held by a running worker", listen)
+		return reportOK("%s is held by a running worker", listen)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fail("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", listen)
+		return reportFailure("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", listen)
 	case errors.Is(err, syscall.EACCES):
-		return fail("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", listen)
+		return reportFailure("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", listen)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fail("HERALD_LISTEN %s is not an address of this machine", listen)
+		return reportFailure("HERALD_LISTEN %s is not an address of this machine", listen)
 	}
-	return fail("HERALD_LISTEN %s cannot be listened on: %v", listen, err)
+	return reportFailure("HERALD_LISTEN %s cannot be listened on: %v", listen, err)
 }
 
 // isWorker tells whether whoever listens there is a Herald worker.
@@ -62,18 +62,19 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 	code, err := getJSON(ctx, d.worker, config.SettingsPath, d.Settings.APIToken, &there)
 	switch {
 	case err != nil:
-		return warn("the running worker's settings cannot be asked for at %s: it does not answer", d.worker)
+		return reportWarning("the running worker's settings cannot be asked for at %s: it does not answer", d.worker)
 	case code == http.StatusUnauthorized:
-		return warn("the running worker has another HERALD_API_TOKEN than this shell: with the same, its settings are compared here")
+		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its settings are compared here")
 	case code != http.StatusOK:
-		return warn("the running worker does not tell its settings (HTTP %d): it may be of an older version", code)
+		return reportWarning("the running worker does not tell its settings (HTTP %d): it may be of an older version",
+			code)
 	}
 	if differ := describeDifferences(there, d.Settings.Public()); len(differ) > 0 {
-		return warn("the running worker has other settings than this shell, and goes by its own: %s. Restart the "+
+		return reportWarning("the running worker has other settings than this shell, and goes by its own: %s. Restart the "+
 			"worker with the settings of this shell, or set here what the worker has; of secrets only whether they "+
 			"are set is compared", strings.Join(differ, "; "))
 	}
-	return ok("the running worker has the settings of this shell; of secrets only whether they are set is compared")
+	return reportOK("the running worker has the settings of this shell; of secrets only whether they are set is compared")
 }
 
 // describeDifferences puts them in words. The data folder is known to be the same, and how much is logged is each
