@@ -204,6 +204,17 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 	}
 }
 
+// deliverInTurns is n turns, after which the delivery is delivered and the agent was called once.
+func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
+	w.t.Helper()
+	for range n {
+		w.turn(k, id)
+	}
+	if d := w.row(id); d.Status != store.Delivered || len(to.received()) != 1 {
+		w.t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(to.received()))
+	}
+}
+
 // Whoever is first chooses what the node is asked. A question that it never answers leaves the place to the next in line too.
 func TestUnansweredFirstComer(t *testing.T) {
 	t.Parallel()
@@ -218,10 +229,9 @@ func TestUnansweredFirstComer(t *testing.T) {
 	if answers[1].Verdict != store.Conflict {
 		t.Fatalf("%+v", answers[1])
 	}
-	w.turn(k, id)
-	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 || len(thief.received()) != 0 {
-		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+	w.deliverInTurns(k, id, 2, victim)
+	if n := len(thief.received()); n != 0 {
+		t.Errorf("the thief was called %d times", n)
 	}
 }
 
@@ -261,12 +271,7 @@ func TestLineOutlastsAnOutage(t *testing.T) {
 		}
 	}
 	node.away = false
-	for range 2 * len(jobs) {
-		w.turn(k, id)
-	}
-	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
-		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
-	}
+	w.deliverInTurns(k, id, 2*len(jobs), victim)
 }
 
 // validate has an agent validated, and is the job of it.
@@ -308,11 +313,7 @@ func TestFirstComerOfADisabledAgent(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	k := w.newWorker()
-	w.turn(k, id)
-	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
-		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
-	}
+	w.deliverInTurns(k, id, 2, victim)
 }
 
 // A validation that is first and names agents for which a worker has no slot left does not keep the right one waiting with it.
@@ -335,12 +336,7 @@ func TestFirstComerOfABusyAgent(t *testing.T) {
 	}
 	jobs := []map[string]any{other(9001, 88), other(9001, 89), other(9002, 88)}
 	id := w.submit(append(jobs, j, other(9003, 88))...)[0].ID
-	for range 4 {
-		w.turn(k, id)
-	}
-	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
-		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
-	}
+	w.deliverInTurns(k, id, 4, victim)
 }
 
 // A false job whose worker died while it was checked is not held in the place of the right one, whatever its agent's policy.
@@ -356,9 +352,5 @@ func TestFirstComerInDoubt(t *testing.T) {
 	}
 	w.expire(id)
 	k := w.newWorker()
-	w.turn(k, id)
-	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Delivered || len(victim.received()) != 1 {
-		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(victim.received()))
-	}
+	w.deliverInTurns(k, id, 2, victim)
 }
