@@ -138,7 +138,7 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 		}
 		findings = append(findings, reportWarning("%d overdue for more than a minute, %s: no worker takes them; "+
 			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+string(s.Reason)),
-				list)...)
+			list)...)
 	}
 	return findings
 }
@@ -171,8 +171,8 @@ func checkAppendOnly(ctx context.Context, q *queue.Queue) []Finding {
 	case err != nil:
 		return reportWarning("%v", err)
 	case state == "no":
-		return reportWarning("appendonly is no: a restart of Redis loses the tasks in it, and they are late by minutes until " +
-			"the worker has dispatched them again. Set appendonly yes")
+		return reportWarning("appendonly is no: a restart of Redis loses the tasks in it, and they are late by minutes " +
+			"until the worker has dispatched them again. Set appendonly yes")
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ func (d *doctor) checkPort(ctx context.Context) []Finding {
 		d.worker = listen
 		return reportOK("%s is held by a running worker", listen)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return reportFailure("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to another port", listen)
+		return reportFailure("HERALD_LISTEN %s is held by another program: stop that one, or set HERALD_LISTEN to "+
+			"another port", listen)
 	case errors.Is(err, syscall.EACCES):
 		return reportFailure("HERALD_LISTEN %s: this user may not listen there: set a port above 1023", listen)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -64,7 +65,8 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 	case err != nil:
 		return reportWarning("the running worker's settings cannot be asked for at %s: it does not answer", d.worker)
 	case code == http.StatusUnauthorized:
-		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its settings are compared here")
+		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its "+
+			"settings are compared here")
 	case code != http.StatusOK:
 		return reportWarning("the running worker does not tell its settings (HTTP %d): it may be of an older version",
 			code)
