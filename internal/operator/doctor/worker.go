@@ -65,7 +65,7 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 	case err != nil:
 		return reportWarning("the running worker's settings cannot be asked for at %s: it does not answer", d.worker)
 	case code == http.StatusUnauthorized:
-		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its "+
+		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its " +
 			"settings are compared here")
 	case code != http.StatusOK:
 		return reportWarning("the running worker does not tell its settings (HTTP %d): it may be of an older version",
