@@ -1,0 +1,445 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
+
+// ledger is what a coalescer's flush and single do in these tests: request q is answered with 10 q, or -q when it was
+// made alone. A flight lasts until its turn comes.
+type ledger struct {
+	*coalescer[int, int]
+	mu      sync.Mutex
+	flights [][]int // groups in the order in which they began; one request: made alone
+	flush   func(ctx context.Context, group []int) ([]result[int], error)
+	single  func(ctx context.Context, q int) (int, error)
+}
+
+func newLedger(cfg coalescerConfig[int, int]) *ledger {
+	l := &ledger{flush: func(_ context.Context, group []int) ([]result[int], error) { return answerAll(group), nil },
+		single: func(_ context.Context, q int) (int, error) { return -q, nil }}
+	cfg.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+		l.note(group...)
+		return l.flush(ctx, group)
+	}
+	cfg.single = func(ctx context.Context, q int) (int, error) {
+		l.note(q)
+		return l.single(ctx, q)
+	}
+	l.coalescer = newCoalescer(cfg)
+	return l
+}
+
+func answerAll(group []int) []result[int] {
+	results := make([]result[int], len(group))
+	for i, q := range group {
+		results[i] = result[int]{answer: 10 * q, answered: true}
+	}
+	return results
+}
+
+func (l *ledger) note(group ...int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flights = append(l.flights, group)
+}
+
+func (l *ledger) noted() [][]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.flights)
+}
+
+// asked is a caller's request and what became of it.
+type asked struct {
+	answer int
+	err    error
+	done   chan struct{}
+}
+
+// ask makes a request in the background, and returns when it waits or has ended.
+func (l *ledger) ask(ctx context.Context, q int) *asked {
+	a := &asked{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.answer, a.err = l.do(ctx, q)
+	}()
+	synctest.Wait()
+	return a
+}
+
+func (a *asked) want(t *testing.T, answer int, err error) {
+	t.Helper()
+	<-a.done
+	if a.answer != answer || !errors.Is(a.err, err) {
+		t.Errorf("answered %d, %v; want %d, %v", a.answer, a.err, answer, err)
+	}
+}
+
+func (a *asked) waits(t *testing.T) {
+	t.Helper()
+	select {
+	case <-a.done:
+		t.Errorf("answered %d, %v, and should wait", a.answer, a.err)
+	default:
+	}
+}
+
+// block makes the first request of a coalescer, which stays under way until the function that block returns is called.
+func (l *ledger) block(t *testing.T, q int) (release func()) {
+	t.Helper()
+	gate, single := make(chan struct{}), l.single
+	l.single = func(ctx context.Context, got int) (int, error) {
+		if got == q {
+			<-gate
+		}
+		return single(ctx, got)
+	}
+	a := l.ask(t.Context(), q)
+	a.waits(t)
+	return func() {
+		close(gate)
+		a.want(t, -q, nil)
+		synctest.Wait()
+	}
+}
+
+func TestCoalescerMakesOneRequestAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{})
+		began := time.Now()
+		for q := range 3 {
+			l.ask(t.Context(), q).want(t, -q, nil)
+		}
+		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{0}, {1}, {2}})
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("an idle coalescer waited %s", waited)
+		}
+	})
+}
+
+func TestCoalescerGroupsWhatWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1, max: 3})
+		release := l.block(t, 1)
+		var waiting []*asked
+		for q := 2; q <= 6; q++ {
+			waiting = append(waiting, l.ask(t.Context(), q))
+		}
+		heraldtest.Equal(t, "what is under way", l.noted(), [][]int{{1}})
+
+		release()
+		for i, a := range waiting {
+			a.want(t, 10*(i+2), nil)
+		}
+		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{1}, {2, 3, 4}, {5, 6}})
+		heraldtest.Equal(t, "what was counted", l.stats, coalescerStats{groups: 2, grouped: 5})
+	})
+}
+
+func TestCoalescerHasTwoFlights(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{})
+		first := l.block(t, 1)
+		second := l.block(t, 2)
+		third, fourth := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
+		third.waits(t)
+		second() // while the first is still under way
+		third.want(t, 30, nil)
+		fourth.want(t, 40, nil)
+		first()
+		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{1}, {2}, {3, 4}})
+	})
+}
+
+func TestCoalescerLetsWhoWaitsLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		release := l.block(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		second, third, fourth := l.ask(t.Context(), 2), l.ask(ctx, 3), l.ask(t.Context(), 4)
+		cancel()
+		third.want(t, 0, context.Canceled)
+		release()
+		second.want(t, 20, nil)
+		fourth.want(t, 40, nil)
+		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{1}, {2, 4}})
+	})
+}
+
+// Who is in a group that is under way gets what it comes to, leader or not, and the flush does not see who gave up.
+func TestCoalescerKeepsWhoIsInAGroup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		gate := make(chan struct{})
+		l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+			<-gate
+			return answerAll(group), ctx.Err()
+		}
+		release := l.block(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		leader, member, other := l.ask(ctx, 2), l.ask(ctx, 3), l.ask(t.Context(), 4)
+		release()
+		cancel()
+		synctest.Wait()
+		leader.waits(t)
+		member.waits(t)
+		close(gate)
+		leader.want(t, 20, nil)
+		member.want(t, 30, nil)
+		other.want(t, 40, nil)
+	})
+}
+
+func TestCoalescerTriesAlone(t *testing.T) {
+	t.Parallel()
+	failed, refused := errors.New("deadlock detected"), errors.New("refused")
+	for name, tt := range map[string]struct {
+		flush func(ctx context.Context, group []int) ([]result[int], error)
+		want  [3]int
+		err   error // of the second request
+		count coalescerStats
+	}{
+		"a group that failed, whatever it says beside that": {func(_ context.Context, group []int) ([]result[int], error) {
+			return answerAll(group), failed
+		}, [3]int{-2, -3, -4}, nil, coalescerStats{1, 3, 1}},
+		"what is missing from the answer": {func(_ context.Context, group []int) ([]result[int], error) {
+			results := answerAll(group)
+			results[1].answered = false
+			return results, nil
+		}, [3]int{20, -3, 40}, nil, coalescerStats{1, 3, 0}},
+		"nothing when a request's own error is the answer": {func(_ context.Context, group []int) ([]result[int], error) {
+			results := answerAll(group)
+			results[1] = result[int]{err: refused, answered: true}
+			return results, nil
+		}, [3]int{20, 0, 40}, refused, coalescerStats{1, 3, 0}},
+		"an answer that is too short": {func(_ context.Context, group []int) ([]result[int], error) {
+			return answerAll(group)[:1], nil
+		}, [3]int{20, -3, -4}, nil, coalescerStats{1, 3, 0}},
+		"a flush that ends with its time": {func(ctx context.Context, group []int) ([]result[int], error) {
+			<-ctx.Done()
+			return answerAll(group), ctx.Err()
+		}, [3]int{-2, -3, -4}, nil, coalescerStats{1, 3, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(coalescerConfig[int, int]{flights: 1})
+				l.flush = tt.flush
+				release := l.block(t, 1)
+				waiting := []*asked{l.ask(t.Context(), 2), l.ask(t.Context(), 3), l.ask(t.Context(), 4)}
+				release()
+				waiting[0].want(t, tt.want[0], nil)
+				waiting[1].want(t, tt.want[1], tt.err)
+				waiting[2].want(t, tt.want[2], nil)
+				heraldtest.Equal(t, "what was counted", l.stats, tt.count)
+			})
+		})
+	}
+}
+
+// A caller that gave up while its group failed is told so by its own context.
+func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		l.flush = func(ctx context.Context, _ []int) ([]result[int], error) { <-ctx.Done(); return nil, ctx.Err() }
+		l.single = func(ctx context.Context, q int) (int, error) { return -q, ctx.Err() }
+		release := l.block(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone, stays := l.ask(ctx, 2), l.ask(t.Context(), 3)
+		release()
+		cancel()
+		gone.want(t, -2, context.Canceled)
+		stays.want(t, -3, nil)
+	})
+}
+
+// A flight that stalls, be it a group or one request alone, holds nobody up for longer than stall.
+func TestCoalescerGoesOnBesideAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{stall: time.Second, timeout: time.Minute})
+		stall := func(ctx context.Context) { <-ctx.Done() }
+		l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+			if slices.Contains(group, 3) {
+				stall(ctx)
+			}
+			return answerAll(group), ctx.Err()
+		}
+		first, second := l.block(t, 1), l.block(t, 2)
+		began := time.Now()
+		stalled, with := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
+		time.Sleep(time.Second) // the two alone no longer count, and the group begins
+		synctest.Wait()
+		l.ask(t.Context(), 5).want(t, -5, nil) // beside the group
+		again := l.block(t, 6)
+		last, beside := l.ask(t.Context(), 7), l.ask(t.Context(), 8)
+		last.waits(t)
+		last.want(t, 70, nil)
+		beside.want(t, 80, nil)
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("what came after a stall was answered after %s", waited)
+		}
+		stalled.waits(t)
+		stalled.want(t, -3, nil)
+		with.want(t, -4, nil)
+		if waited := time.Since(began); waited != time.Second+time.Minute {
+			t.Errorf("a flush had %s", waited)
+		}
+		first()
+		second()
+		again()
+		if l.active != 0 || len(l.queue) != 0 {
+			t.Errorf("%d flights and %d requests are left", l.active, len(l.queue))
+		}
+	})
+}
+
+// A panic reaches the caller who leads the group; the others try alone.
+func TestCoalescerPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		l.flush = func(context.Context, []int) ([]result[int], error) { panic("a bug") }
+		release := l.block(t, 1)
+		var caught any
+		leads := make(chan struct{})
+		go func() {
+			defer close(leads)
+			defer func() { caught = recover() }()
+			_, _ = l.do(t.Context(), 2)
+		}()
+		synctest.Wait()
+		member := l.ask(t.Context(), 3)
+		release()
+		<-leads
+		if caught != "a bug" {
+			t.Errorf("the leader caught %v", caught)
+		}
+		member.want(t, -3, nil)
+		l.ask(t.Context(), 4).want(t, -4, nil)
+		l.close()
+	})
+}
+
+func TestCoalescerCloseWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		release := l.block(t, 1)
+		second, third := l.ask(t.Context(), 2), l.ask(t.Context(), 3)
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			l.close()
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("closed with requests under way")
+		default:
+		}
+		l.ask(t.Context(), 4).want(t, -4, nil) // whoever comes now goes alone
+		release()
+		second.want(t, 20, nil)
+		third.want(t, 30, nil)
+		<-closed
+	})
+}
+
+// TestCoalescerAnswersEachRequestOnce: whatever fails, stalls or gives up, each request has one answer, which is its
+// own, and what a flush has answered is not asked again.
+func TestCoalescerAnswersEachRequestOnce(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { runRandomly(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func runRandomly(t *testing.T, random *rand.Rand) {
+	var mu sync.Mutex
+	roll := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(n)
+	}
+	const requests = 300
+	var committed [requests]atomic.Int32 // how often a request was answered below the coalescer
+	answer := func(q int) int { committed[q].Add(1); return q }
+	limit, flights := 1+roll(20), 1+roll(3)
+	var most atomic.Int32
+
+	l := newLedger(coalescerConfig[int, int]{max: limit, flights: flights, stall: time.Duration(1+roll(50)) * time.Millisecond,
+		timeout: time.Duration(1+roll(100)) * time.Millisecond, min: 1 + roll(2)})
+	l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+		if n := int32(len(group)); n > most.Load() {
+			most.Store(n)
+		}
+		select {
+		case <-time.After(time.Duration(roll(60)) * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if roll(10) == 0 {
+			return nil, errors.New("deadlock detected")
+		}
+		results := make([]result[int], len(group))
+		for i, q := range group {
+			if roll(5) > 0 {
+				results[i] = result[int]{answer: answer(q), answered: true}
+			}
+		}
+		return results, nil
+	}
+	l.single = func(ctx context.Context, q int) (int, error) {
+		select {
+		case <-time.After(time.Duration(roll(30)) * time.Millisecond):
+			return answer(q), nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+
+	var all sync.WaitGroup
+	for q := range requests {
+		all.Go(func() {
+			time.Sleep(time.Duration(roll(1000)) * time.Millisecond)
+			ctx, cancel := t.Context(), func() {}
+			if roll(4) == 0 {
+				ctx, cancel = context.WithTimeout(ctx, time.Duration(roll(50))*time.Millisecond)
+			}
+			defer cancel()
+			got, err := l.do(ctx, q)
+			switch times := committed[q].Load(); {
+			case err != nil && (times != 0 || ctx.Err() == nil):
+				t.Errorf("request %d was committed %d times, and its caller got %v", q, times, err)
+			case err == nil && (got != q || times != 1):
+				t.Errorf("request %d was committed %d times and answered with %d", q, times, got)
+			}
+		})
+	}
+	all.Wait()
+	l.close()
+	if l.active != 0 || len(l.queue) != 0 || int(most.Load()) > limit {
+		t.Errorf("%d flights and %d requests are left; the largest group had %d of %d", l.active, len(l.queue), most.Load(), limit)
+	}
+}
