@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +192,16 @@ func TestAgentResolve(t *testing.T) {
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}
+	// One that the servers file disables: the reason stands above "see above".
+	listed := filepath.Join(t.TempDir(), "servers.json")
+	if err := os.WriteFile(listed, fmt.Appendf(nil, `{"servers": {"31337:%s": {"enabled": false}}}`, good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs := p.resolve(1, []string{"HERALD_SERVERS_FILE=" + listed}, "--check", "31337:"+good.String())
+	if !strings.Contains(out, "the servers file disables this agent") || !strings.Contains(errs, "(see above)") {
+		t.Errorf("%s%s", out, errs)
+	}
+
 	out, _ = p.resolve(1, nil, "--json", "31337:999")
 	if r := decode[inspect.Resolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
 		t.Errorf("%s", out)

@@ -146,7 +146,7 @@ func (z *Authorizer) Flush(ctx context.Context) {
 // Subject is whose endpoint is authorized, and who named it.
 type Subject struct {
 	Agent      store.Agent
-	Epoch      int64 // tokens read under an older one are read again; 0: those at hand will do
+	Epoch      int64 // the agent's row counts it up when what is cached of the agent is stale; 0: what is at hand will do
 	NamedByJob bool  // a job, or an option of a command, names the endpoint: neither the registration nor the servers file
 	OwnHeaders bool  // the job brought the endpoint's headers: stored tokens stay out of it
 	Insist     bool  // an operator asks for this very request: what was refused a moment ago is tried again

@@ -12,7 +12,7 @@
 //   - A credential of an OAuth client goes to the issuer that was stored with it, and to no other.
 //   - One worker at a time renews an access token (a lease in the store), and one request at a time within a worker.
 //   - A renewed refresh token is stored before anything else is done, also when the delivery that needed it is stopped;
-//     what Postgres does not take waits in Redis (RenewalSpool), and no refresh token is used before Redis said that
-//     none follows on it.
+//     what Postgres does not take waits in Redis (RenewalSpool). So Redis is asked for a newer refresh token before
+//     one from Postgres is used, and without its answer none is.
 //   - What is remembered of stored tokens is sealed; errors and logs hold no token.
 package agentauth

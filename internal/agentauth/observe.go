@@ -71,9 +71,10 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Ve
 	}
 }
 
-// ObserveSuccess releases what is held of an agent for want of a credential, once it has taken a call without the job's
-// own: at the endpoint where everybody calls it, or where it refused one. After a refusal of the credential it does so
-// each time, else once under each epoch. It returns the tasks that the caller puts into Redis.
+// ObserveSuccess releases what is held of an agent for want of a credential (auth_required) after the agent took a call,
+// and returns the tasks that the caller puts into Redis. A call with the job's own headers proves nothing about stored
+// credentials, and one at an endpoint that the job named only something if the agent refused a credential there. The
+// store is asked once for each epoch of the agent (see Subject.Epoch), and again after each refusal.
 func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []store.Task {
 	if z == nil || a.Subject.OwnHeaders {
 		return nil

@@ -177,8 +177,7 @@ type sealedAccess struct {
 	Since  time.Time `json:"since"`
 }
 
-// SealAccess makes of an access token what store.Token.Access keeps of it. t is the credential that it was had with, as
-// it is stored.
+// SealAccess encrypts an access token for the row of t, the stored credential that it was obtained with.
 func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*store.Access, error) {
 	plain, err := json.Marshal(sealedAccess{token.Access.Reveal(), token.Scope, now})
 	if err != nil {

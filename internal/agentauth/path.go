@@ -16,7 +16,7 @@ func CredentialPath(rawURL string) string {
 }
 
 // CoversPath tells whether a token that is stored for a path may go to another one: to that path itself and to what is
-// below it. A path of which servers disagree where it leads is below nothing but the whole origin.
+// below it. A path that servers read differently, as /a/..%2Fb, is below no stored path but "/", the whole origin.
 func CoversPath(stored, path string) bool {
 	return stored == "/" || path == stored || isPlainPath(path) &&
 		strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")

@@ -155,8 +155,8 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 	return found, key, nil
 }
 
-// LatestCredential is the OAuth credential of a row with the refresh token that came last: Redis may have one that
-// Postgres could not take. spool may be nil.
+// LatestCredential opens the OAuth credential that t stores, with the newest refresh token: Redis may have one that
+// Postgres could not take. spool may be nil: there is no Redis.
 func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token) (oauth.Credential, error) {
 	cred, err := openCredential(keys, t)
 	if err != nil || spool == nil || t.Scheme != store.SchemeAuthorizationCode {

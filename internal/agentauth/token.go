@@ -51,7 +51,8 @@ const MaxToken = 16 << 10
 // ExpiryWarning is how long before a stored token expires an operator is warned of it.
 const ExpiryWarning = 7 * 24 * time.Hour
 
-// CheckToken tells what keeps a text from being sent as a token; the error holds nothing of it and continues "it …".
+// CheckToken tells what keeps a text from being sent as a token. The error holds nothing of the token, and is a
+// predicate ("is empty") for the caller to put a subject before.
 func CheckToken(text string) error {
 	switch {
 	case text == "":
@@ -68,7 +69,8 @@ func CheckToken(text string) error {
 	return nil
 }
 
-// ReadTokenFile reads the token of a file: one line. The error does not name the path, and continues "the file …".
+// ReadTokenFile reads the token of a file: one line. The error does not name the path, and is a predicate ("cannot be
+// read").
 func ReadTokenFile(path string) (string, error) {
 	st, err := os.Stat(path) // before it is opened: to open a FIFO waits for a writer
 	if err != nil {

@@ -316,7 +316,7 @@ func setAliases(c *Config, s string) string {
 
 func setGateways(c *Config, s string) string {
 	for i, g := range splitList(s) {
-		if wrong := checkGateway(g); wrong != "" {
+		if wrong := checkPlainURL(g); wrong != "" {
 			return fmt.Sprintf("gateway %d %s", i+1, wrong)
 		}
 		c.IPFSGateways = append(c.IPFSGateways, g)
@@ -328,15 +328,15 @@ func setGateways(c *Config, s string) string {
 }
 
 func setArweave(c *Config, s string) string {
-	if wrong := checkGateway(s); wrong != "" {
+	if wrong := checkPlainURL(s); wrong != "" {
 		return wrong
 	}
 	c.ArweaveGateway = s
 	return ""
 }
 
-// checkGateway says what is wrong with a gateway's URL, if anything.
-func checkGateway(s string) string {
+// checkPlainURL says what keeps a text from being an http or https URL without user, query or fragment, if anything.
+func checkPlainURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":

@@ -29,8 +29,9 @@ func confirmationPause(missing uint64) time.Duration {
 	return time.Duration(min(max(missing, 1), uint64(maxConfirmationPause/blockTime))) * blockTime
 }
 
-// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does. A probe asks it
-// too (operator/probe.go), and `agent resolve --check` its first half (Resolution.End).
+// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does. `agent probe` asks
+// it too (operator/inspect/probe.go); `agent resolve`, which has no store, looks at the servers file itself
+// (operator/inspect/resolve.go, Resolution.End).
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:

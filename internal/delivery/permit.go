@@ -44,7 +44,6 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		// The reasons of package ratelimit are words of package retry.
 		return nil, retry.Pause(refused.Reason, refused.Wait, why+refused.Text)
 	case err != nil:
 		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)

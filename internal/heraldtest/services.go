@@ -85,10 +85,11 @@ func (r run) Run() int {
 
 // Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a
 // copy, made in about 20 ms, of a database that migrate, which is store.Migrate, was run on once in this process. Functions
-// are told apart by their code, so a closure over different values counts as the same.
+// are told apart by their code, so two closures of one literal over different values would share the first one's
+// template: pass a named function.
 //
-// The test is skipped when the machine has no Postgres or no user to run it as, or fails if CI or
-// HERALD_REQUIRE_SERVICES is set.
+// The test is skipped when the machine has no Postgres, or when this is root, as whom Postgres refuses to run, and there
+// is no other user; with CI or HERALD_REQUIRE_SERVICES set it fails instead.
 func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
 	t.Helper()
 	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
@@ -122,7 +123,7 @@ func createDatabase(t testing.TB, migrate *migration) string {
 
 // Redis returns the URL (as asynq parses it) of an empty Redis of the test's own, stopped when the test ends: a
 // redis-server or valkey-server where there is one (ready in about 10 ms), else miniredis. A server of its own, and not
-// a numbered database of a shared one, because asynq's messages to workers cross databases.
+// a numbered database of a shared one: asynq cancels tasks by pub/sub, which ignores the database's number.
 func Redis(t testing.TB) string {
 	t.Helper()
 	return startRedis(t, embedded.RedisAuto)

@@ -62,7 +62,8 @@ const (
 	RedisOff  RedisPolicy = "off"  // none is taken
 )
 
-// Intake turns jobs into committed rows. It is the same for the CLI, HTTP, Redis and the chain.
+// Intake turns jobs into committed rows: enqueue's lines (Submit), jobs made from a chain's events (SubmitJobs), foreign
+// asynq tasks (FromTask).
 type Intake struct{ Config }
 
 // New checks the configuration.

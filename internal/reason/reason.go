@@ -1,9 +1,11 @@
 // Package reason is the closed list of why a delivery ended other than delivered, is held or waits. Operators filter by
 // these words, rows and metrics hold them (DESIGN §4): a word is never changed.
 //
-// What a reason does to a delivery is decided by package retry: endingOf (skipped, rejected, held or tried again), isFree
-// (whether the wait costs an attempt) and NextStep (what a person can do). A new reason goes into this list, into All and
-// into those three. Package store also spells some in SQL: grep the word.
+// What a reason does to a delivery is decided by package retry: endingOf (skipped, rejected, held or tried again) and
+// isFree (whether the wait costs an attempt) in verdict.go, NextStep (what a person can do) in nextstep.go. A new reason
+// goes into this list, into All, into those three, and into the tables of their tests
+// (go test ./internal/reason ./internal/delivery/retry). It is one that holds only if something releases what is held
+// for it; else it rejects. Package store also spells some in SQL: grep the word.
 package reason
 
 // Reason is one of the constants below, or empty.
@@ -13,7 +15,7 @@ type Reason string
 const (
 	// NoURI: the agent has no tokenURI.
 	NoURI Reason = "no_uri"
-	// NoDocument: the tokenURI, or the feedback's URI, leads to nothing that can be such a document.
+	// NoDocument: nothing is at the tokenURI that can be a registration file.
 	NoDocument Reason = "no_document"
 	// NoMCPEndpoint: the registration document lists no MCP server.
 	NoMCPEndpoint Reason = "no_mcp_endpoint"
@@ -23,7 +25,7 @@ const (
 	AgentNotFound Reason = "agent_not_found"
 	// Revoked: the client took its feedback back before it was delivered.
 	Revoked Reason = "revoked"
-	// ToolNotOffered: the agent does not offer the tool of an event that not every agent has to take.
+	// ToolNotOffered: the agent does not offer the tool for a revocation, response or validation, which are optional.
 	ToolNotOffered Reason = "tool_not_offered"
 	// NeverDelivered: the agent never got the feedback that this revocation takes back.
 	NeverDelivered Reason = "never_delivered"
@@ -35,7 +37,7 @@ const (
 	InvalidJob Reason = "invalid_job"
 	// EventNotFound: the chain does not show the event.
 	EventNotFound Reason = "event_not_found"
-	// ToolNotFound: the agent lacks the tool that every agent is to have, or the job may not name it.
+	// ToolNotFound: the agent lacks the tool for feedback, which every agent is to have, or the job may not name it.
 	ToolNotFound Reason = "tool_not_found"
 	// SchemaMismatch: the arguments do not fit the tool's input schema.
 	SchemaMismatch Reason = "schema_mismatch"
@@ -81,17 +83,18 @@ const (
 const (
 	// NotConfirmed: the event's block has too few confirmations.
 	NotConfirmed Reason = "not_confirmed"
-	// ChainUnavailable: the chain's node does not answer. It may also be what a delivery died of.
+	// ChainUnavailable: the chain's node does not answer. Rows of earlier versions may have died of it.
 	ChainUnavailable Reason = "chain_unavailable"
 	// AgentBusy: every permit, slot or share of memory that the agent may have is in use.
 	AgentBusy Reason = "agent_busy"
-	// BehindEarlier: an earlier feedback of the same client has to end first.
+	// BehindEarlier: an earlier feedback of the same client has to end first. Nothing waits so yet: the word is
+	// reserved.
 	BehindEarlier Reason = "behind_earlier"
 	// BreakerOpen: most of the endpoint's latest calls failed.
 	BreakerOpen Reason = "breaker_open"
 	// Throttled: Herald's own rate limit for the origin is used up.
 	Throttled Reason = "throttled"
-	// OverBudget: the agent's effort budget is used up.
+	// OverBudget: the agent's effort budget is used up. Nothing has one yet: the word is reserved.
 	OverBudget Reason = "over_budget"
 )
 
@@ -103,7 +106,8 @@ const (
 	ConnectFailed Reason = "connect_failed"
 	// Timeout: no answer in time, and certainly nothing executed.
 	Timeout Reason = "timeout"
-	// RateLimited: the agent or its authorization server answered 429. Herald's own limit is Throttled.
+	// RateLimited: the agent or its authorization server answered 429, or the agent asked for patience
+	// (input_required). Herald's own limit is Throttled.
 	RateLimited Reason = "rate_limited"
 	// ServerError: the other side answered that it failed.
 	ServerError Reason = "server_error"

@@ -25,7 +25,7 @@ type Failure struct {
 	Reason reason.Reason
 	Text   string        // a sentence for people, without secrets
 	Pause  time.Duration // length of a free wait
-	Ours   bool          // an operator decided it: the agent is not to blame
+	Ours   bool          // an operator decided it (Bar): of the four reasons that blame the agent, this one does not
 }
 
 func (f *Failure) Error() string { return f.Text }

@@ -1,4 +1,4 @@
-// Package retry decides, from an error alone, what becomes of a delivery: which reason of the closed list (reason.go),
+// Package retry decides, from an error alone, what becomes of a delivery: which reason of the closed list (package reason),
 // whether it ends, waits or is held, whether that costs an attempt, and how long a wait is. It is pure: no I/O, no
 // clock, the random number is handed in.
 //

@@ -24,13 +24,18 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Ends of commands that look at an agent; what was found is printed by then.
+// Errors with which a command that looks at an agent ends, after it has printed what was found: exit code 1.
 var (
-	ErrNotNow        = errors.New("could not be fetched (see above): try again later")
-	errNotBefore     = errors.New("could not be fetched, and will not be before what is said above is mended")
-	errUnregistered  = errors.New("not found: the registry has no such agent (see above)")
+	// ErrNotNow: a delivery would wait and be tried again.
+	ErrNotNow = errors.New("could not be fetched (see above): try again later")
+	// errNotBefore: a delivery would be held.
+	errNotBefore = errors.New("could not be fetched, and will not be before what is said above is mended")
+	// errUnregistered: the identity registry knows no such agent.
+	errUnregistered = errors.New("not found: the registry has no such agent (see above)")
+	// ErrUndeliverable: with --check, whatever would keep a delivery from being delivered.
 	ErrUndeliverable = errors.New("--check: a delivery would not be delivered (see above)")
-	errUnusable      = errors.New("--check: the document cannot be used (see above)")
+	// errUnusable: with --check, a document that is no registration file or names no server that may be called.
+	errUnusable = errors.New("--check: the document cannot be used (see above)")
 )
 
 // Resolution is what resolving an agent found.
@@ -41,7 +46,7 @@ type Resolution struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	Resolved bool      `json:"resolved"`
 	Outlook
-	Note   string  `json:"note,omitempty"` // that deliveries do not go by this
+	Note   string  `json:"note,omitempty"` // the servers file names the agent: deliveries go by that, not by this
 	TookMs float64 `json:"tookMs"`
 
 	Name   string          `json:"-"` // of the agent, in a sentence
@@ -97,8 +102,7 @@ type Endpoint struct {
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's configuration and nothing remembered. Neither Postgres nor Redis is
-// asked.
+// Resolve resolves an agent with the worker's configuration and empty caches. Neither Postgres nor Redis is asked.
 func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -132,6 +136,9 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	r.conclude(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
+		if !listed.Enabled {
+			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until it does not any more"
+		}
 	}
 	return r, nil
 }

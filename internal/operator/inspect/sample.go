@@ -85,7 +85,7 @@ func (s sample) callMeta() map[string]any {
 // unfitted of a sample before they are fitted.
 func (s sample) unfitted() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
 
-// Changes of an argument.
+// What fitting to the tool's input schema did to an argument (ProbedArgument.Change); ArgumentKept: nothing.
 const (
 	ArgumentKept    = ""
 	argumentChanged = "changed"
