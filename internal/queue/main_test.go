@@ -24,7 +24,12 @@ const kind = "NewFeedback"
 // open connects to a Redis of the test's own.
 func open(t testing.TB) *Queue {
 	t.Helper()
-	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), Logger: slog.New(slog.DiscardHandler)})
+	return openAt(t, heraldtest.Redis(t))
+}
+
+func openAt(t testing.TB, url string) *Queue {
+	t.Helper()
+	q, err := Open(Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

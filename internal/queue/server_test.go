@@ -86,6 +86,63 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	}
 }
 
+// TestLaneShares: while first has more tasks than are taken, each other lane gets its part; and a task of first is
+// nearly always found at once, though the other lanes may come before it.
+func TestLaneShares(t *testing.T) {
+	t.Parallel()
+	q := openAt(t, heraldtest.RealRedis(t))
+	put := func(lane string) {
+		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(lane)),
+			asynq.Queue(lane)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const ofFirst, ofOthers = 1500, 4
+	all := ofFirst
+	for range ofFirst {
+		put(string(First))
+	}
+	for lane := range lanes {
+		for range ofOthers {
+			if lane != string(First) {
+				put(lane)
+				all++
+			}
+		}
+	}
+
+	got, counted := make(chan string, all), make(chan bool)
+	taken := 0 // one at a time
+	serve(t, q, handler{intake: func(_ context.Context, _ string, body []byte) (string, error) {
+		got <- string(body)
+		if taken++; taken == all {
+			<-counted // or lanes that are empty would be asked
+		}
+		return "", nil
+	}}, 1)
+	first := 0
+	for range all {
+		switch lane := heraldtest.Receive(t, "a task", got); {
+		case lane == string(First):
+			first++
+		case first == ofFirst:
+			t.Errorf("a task of lane %s was taken after all of first", lane)
+		}
+	}
+	asked := 0
+	stats, err := q.rdb.Info(t.Context(), "commandstats").Result()
+	if err == nil {
+		_, err = fmt.Sscanf(infoField(stats, "cmdstat_rpoplpush"), "calls=%d", &asked)
+	}
+	close(counted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := all * 3 / 2; asked < all || asked > most {
+		t.Errorf("lanes were asked %d times for %d tasks, want at most %d", asked, all, most)
+	}
+}
+
 // A panic in a handler costs the task a moment, not the worker its life.
 func TestPanicComesBack(t *testing.T) {
 	t.Parallel()
