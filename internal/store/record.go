@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/reason"
@@ -90,8 +89,8 @@ type Recorded struct {
 }
 
 // Record writes the outcome under the claim's fence, completes the attempt and dispatches the agent's next deliveries:
-// one round trip, one commit. The caller puts the returned tasks into Redis. Calling it again after an error is
-// harmless.
+// one round trip, one commit. Plain outcomes that come while others are recorded share both (record_group.go). The
+// caller puts the returned tasks into Redis. Calling it again after an error is harmless.
 //
 // ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late
 // Delivered of a delivery that is not final is no error: it ends it.
@@ -99,10 +98,15 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "record delivery %s", c.ID)
-	rec, err = s.recordOnce(ctx, c, o)
-	if err != nil && c.week != "" && isMissingWeek(err) {
-		c.week = "" // through the partitioned table then
-		rec, err = s.recordOnce(ctx, c, o)
+	if err := o.checkStatus(); err != nil {
+		return Recorded{}, err
+	}
+
+	r := recordRequest{c, o}
+	if r.isPlain() {
+		rec, err = s.records.do(ctx, r)
+	} else {
+		rec, err = s.recordAlone(ctx, r)
 	}
 	if err != nil {
 		return Recorded{}, err // what was not committed was not dispatched
@@ -110,10 +114,16 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	if err := o.checkStatus(); err != nil {
-		return Recorded{}, err
+func (s *Store) recordAlone(ctx context.Context, r recordRequest) (Recorded, error) {
+	rec, err := s.recordOnce(ctx, r.claim, r.outcome)
+	if err != nil && r.claim.week != "" && isMissingWeek(err) {
+		r.claim.week = "" // through the partitioned table then
+		rec, err = s.recordOnce(ctx, r.claim, r.outcome)
 	}
+	return rec, err
+}
+
+func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
 	a := c.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
@@ -225,7 +235,7 @@ func recordStatement(c *Claim, p SpooledOutcome) string {
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
 		return text
 	}
-	return strings.ReplaceAll(text, "herald.attempts\n", c.week+"\n")
+	return inWeek(text, c.week)
 }
 
 // readRecorded reads the answers to what queueRecord has queued, to the commit.
@@ -265,14 +275,20 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 		return rec, ErrFenced
 	}
 	rec.Age = now.Sub(accepted)
-	if next != nil {
-		rec.NextAttemptAt = *next
-		if o.Task && !rec.Succeeded { // whoever took over is dispatched in its turn, or by the reconciler
-			rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
-				Bulk: bulk, At: *next}
-		}
-	}
+	rec.addWait(c, o, attempt, n, next, bulk)
 	return rec, nil
+}
+
+// addWait adds until when the delivery waits (nil: it does not), and the task n that the outcome asked for.
+func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Time, bulk bool) {
+	if next == nil {
+		return
+	}
+	rec.NextAttemptAt = *next
+	if o.Task && !rec.Succeeded { // whoever took over is dispatched in its turn, or by the reconciler
+		rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
+			Bulk: bulk, At: *next}
+	}
 }
 
 // KeepSide is what is kept of what one side of a call said.

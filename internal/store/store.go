@@ -76,6 +76,8 @@ type Config struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of a call whose context has no earlier deadline
+
+	records *coalescer[recordRequest, Recorded] // plain outcomes
 }
 
 // idleInTransaction is how long the server lets a transaction of ours wait for its next statement: nothing here thinks
@@ -118,6 +120,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
+	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})
 	return s, nil
 }
 
@@ -145,8 +148,11 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close ends all connections; it waits for those in use.
-func (s *Store) Close() { s.pool.Close() }
+// Close ends all connections; it waits for the groups under way and for connections in use.
+func (s *Store) Close() {
+	s.records.close()
+	s.pool.Close()
+}
 
 // Ping tells whether the database answers.
 func (s *Store) Ping(ctx context.Context) error {

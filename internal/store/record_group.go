@@ -1,0 +1,183 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// recordRequest is one call of Record.
+type recordRequest struct {
+	claim   *Claim
+	outcome Outcome
+}
+
+// isPlain tells whether record_group.sql knows what record.sql would do with the outcome.
+func (r recordRequest) isPlain() bool {
+	o := r.outcome
+	switch o.Status {
+	case Delivered, Skipped, Rejected, Dead, Waiting:
+	default:
+		return false
+	}
+	isRare := o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 ||
+		o.Free && !o.Called || o.Reason == reason.AgentDisabled || o.Reason == reason.AuthRequired
+	return !isRare && r.claim.week != ""
+}
+
+// recordGroup writes what a group of plain attempts led to and dispatches their agents' next deliveries, in one round
+// trip and one commit. It leaves unanswered what record_group.sql did not write.
+func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
+	members := selectMembers(group)
+	if len(members) == 0 {
+		return make([]result[Recorded], len(group)), nil
+	}
+	rows, week := recordColumns{}, group[members[0]].claim.week
+	for _, i := range members {
+		rows.appendRequest(group[i])
+	}
+
+	b := &pgx.Batch{}
+	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
+	b.Queue(inWeek(statement("record_group"), week), namedStatement("record_group").args(rows.args())...)
+	b.Queue(statement("dispatch_group"), namedStatement("dispatch_group").args(pgx.NamedArgs{
+		"ids": rows.ids, "claim_nos": rows.claimNos, "max_dispatched": MaxDispatchedPerAgent})...)
+	res := s.pool.SendBatch(ctx, b)
+	defer res.Close()
+	return readRecordedGroup(res, group, members)
+}
+
+// selectMembers lists which requests one statement can take, in the order of their deliveries' ids: rows are locked in
+// that order, and the outcomes of one agent's deliveries count in it. A delivery goes in once, and all attempts are of
+// the first one's week.
+func selectMembers(group []recordRequest) (members []int) {
+	for i, r := range group {
+		if r.claim.week == group[0].claim.week {
+			members = append(members, i)
+		}
+	}
+	id := func(i int) uuid.UUID { return group[i].claim.ID }
+	slices.SortStableFunc(members, func(a, b int) int {
+		x, y := id(a), id(b)
+		return bytes.Compare(x[:], y[:])
+	})
+	return slices.CompactFunc(members, func(a, b int) bool { return id(a) == id(b) })
+}
+
+// readRecordedGroup reads the answers to the batch of recordGroup, to the commit. An agent's next tasks go to the
+// callers who recorded its deliveries, in turn.
+func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
+	if _, err := res.Exec(); err != nil {
+		return nil, fmt.Errorf("lock the agents: %w", err)
+	}
+
+	results, callers := make([]result[Recorded], len(group)), make(map[Agent][]int, len(members))
+	var nr, n int
+	var next *time.Time
+	var accepted, now time.Time
+	var bulk bool
+	rows, _ := res.Query()
+	_, err := pgx.ForEachRow(rows, []any{&nr, &n, &next, &accepted, &now, &bulk}, func() error {
+		i := members[nr-1]
+		r := group[i]
+		rec := Recorded{Age: now.Sub(accepted)}
+		rec.addWait(r.claim, r.outcome, r.claim.Attempt, n, next, bulk)
+		results[i] = result[Recorded]{answer: rec, answered: true}
+		callers[r.claim.Agent()] = append(callers[r.claim.Agent()], i)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the outcomes: %w", err)
+	}
+
+	var t Task
+	var a Agent
+	rows, _ = res.Query()
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID},
+		func() error {
+			turn := callers[a]
+			if len(turn) == 0 {
+				return errors.New("an agent was given tasks of which nothing was recorded")
+			}
+			rec := &results[turn[0]].answer
+			rec.Next = append(rec.Next, t)
+			callers[a] = append(turn[1:], turn[0])
+			return nil
+		})
+	if err != nil {
+		return nil, fmt.Errorf("dispatch the next: %w", err)
+	}
+	return results, res.Close() // the commit
+}
+
+// inWeek is a statement with the table of a week's attempts in the place of all weeks'.
+func inWeek(text, week string) string {
+	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
+}
+
+// recordColumns are outcomes as record_group.sql takes them.
+type recordColumns struct {
+	chains             []int64
+	registries, agents []string
+
+	ids        []uuid.UUID
+	claimNos   []int64
+	startedAts []time.Time
+	numbers    []int
+	statuses   []string
+	delays     []time.Duration
+	tasks      []bool
+	called     []bool
+	agentOKs   []bool
+	stages     []string
+
+	reasons, errors, toolNames, endpoints, protocols, verifications, sources, agentErrors []*string
+	arguments, responses, results, serverInfos, tools                                     [][]byte
+}
+
+func (c *recordColumns) appendRequest(r recordRequest) {
+	a, o := r.claim.Agent(), r.outcome
+	c.chains, c.registries = append(c.chains, int64(a.ChainID)), append(c.registries, a.Registry)
+	c.agents = append(c.agents, a.ID)
+	c.ids, c.claimNos = append(c.ids, r.claim.ID), append(c.claimNos, r.claim.No)
+	c.startedAts, c.numbers = append(c.startedAts, r.claim.StartedAt), append(c.numbers, r.claim.Attempt)
+
+	c.statuses, c.delays = append(c.statuses, string(o.Status)), append(c.delays, o.Delay)
+	c.tasks, c.called = append(c.tasks, o.Task), append(c.called, o.Called)
+	c.agentOKs = append(c.agentOKs, o.AgentOK)
+	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
+
+	c.reasons = append(c.reasons, nameOrNull(string(o.Reason)))
+	c.errors = append(c.errors, nullIfEmpty(storable.Text(o.Error, maxErrorBytes)))
+	c.toolNames = append(c.toolNames, nameOrNull(o.ToolName))
+	c.endpoints = append(c.endpoints, nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)))
+	c.protocols = append(c.protocols, nameOrNull(o.Protocol))
+	c.verifications = append(c.verifications, nameOrNull(o.FileVerification))
+	c.sources = append(c.sources, nameOrNull(o.FileSource))
+	c.agentErrors = append(c.agentErrors, nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)))
+
+	c.arguments = append(c.arguments, storable.JSON(o.Arguments, maxSideBytes))
+	c.responses = append(c.responses, storable.JSON(o.Response, maxSideBytes))
+	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
+	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
+	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
+}
+
+func (c *recordColumns) args() pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"ids": c.ids, "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
+		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "called": c.called,
+		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
+		"protocols": c.protocols, "file_verifications": c.verifications, "file_sources": c.sources,
+		"arguments": c.arguments, "responses": c.responses, "results": c.results,
+		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "server_infos": c.serverInfos, "tools": c.tools}
+}

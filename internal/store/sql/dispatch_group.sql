@@ -1,0 +1,41 @@
+-- dispatch_group: take the next deliveries of the agents of a group that was recorded, for Redis: of each agent what
+-- dispatch.sql takes, oldest first, so that at most @max_dispatched are pending or running at a time.
+--
+-- @ids uuid[], @claim_nos bigint[]: the claims that record_group.sql was given, in the same transaction. Only those it
+-- has recorded count (updated_at is this transaction's): whoever lost its claim made no room and has nobody to give
+-- the tasks to.
+-- @max_dispatched: how many an agent may have dispatched (8)
+--
+-- An earlier statement of the transaction has locked the agents. Every agent's line is read in a LATERAL subquery, by
+-- the agent's own index, and changed by ids that are known by then: no statistics can make another plan of that.
+-- Returns the tasks to put into Redis as dispatch.sql does, each with its agent.
+WITH agent AS MATERIALIZED (
+    SELECT DISTINCT d.*
+      FROM unnest(@ids::uuid[], @claim_nos::bigint[]) AS w(id, claim_no)
+     CROSS JOIN LATERAL (SELECT chain_id, identity_registry, agent_id FROM herald.deliveries
+                          WHERE id = w.id AND claim_no = w.claim_no AND status <> 'running' AND updated_at = now()
+                         OFFSET 0) d
+), next AS MATERIALIZED (
+    SELECT d.id
+      FROM agent a
+     CROSS JOIN LATERAL (
+           SELECT id FROM herald.deliveries
+            WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry AND agent_id = a.agent_id
+              AND place = 'line'
+            ORDER BY seq + 0
+            LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM herald.deliveries -- mostly nothing stands in line
+                                             WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
+                                               AND agent_id = a.agent_id AND place = 'line')
+                               THEN greatest(@max_dispatched::int - (SELECT count(*) FROM herald.deliveries
+                                     WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
+                                       AND agent_id = a.agent_id AND place = 'out'), 0)
+                               ELSE 0 END)
+              FOR UPDATE SKIP LOCKED) d
+), handed AS (
+    UPDATE herald.deliveries
+       SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
+     WHERE id = ANY(ARRAY(SELECT id FROM next))
+    RETURNING id, dispatch, kind, attempts, replays > 0 AND attempts <= budget_base AS bulk,
+              chain_id, identity_registry, agent_id::text, seq
+)
+SELECT id, dispatch, kind, attempts, bulk, chain_id, identity_registry, agent_id FROM handed ORDER BY seq

@@ -1,0 +1,104 @@
+-- record_group: write what a group of plain attempts led to, as record.sql would write it for one after the other, in
+-- the order of the arrays. Runs in one implicit transaction between lock_agents and dispatch_group. Where it says
+-- herald.attempts, the caller puts the week of all the attempts.
+--
+-- Arrays of one length, one element an attempt; the deliveries are distinct and in order of their ids:
+-- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[]
+-- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[]
+-- @stages text[], @errors text[], @tool_names text[], @endpoints text[], @protocols text[]
+-- @file_verifications text[], @file_sources text[]
+-- @arguments jsonb[], @responses jsonb[], @results jsonb[]
+-- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
+--
+-- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
+-- success, nothing free or held, no reason that is about the agent's credentials or its being disabled, no file that
+-- disagrees or could not be fetched, and no epoch to be raised. A claim that is lost, or whose row somebody has locked,
+-- makes no row here and changes nothing.
+--
+-- Every row is found by its key in a LATERAL subquery that cannot be pulled up (FOR NO KEY UPDATE, OFFSET 0), and
+-- changed by its ctid, for which there is no other plan than to read that row: joined by their keys, the tables could
+-- be read from end to end whenever the statistics are old.
+-- Returns the element's number (1-based), and the row's dispatch counter, next_attempt_at, acceptance, now and whether
+-- its next task is bulk.
+WITH locked AS MATERIALIZED (
+    SELECT w.*, ordinal::int AS nr, d.ctid AS found
+      FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
+                  @reasons::text[], @errors::text[], @endpoints::text[], @protocols::text[], @agent_oks::boolean[],
+                  @agent_errors::text[])
+           WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
+                                agent_error, ordinal)
+     CROSS JOIN LATERAL (SELECT ctid FROM herald.deliveries
+                          WHERE id = w.id AND claim_no = w.claim_no AND status = 'running'
+                            FOR NO KEY UPDATE SKIP LOCKED) d
+), recorded AS (
+    UPDATE herald.deliveries d
+       SET status            = l.status,
+           reason            = l.reason,
+           dispatch          = dispatch + CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] THEN 1 ELSE 0 END,
+           handed_at         = CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] THEN now() END,
+           called            = called OR (@called::boolean[])[nr],
+           lease_until       = NULL,
+           next_attempt_at   = CASE WHEN l.status = 'waiting' THEN now() + (@delays::interval[])[nr] END,
+           tool_name         = coalesce((@tool_names::text[])[nr], tool_name),
+           endpoint          = coalesce(l.endpoint, d.endpoint),
+           file_verification = coalesce((@file_verifications::text[])[nr], file_verification),
+           file_source       = coalesce((@file_sources::text[])[nr], file_source),
+           file_disagrees    = CASE WHEN (@file_verifications::text[])[nr] IS NULL THEN file_disagrees END,
+           result            = coalesce((@results::jsonb[])[nr], result),
+           error             = l.error,
+           updated_at        = now(),
+           finished_at       = CASE WHEN l.status <> 'waiting' THEN now() END
+      FROM locked l
+     WHERE d.ctid = l.found
+    RETURNING l.*, chain_id, identity_registry, agent_id, dispatch, next_attempt_at, accepted_at,
+              replays > 0 AND attempts <= budget_base AS bulk
+), completed AS (
+    UPDATE herald.attempts
+        AS a
+       SET duration_ms = least(extract(epoch FROM clock_timestamp() - a.started_at) * 1000, 2147483647),
+           stage       = (@stages::text[])[nr],
+           outcome     = r.status,
+           reason      = r.reason,
+           error       = r.error,
+           arguments   = (@arguments::jsonb[])[nr],
+           response    = (@responses::jsonb[])[nr],
+           protocol    = r.protocol
+      FROM recorded r
+     CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.attempts
+                          WHERE delivery_id = r.id AND number = r.number AND started_at = r.started_at
+                            AND outcome IS NULL OFFSET 0) o
+     WHERE a.ctid = o.found
+), agent AS (
+    UPDATE herald.agents g
+       SET totals        = totals || coalesce((SELECT jsonb_object_agg(s, coalesce((totals ->> s)::bigint, 0) + n)
+                                                 FROM (SELECT s, count(*) AS n FROM unnest(ended) e(s) GROUP BY s) x), '{}'),
+           state         = CASE WHEN NOT enabled THEN 'disabled'
+                                WHEN (@agent_oks::boolean[])[judged] THEN 'connected'
+                                WHEN judged IS NOT NULL THEN 'failed'
+                                WHEN state = 'disabled' THEN 'pending'
+                                ELSE state END,
+           raised_epoch  = CASE WHEN NOT any_ok THEN raised_epoch END,
+           last_ok_at    = CASE WHEN any_ok THEN now() ELSE last_ok_at END,
+           last_error    = coalesce((@agent_errors::text[])[failed], last_error),
+           last_error_at = CASE WHEN failed IS NOT NULL THEN now() ELSE last_error_at END,
+           endpoint      = coalesce((@endpoints::text[])[called], endpoint),
+           protocol      = coalesce((@protocols::text[])[spoken], protocol),
+           server_info   = coalesce((@server_infos::jsonb[])[introduced], server_info),
+           tools         = coalesce((@tools::jsonb[])[listed], tools),
+           updated_at    = now()
+      FROM (SELECT chain_id, identity_registry, agent_id, -- which element was the last that says something
+                   array_agg(status) FILTER (WHERE status <> 'waiting') AS ended,
+                   bool_or(agent_ok) AS any_ok,
+                   max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL) AS judged,
+                   max(nr) FILTER (WHERE agent_error IS NOT NULL) AS failed,
+                   max(nr) FILTER (WHERE endpoint IS NOT NULL) AS called,
+                   max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
+                   max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
+                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed
+              FROM recorded GROUP BY 1, 2, 3) r
+     CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
+                          WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
+                            AND agent_id = r.agent_id OFFSET 0) o
+     WHERE g.ctid = o.found
+)
+SELECT nr, dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
