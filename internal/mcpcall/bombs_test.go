@@ -67,7 +67,7 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 					ep = streamOf(serve(t, stream))
 				}
 				p := newPool(t)
-				ctx := heraldtest.Within(t, 20*time.Second)
+				ctx := heraldtest.Within(t, 30*time.Second)
 				var err error
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)

@@ -53,7 +53,7 @@ func TestChallenge(t *testing.T) {
 			defer srv.Close()
 			p := newPool(t)
 			ep := Endpoint{Transport: tt.transport, URL: srv.URL, Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer very-secret-token")}}
-			ctx := heraldtest.Within(t, 5*time.Second)
+			ctx := heraldtest.Within(t, 30*time.Second)
 			_, err := p.Call(ctx, ep, Request{Tool: "x"})
 			if tt.stage == StageList {
 				_, err = p.Tools(ctx, ep, true)

@@ -22,6 +22,7 @@ func TestEras(t *testing.T) {
 		on                   func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 		handshakes           int // discover + initialize
 		fails                bool
+		silent               bool // on discover
 	}{
 		{name: "legacy, no hint", protocol: legacyVersion, handshakes: 1},
 		{name: "legacy, called modern", hint: modernVersion, protocol: legacyVersion, handshakes: 2},
@@ -32,7 +33,7 @@ func TestEras(t *testing.T) {
 				}
 				return method == "server/discover"
 			}},
-		{name: "legacy, silent on discover", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
+		{name: "legacy, silent on discover", hint: modernVersion, protocol: legacyVersion, handshakes: 2, silent: true,
 			on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 				if method == "server/discover" {
 					<-r.Context().Done()
@@ -77,8 +78,13 @@ func TestEras(t *testing.T) {
 			a := &agent{on: tt.on}
 			srv := httptest.NewServer(a)
 			defer srv.Close()
-			p := newPool(t, func(c *Config) { c.ProbeTimeout = 100 * time.Millisecond })
-			ctx := heraldtest.Within(t, 4*time.Second)
+			p := newPool(t, func(c *Config) {
+				c.ProbeTimeout = 5 * time.Second
+				if tt.silent {
+					c.ProbeTimeout = 100 * time.Millisecond
+				}
+			})
+			ctx := heraldtest.Within(t, 30*time.Second)
 			for range 2 {
 				answer, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: tt.hint}, Request{Tool: "x"})
 				if tt.fails {
@@ -120,7 +126,7 @@ func TestEraChanges(t *testing.T) {
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
 	for _, want := range []string{modernVersion, legacyVersion, legacyVersion} {
-		answer, err := p.Call(heraldtest.Within(t, 5*time.Second), ep, Request{Tool: "x"})
+		answer, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 		if err != nil || answer.Protocol != want {
 			t.Fatalf("got %+v, %v; want %s", answer, err, want)
 		}

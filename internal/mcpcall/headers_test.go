@@ -41,14 +41,14 @@ func TestSecretHeaders(t *testing.T) {
 	defer srv.Close()
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, Headers: map[string]secret.Secret{"x-api-key": secret.New("very-secret-key")}}
-	answer, err := p.Call(heraldtest.Within(t, 5*time.Second), ep, Request{Tool: "x"})
+	answer, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 	if err != nil || strings.Contains(answer.Text, "very-secret") || strings.Contains(string(answer.Raw), "very-secret") {
 		t.Errorf("got %+v, %v", answer, err)
 	}
-	if _, err := p.Tools(heraldtest.Within(t, 5*time.Second), ep, true); err == nil || other.Load() != 0 {
+	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true); err == nil || other.Load() != 0 {
 		t.Errorf("redirect: %v, %d requests elsewhere", err, other.Load())
 	}
-	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if a.seen("DELETE") != 1 {
@@ -72,7 +72,7 @@ func TestSecretHeaders(t *testing.T) {
 		}}
 	p = newPool(t)
 	ep.URL = serve(t, echo).URL
-	set, err := p.Tools(heraldtest.Within(t, 5*time.Second), ep, true)
+	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true)
 	if err != nil || len(set.Tools) != 1 || strings.Contains(fmt.Sprintf("%+v %s", set, set.Tools[0].InputSchema), "very-secret") {
 		t.Errorf("echoed: %+v, %v", set, err)
 	}

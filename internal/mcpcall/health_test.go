@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,10 +21,11 @@ func checkAll(t *testing.T, p *Pool) {
 	heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 }
 
-// patient has a pool's own sweeper come too late for the test, and its time stand still.
+// patient has a pool's own closing of idle clients come too late for the test, and its time stand still. A healthy agent
+// has three seconds for an answer, a command half of that.
 func patient(now *clock) func(*Config) {
 	return func(c *Config) {
-		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, time.Second
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 3*time.Second
 	}
 }
 
@@ -31,8 +33,10 @@ func patient(now *clock) func(*Config) {
 func TestRetiringDrains(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
-	ep := command("later")
-	ctx := heraldtest.Within(t, 20*time.Second)
+	dir := t.TempDir()
+	ep := command("later:" + dir)
+	answer := newSignal(t, filepath.Join(dir, "answer"))
+	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Tools(ctx, ep, false); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +53,7 @@ func TestRetiringDrains(t *testing.T) {
 	if p.has(ep) {
 		t.Error("the broken client is still in use")
 	}
+	answer()
 	if err := <-done; err != nil {
 		t.Errorf("the call in flight: %v", err)
 	}
@@ -74,7 +79,7 @@ func TestUsedDuringCheck(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
-	ctx := heraldtest.Within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +107,7 @@ func TestUsedDuringCheck(t *testing.T) {
 func TestSilentStreamInUse(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Int64 // streams up to this one say nothing
+	asked := make(chan struct{}, 16)
 	a := &streamAgent{}
 	a.post = func(_ string, s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 		a.mu.Lock()
@@ -109,13 +115,14 @@ func TestSilentStreamInUse(t *testing.T) {
 		a.mu.Unlock()
 		if mute {
 			w.WriteHeader(http.StatusAccepted)
+			asked <- struct{}{}
 		}
 		return mute
 	}
 	ep := streamOf(serve(t, a))
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
-	ctx := heraldtest.Within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +137,14 @@ func TestSilentStreamInUse(t *testing.T) {
 		_, err := p.Call(waits, ep, Request{Tool: "x"})
 		done <- err
 	}()
+	heraldtest.Receive(t, "the call in flight", asked)
+	impatient := newDeadline(t)
+	go func() {
+		<-asked
+		impatient.pass()
+	}()
 	var e *CallError
-	if _, err := p.Call(heraldtest.Within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
+	if _, err := p.Call(impatient, ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
 		t.Fatalf("got %v", err)
 	}
 	heraldtest.Await(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
@@ -207,11 +220,11 @@ func TestBusyCommand(t *testing.T) {
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now))
 	ep := command("busy")
-	if _, err := p.Tools(heraldtest.Within(t, 20*time.Second), ep, false); err != nil {
+	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
 		t.Fatal(err)
 	}
 	var e *CallError
-	if _, err := p.Call(heraldtest.Within(t, 200*time.Millisecond), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
+	if _, err := p.Call(heraldtest.Within(t, 2*time.Second), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
 		t.Fatalf("got %v", err)
 	}
 	checkAll(t, p)
@@ -238,13 +251,13 @@ func TestCloseDuringCheck(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := &clock{now: time.Now()}
 	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
-	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	now.pass(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
-	if err := p.Close(heraldtest.Within(t, 5*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
 		t.Errorf("Close waited for the check: %v", err)
 	}
 }
@@ -258,7 +271,7 @@ func TestChecksTakeTurns(t *testing.T) {
 	const clients = 3 * maxChecks
 	for i := range clients {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", srv.URL, i)}
-		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
 			t.Fatal(err)
 		}
 	}

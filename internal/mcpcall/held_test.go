@@ -77,7 +77,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			before := live()
 			use := func(i int) {
 				t.Helper()
-				set, err := p.Tools(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
+				set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -122,14 +122,14 @@ func TestLargeClientsInUse(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.MaxHeldBytes = 64 << 10; c.RelistAfter = time.Hour })
 	list := func(url string) {
 		t.Helper()
-		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
 			t.Error(err)
 		}
 	}
 	list(honest)
 	var done sync.WaitGroup
 	done.Go(func() {
-		_, _ = p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
+		_, _ = p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
 	})
 	<-called
 	list(large)
@@ -173,7 +173,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	var done sync.WaitGroup
 	for i := range 24 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
-		set, err := p.Tools(heraldtest.Within(t, 20*time.Second), ep, false)
+		set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	}
 	close(answer)
 	done.Wait()
-	set, err := p.Tools(heraldtest.Within(t, 20*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
+	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
 	if err != nil || len(set.Tools) != 4 {
 		t.Errorf("listed anew: %d tools, %v", len(set.Tools), err)
 	}
@@ -219,7 +219,7 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 	for i := range agents {
 		ep := streamOf(srv)
 		ep.URL += fmt.Sprintf("?agent=%d", i)
-		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, false); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,7 +255,7 @@ func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 	before := live()
 	for i := range agents * 3 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i/3), ProtocolHint: modernVersion}
-		if _, err := p.Tools(heraldtest.Within(t, 10*time.Second), ep, true); err != nil {
+		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true); err != nil {
 			t.Fatal(err)
 		}
 	}

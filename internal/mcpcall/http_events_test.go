@@ -27,16 +27,15 @@ func TestOneResponseForARequest(t *testing.T) {
 	}})
 	p := newPool(t)
 	for range 3 {
-		a, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+		a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 		if err != nil || a.Text != "1" {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}
-	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
 		t.Error(err)
 	}
 	srv.Close()
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
+	var left error
+	heraldtest.AwaitState(t, func() bool { left = goleak.Find(before); return left == nil }, func() string { return left.Error() })
 }

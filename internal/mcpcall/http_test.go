@@ -50,7 +50,7 @@ func TestRealServerOverHTTP(t *testing.T) {
 			defer srv.Close()
 			p := newPool(t)
 			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}
-			ctx := heraldtest.Within(t, 10*time.Second)
+			ctx := heraldtest.Within(t, 30*time.Second)
 
 			set, err := p.Tools(ctx, ep, false)
 			if err != nil {
@@ -155,7 +155,7 @@ func callOnce(t *testing.T, h http.Handler, adapt ...func(*Config)) (Answer, *Ca
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	p := newPool(t, adapt...)
-	a, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
+	a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
 	var e *CallError
 	if err != nil && !errors.As(err, &e) {
 		t.Fatalf("%T is no *CallError: %v", err, err)
@@ -288,9 +288,12 @@ func TestMisbehavingAgents(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	hang := func(on string) *agent {
+	hang := func(on string, ctx *deadline) *agent {
 		return &agent{on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 			if method == on {
+				if on == "tools/call" {
+					ctx.pass()
+				}
 				<-r.Context().Done()
 			}
 			return method == on
@@ -302,17 +305,22 @@ func TestDeadline(t *testing.T) {
 	} {
 		t.Run(on, func(t *testing.T) {
 			t.Parallel()
-			srv := httptest.NewServer(hang(on))
+			ctx := newDeadline(t)
+			srv := httptest.NewServer(hang(on, ctx))
 			defer srv.Close()
-			p := newPool(t, func(c *Config) { c.OpenTimeout = 300 * time.Millisecond })
+			p := newPool(t, func(c *Config) {
+				if on == "initialize" { // which does not wait for the call's deadline
+					c.OpenTimeout = 300 * time.Millisecond
+				}
+			})
 			start := time.Now()
-			_, err := p.Call(heraldtest.Within(t, 500*time.Millisecond), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			if took := time.Since(start); took > 20*time.Second {
+				t.Errorf("took %s", took)
+			}
 			var e *CallError
 			if !errors.As(err, &e) || e.Stage != want.Stage || e.Written != want.Written || e.Timeout != want.Timeout || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %#v", err)
-			}
-			if took := time.Since(start); took > 3*time.Second {
-				t.Errorf("took %s", took)
 			}
 		})
 	}
@@ -321,7 +329,7 @@ func TestDeadline(t *testing.T) {
 func TestNothingWritten(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
-	_, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://" + heraldtest.Address(t) + "/mcp?key=hidden-token"}, Request{Tool: "x"})
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://" + heraldtest.Address(t) + "/mcp?key=hidden-token"}, Request{Tool: "x"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout {
 		t.Errorf("got %#v", err)
@@ -329,7 +337,7 @@ func TestNothingWritten(t *testing.T) {
 	if strings.Contains(err.Error(), "hidden-token") {
 		t.Errorf("the address is in the error: %v", err)
 	}
-	_, err = p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://10.1.2.3:8080/mcp"}, Request{Tool: "x"})
+	_, err = p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://10.1.2.3:8080/mcp"}, Request{Tool: "x"})
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	if !errors.As(err, &blocked) && !errors.As(err, &refused) || !errors.As(err, &e) {
@@ -348,13 +356,13 @@ func TestNothingWrittenOfACall(t *testing.T) {
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: &agent{tools: `{"tools":[]}`}, ReadHeaderTimeout: time.Second}}
 	srv.Start()
 	p, ep := newPool(t), Endpoint{Transport: TransportHTTP, URL: "http://" + at}
-	if _, err := p.Tools(heraldtest.Within(t, 5*time.Second), ep, false); err != nil {
+	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
 		t.Fatal(err)
 	}
 	srv.CloseClientConnections()
 	srv.Close()
 	p.base.CloseIdleConnections() // as if the goodbyes had been read
-	_, err = p.Call(heraldtest.Within(t, 5*time.Second), ep, Request{Tool: "x"})
+	_, err = p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Stage != StageCall || e.Written || e.Timeout {
 		t.Errorf("got %#v", e)
@@ -389,7 +397,7 @@ func TestSessionGone(t *testing.T) {
 			defer srv.Close()
 			p := newPool(t)
 			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-			ctx := heraldtest.Within(t, 10*time.Second)
+			ctx := heraldtest.Within(t, 30*time.Second)
 			for want := range 3 {
 				current.Store(int32(want)) // 0 first: nothing forgotten
 				answer, err := p.Call(ctx, ep, Request{Tool: "x"})
@@ -463,7 +471,7 @@ func TestRequestTooLarge(t *testing.T) {
 	srv := httptest.NewServer(&agent{})
 	defer srv.Close()
 	p := newPool(t, func(c *Config) { c.MaxRequestBytes = 100 })
-	_, err := p.Call(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 200)}})
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 200)}})
 	var e *CallError
 	var large *RequestTooLargeError
 	if !errors.As(err, &e) || e.Written || !errors.As(err, &large) || large.Limit != 100 || large.Size < 200 {

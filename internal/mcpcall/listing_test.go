@@ -45,7 +45,7 @@ func TestToolsPagesAndFreshness(t *testing.T) {
 	})
 	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	expect := func(what string, fresh bool, name string, listings int32) {
 		t.Helper()
 		set, err := p.Tools(ctx, ep, fresh)
@@ -82,7 +82,7 @@ func TestListRefused(t *testing.T) {
 			srv := httptest.NewServer(&agent{tools: tools})
 			defer srv.Close()
 			p := newPool(t)
-			_, err := p.Tools(heraldtest.Within(t, 5*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
+			_, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
 			var e *CallError
 			var bad *BadAnswerError
 			if !errors.As(err, &e) || e.Stage != StageList || !errors.As(err, &bad) {

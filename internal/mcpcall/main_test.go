@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,13 +38,40 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := p.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
 	return p
+}
+
+// deadline is a context that ends when the test says so: the machine's speed has no part in it. It ends by itself only
+// where the test would wait for ever.
+type deadline struct {
+	context.Context
+	end    time.Time
+	once   sync.Once
+	passed chan struct{}
+}
+
+func newDeadline(t *testing.T) *deadline {
+	d := &deadline{Context: context.Background(), end: time.Now().Add(30 * time.Second), passed: make(chan struct{})}
+	late := time.AfterFunc(time.Until(d.end), d.pass)
+	t.Cleanup(func() { late.Stop() })
+	return d
+}
+
+func (d *deadline) pass()                       { d.once.Do(func() { close(d.passed) }) }
+func (d *deadline) Deadline() (time.Time, bool) { return d.end, true }
+func (d *deadline) Done() <-chan struct{}       { return d.passed }
+
+func (d *deadline) Err() error {
+	if isClosed(d.passed) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 func must[T any](v T, err error) T {

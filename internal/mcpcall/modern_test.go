@@ -45,7 +45,7 @@ func TestHeaderMismatch(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t, func(c *Config) { c.RelistAfter = time.Hour })
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
-	ctx := heraldtest.Within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	call := func(what string, listings, refused int32) {
 		t.Helper()
 		answer, err := p.Call(ctx, ep, Request{Tool: "x", Arguments: map[string]any{"region": "eu"}})
@@ -94,7 +94,7 @@ func TestSupportedAfterAll(t *testing.T) {
 			})
 			srv := serve(t, a)
 			p := newPool(t)
-			answer, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
 			if err != nil || answer.Protocol != tt.protocol || a.seen("server/discover") != tt.discovers {
 				t.Errorf("got %+v, %v after %d", answer, err, a.seen("server/discover"))
 			}
@@ -155,7 +155,7 @@ func TestDecline(t *testing.T) {
 				a.ServeHTTP(w, r)
 			}))
 			p := newPool(t)
-			answer, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
 			want := []string{"{}"}
 			if tt.second != "" {
 				want = append(want, tt.second)

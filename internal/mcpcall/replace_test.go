@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ func TestListedEndpoints(t *testing.T) {
 	srv := serve(t, &agent{})
 	strict := must(netguard.New(netguard.Config{}))
 	p := newPool(t, func(c *Config) { c.Guard, c.StdioCommands = strict, nil })
-	ctx := heraldtest.Within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	var blocked *netguard.BlockedError
 	var refused *TransportRefusedError
 	web, cmd := Endpoint{Transport: TransportHTTP, URL: srv.URL}, command("plain")
@@ -77,9 +78,11 @@ func TestMaxAge(t *testing.T) {
 		t.Errorf("replaced early: %s, %s", first, again)
 	}
 	// A call in flight ends with the old process while the next begins with a new one.
+	until := filepath.Join(t.TempDir(), "answer")
+	answer := newSignal(t, until)
 	inFlight := make(chan string, 1)
 	go func() {
-		a, err := p.Call(ctx, ep, Request{Tool: "slow"})
+		a, err := p.Call(ctx, ep, Request{Tool: "slow", Arguments: map[string]any{"until": until}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -91,6 +94,7 @@ func TestMaxAge(t *testing.T) {
 	if second == first {
 		t.Error("not replaced")
 	}
+	answer()
 	if got := <-inFlight; got != first {
 		t.Errorf("the call in flight was answered by %q, want %s", got, first)
 	}
@@ -157,7 +161,7 @@ func TestHealth(t *testing.T) {
 	}}
 	now := &clock{now: time.Now()}
 	p := newPool(t, func(c *Config) {
-		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 2*time.Second
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 6*time.Second
 	})
 	web := func(h http.Handler) Endpoint { return Endpoint{Transport: TransportHTTP, URL: serve(t, h).URL} }
 	dir := t.TempDir()
@@ -240,7 +244,7 @@ func TestDrop(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	p.Drop(ep) // which nobody called
 	done := make(chan error, 1)
 	go func() {
@@ -275,7 +279,7 @@ func TestDropWhileOpening(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 		done <- err
 	}()
 	<-opening

@@ -184,7 +184,7 @@ func TestRealServerOverSSE(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			ep := streamOf(srv)
 			ep.Transport = kind
-			ctx := heraldtest.Within(t, 10*time.Second)
+			ctx := heraldtest.Within(t, 30*time.Second)
 			set, err := p.Tools(ctx, ep, false)
 			if err != nil {
 				t.Fatal(err)
@@ -256,7 +256,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			t.Parallel()
 			srv := serve(t, tt.agent)
 			p := newPool(t)
-			_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
 			var e *CallError
 			if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
 				t.Fatalf("got %#v: %v", e, err)
@@ -278,7 +278,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			return true
 		}})
 		p := newPool(t, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
 		var e *CallError
 		if !errors.As(err, &e) || e.Stage != StageOpen || !e.Timeout {
 			t.Errorf("got %v", err)
@@ -369,8 +369,8 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			srv := serve(t, tt.agent)
 			p := newPool(t)
 			begin := time.Now()
-			a, err := p.Call(heraldtest.Within(t, 20*time.Second), streamOf(srv), Request{Tool: "x"})
-			if took := time.Since(begin); took > 10*time.Second {
+			a, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
+			if took := time.Since(begin); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
 			if n := tt.agent.seen("tools/call"); n != max(tt.calls, 1) {
@@ -415,7 +415,7 @@ func TestPingFlood(t *testing.T) {
 	}}
 	p := newPool(t, func(c *Config) { c.Clock = now.Now })
 	srv := serve(t, a)
-	ctx := heraldtest.Within(t, 20*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	for second := 1; second <= 2; second++ {
 		if answer, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil || answer.Text != "ok" {
 			t.Fatalf("second %d: %+v, %v", second, answer, err)
@@ -472,7 +472,7 @@ func TestStreamLost(t *testing.T) {
 			t.Errorf("lost in a call: %v", err)
 		}
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("noticed after %s", took)
 	}
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
@@ -500,7 +500,7 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 	}}
 	srv := serve(t, a)
 	p := newPool(t)
-	ctx := heraldtest.Within(t, 10*time.Second)
+	ctx := heraldtest.Within(t, 30*time.Second)
 	for want := 1; want <= 2; want++ {
 		if _, err := p.Tools(ctx, streamOf(srv), false); err != nil || a.seen("tools/list") != want {
 			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)

@@ -110,7 +110,7 @@ func child(mode string) int {
 				answerLine(line)
 			}
 		}
-	case "later": // takes its time for a call, and leaves at once when its input ends
+	case "later": // answers a call when its folder's signal is given, and leaves at once when its input ends
 		in := bufio.NewReader(os.Stdin)
 		for {
 			line, err := in.ReadString('\n')
@@ -118,7 +118,10 @@ func child(mode string) int {
 			case err != nil:
 				return 0
 			case strings.Contains(line, "tools/call"):
-				time.AfterFunc(500*time.Millisecond, func() { answerLine(line) })
+				go func() {
+					awaitSignal(filepath.Join(dir, "answer"))
+					answerLine(line)
+				}()
 			default:
 				answerLine(line)
 			}
@@ -176,8 +179,8 @@ func child(mode string) int {
 		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return mcp.NewToolResultJSON(r.Params.Arguments)
 		})
-	s.AddTool(mcp.NewToolWithRawSchema("slow", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		<-time.After(500 * time.Millisecond)
+	s.AddTool(mcp.NewToolWithRawSchema("slow", "", json.RawMessage(`{"type":"object"}`)), func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		awaitSignal(r.GetString("until", ""))
 		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
 	})
 	s.AddTool(mcp.NewToolWithRawSchema("die", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -194,6 +197,29 @@ func child(mode string) int {
 		select {} // ignores the end of its input too
 	}
 	return 0
+}
+
+// newSignal makes a named pipe that a command waits at (awaitSignal), and returns what lets it go on.
+func newSignal(t *testing.T, path string) (give func()) {
+	t.Helper()
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		pipe, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pipe.Close() })
+	}
+}
+
+// awaitSignal opens the named pipe, which takes until somebody writes to it.
+func awaitSignal(path string) {
+	if pipe, err := os.Open(path); err == nil {
+		_ = pipe.Close()
+	}
 }
 
 func exitCode(err error) int {
@@ -280,7 +306,7 @@ func noneLeft(t *testing.T, dir string, want int) {
 
 func closePool(t *testing.T, p *Pool) {
 	t.Helper()
-	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
 		t.Error(err)
 	}
 }
@@ -294,7 +320,7 @@ func TestRealServerOverStdio(t *testing.T) {
 			p := newPool(t)
 			ep := command("plain:" + dir)
 			ep.ProtocolHint = hint
-			ctx := heraldtest.Within(t, 20*time.Second)
+			ctx := heraldtest.Within(t, 30*time.Second)
 			set, err := p.Tools(ctx, ep, false)
 			if err != nil || len(set.Tools) != 6 || set.Server.Name != "child" {
 				t.Fatalf("%+v, %v", set, err)
@@ -348,7 +374,7 @@ func TestStdioRefusesWhatIsNotListed(t *testing.T) {
 func TestStdioEnvironmentIsClean(t *testing.T) {
 	t.Setenv("HERALD_TEST_SECRET", "must-not-be-seen")
 	p := newPool(t)
-	a, err := p.Call(heraldtest.Within(t, 20*time.Second), command("plain"), Request{Tool: "env"})
+	a, err := p.Call(heraldtest.Within(t, 30*time.Second), command("plain"), Request{Tool: "env"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +436,7 @@ func TestStdioBackoff(t *testing.T) {
 	ep := command("exit:" + dir)
 	var e *CallError
 	for i := range 20 {
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 		if !errors.As(err, &e) || e.Stage != StageOpen || e.Written {
 			t.Fatalf("got %v", err)
 		}
@@ -427,7 +453,7 @@ func TestStdioBackoff(t *testing.T) {
 	if n := len(started(t, dir)); n > 8 {
 		t.Errorf("started %d times", n)
 	}
-	_, err := p.Call(heraldtest.Within(t, time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
 	if !errors.As(err, &e) || e.Stage != StageOpen || !strings.Contains(err.Error(), "does not start") {
 		t.Errorf("got %v", err)
 	}
@@ -495,13 +521,13 @@ func TestStdioMisbehaving(t *testing.T) {
 			p := newPool(t)
 			ep := command(tt.mode + ":" + dir)
 			ep.ProtocolHint = tt.hint
-			limit := 15 * time.Second
+			limit := 30 * time.Second
 			if tt.mode == "deaf" || tt.mode == "hangs" {
-				limit = 2 * time.Second
+				limit = 5 * time.Second // within which it has to start
 			}
 			start := time.Now()
 			a, err := p.Call(heraldtest.Within(t, limit), ep, tt.req)
-			if took := time.Since(start); took > limit+2*time.Second {
+			if took := time.Since(start); took > limit+10*time.Second {
 				t.Errorf("took %s", took)
 			}
 			tt.check(t, a, err)
@@ -516,10 +542,10 @@ func TestFarewell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := newPool(t)
-	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
+	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
+	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {

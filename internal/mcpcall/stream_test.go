@@ -70,7 +70,7 @@ func TestStreamRefusesInitialize(t *testing.T) {
 			return true
 		}}
 		p := newPool(t)
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 		var e *CallError
 		if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
 			t.Errorf("%d: %v", status, err)
@@ -82,16 +82,21 @@ func TestStreamRefusesInitialize(t *testing.T) {
 func TestAnsweredBeforeRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 502, 504} {
+		returned := make(chan struct{})
 		a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 			if method == "tools/call" {
 				s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-				<-time.After(200 * time.Millisecond) // for it to arrive
+				select { // it is to arrive first
+				case <-returned:
+				case <-time.After(3 * time.Second):
+				}
 				w.WriteHeader(status)
 			}
 			return method == "tools/call"
 		}}
 		p := newPool(t)
-		answer, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		answer, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		close(returned)
 		if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
 			t.Errorf("%d: got %+v, %v after %d calls", status, answer, err, a.seen("tools/call"))
 		}
@@ -117,7 +122,7 @@ func TestPostKeptOpen(t *testing.T) {
 		}
 		return true
 	}}
-	answer, err := newPool(t).Call(heraldtest.Within(t, 10*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+	answer, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 	close(returned)
 	if err != nil || answer.Text != "ok" {
 		t.Errorf("got %+v, %v", answer, err)
@@ -132,14 +137,14 @@ func TestSlowOlderTransport(t *testing.T) {
 	t.Parallel()
 	a := &streamAgent{post: func(method string, _ *openStream, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 		if method == "initialize" {
-			<-time.After(400 * time.Millisecond)
+			<-time.After(2500 * time.Millisecond)
 		}
 		return false
 	}}
 	ep := streamOf(serve(t, a))
 	ep.Transport = TransportHTTP
-	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
-	if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+	p := newPool(t, func(c *Config) { c.ProbeTimeout = 2 * time.Second })
+	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -160,7 +165,7 @@ func TestBusyStream(t *testing.T) {
 	p := newPool(t, patient(now)) // within one minute
 	ep := streamOf(serve(t, a))
 	for i := range 100 {
-		if _, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"}); err != nil {
+		if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
@@ -195,7 +200,7 @@ func TestStreamSharesConnections(t *testing.T) {
 	})
 	p := newPool(t)
 	for range 20 {
-		if _, err := p.Call(heraldtest.Within(t, 10*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
+		if _, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -222,7 +227,7 @@ func TestSessionIsMasked(t *testing.T) {
 	}}
 	p := newPool(t)
 	for _, ep := range []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream))} {
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 		if err == nil || strings.Contains(err.Error(), session) || !strings.Contains(err.Error(), "is broken") {
 			t.Errorf("%s: %v", ep.Transport, err)
 		}
@@ -261,7 +266,7 @@ func TestFilledInSecretIsMasked(t *testing.T) {
 		"connected": good,
 	} {
 		ep.Listed, ep.Secrets = true, []secret.Secret{secret.New(filled)}
-		_, err := p.Call(heraldtest.Within(t, 10*time.Second), ep, Request{Tool: "pid"})
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "pid"})
 		if (err == nil) != (name == "connected") || err != nil && strings.Contains(err.Error(), filled) {
 			t.Errorf("%s: %v", name, err)
 		}

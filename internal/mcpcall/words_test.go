@@ -15,12 +15,12 @@ import (
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
-	p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, 700*time.Millisecond })
-	list := append(guardtest.Failures(t, "did not answer within 700 ms"),
+	p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, 3*time.Second })
+	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, transport := range []string{TransportHTTP, TransportSSE} {
 		for _, f := range list {
-			_, err := p.Call(heraldtest.Within(t, 20*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
 			var call *CallError
 			if !errors.As(err, &call) {
 				t.Errorf("%s over %s: %v", f.Name, transport, err)
@@ -38,12 +38,15 @@ func TestFailuresAreTold(t *testing.T) {
 // TestSilenceAndCommandsAreTold: an agent that connects and then fails, and the ways of a command to fail.
 func TestSilenceAndCommandsAreTold(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ mode, says string }{
-		{"exit", "the agent's command ended (exit status 3): no database"},
-		{"busy", "within 1 s"},
+	for _, tt := range []struct {
+		mode, says string
+		limit      time.Duration
+	}{
+		{"exit", "the agent's command ended (exit status 3): no database", 30 * time.Second},
+		{"busy", "within 4 s", 4 * time.Second},
 	} {
 		p := newPool(t, func(c *Config) { c.StdioEnv = []string{childMode + "=" + tt.mode} })
-		ctx, cancel := WithTimeout(t.Context(), time.Second)
+		ctx, cancel := WithTimeout(t.Context(), tt.limit)
 		_, err := p.Call(ctx, Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
@@ -53,7 +56,7 @@ func TestSilenceAndCommandsAreTold(t *testing.T) {
 		}
 	}
 	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{"/nowhere/agent"}} })
-	_, err := p.Call(heraldtest.Within(t, 10*time.Second), Endpoint{Transport: TransportStdio, Command: "/nowhere/agent"}, Request{Tool: "any"})
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportStdio, Command: "/nowhere/agent"}, Request{Tool: "any"})
 	if err == nil || !strings.Contains(err.Error(), "the agent's command does not start: no such file or directory") {
 		t.Errorf("a command that is not there: %v", err)
 	}
