@@ -372,7 +372,7 @@ func TestSlowSearch(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)
 	node := &scriptedNode{head: 1_000_000, hangs: true}
-	client := node.serve(t, 10_000, 1500*time.Millisecond)
+	client := node.serve(t, 10_000, 2*time.Second)
 	if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || got != newContradiction("transactionHash") {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -79,6 +79,7 @@ func TestSilentNode(t *testing.T) {
 	}
 
 	well.Store(true)
+	c.timeout = time.Minute // for what does answer
 	if err := c.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -51,6 +51,9 @@ func (c *countedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// mostTime is less than a fetch takes that only its Timeout ends, or only the slow gateway's last byte.
+const mostTime = 20 * time.Second
+
 // besieged is content on an honest gateway and on a hostile one.
 type besieged struct {
 	file, nested string            // URIs
@@ -92,7 +95,7 @@ func TestHostileGateways(t *testing.T) {
 	for _, h := range hostilities(t, inner.Addr.String()) {
 		t.Run(h.name, func(t *testing.T) {
 			b := besiege(t, h, inner)
-			cfg := ipfs.Config{Gateways: []string{b.bad}, Timeout: 4 * time.Second, TryTimeout: 3 * time.Second}
+			cfg := ipfs.Config{Gateways: []string{b.bad}}
 			if h.slow {
 				cfg.TryTimeout = 250 * time.Millisecond
 			}
@@ -113,11 +116,11 @@ func TestHostileGateways(t *testing.T) {
 					t.Errorf("%s: %d wrong bytes", uri, len(doc.Bytes))
 				case err != nil && !strings.Contains(err.Error(), h.says):
 					t.Errorf("%s: %q does not say %q", uri, err, h.says)
-				case err != nil && !h.slow && strings.Contains(err.Error(), "deadline"):
+				case err != nil && !h.slow && strings.Contains(err.Error(), "did not answer within"):
 					t.Errorf("%s: only the deadline ended it: %v", uri, err)
 				}
-				if took > cfg.Timeout {
-					t.Errorf("%s: it took %s, %s are allowed", uri, took, cfg.Timeout)
+				if took > mostTime {
+					t.Errorf("%s: it took %s, %s are allowed", uri, took, mostTime)
 				}
 				if allocated > h.most*mib {
 					t.Errorf("%s: %d KiB were allocated, %d MiB are allowed", uri, allocated>>10, h.most)
@@ -127,7 +130,7 @@ func TestHostileGateways(t *testing.T) {
 					t.Errorf("%s: the gateway got rid of %d MiB", uri, got>>20)
 				}
 				var u *ipfs.UnavailableError
-				if strings.HasPrefix(h.name, "429") && (!errors.As(err, &u) || u.RetryAfter < 14*time.Second || u.RetryAfter > 17*time.Second) {
+				if strings.HasPrefix(h.name, "429") && (!errors.As(err, &u) || u.RetryAfter < 16*time.Second-took || u.RetryAfter > 17*time.Second) {
 					t.Errorf("%s: Retry-After: %v", uri, err)
 				}
 				t.Logf("%d ms, %d KiB allocated, %d KiB sent: %v", took.Milliseconds(), allocated>>10, (b.taken.bytes.Load()-taken)>>10, err)
@@ -198,7 +201,7 @@ func TestHostileWeb(t *testing.T) {
 		}
 		t.Run(h.name, func(t *testing.T) {
 			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, []byte("{}")) }))
-			cfg := ipfs.Config{Timeout: 4 * time.Second}
+			cfg := ipfs.Config{}
 			if h.slow {
 				cfg.Timeout = 250 * time.Millisecond
 			}
@@ -212,8 +215,8 @@ func TestHostileWeb(t *testing.T) {
 			if kind(err) != want[h.name] {
 				t.Errorf("%s (%v), want %s", kind(err), err, want[h.name])
 			}
-			if took > cfg.Timeout+time.Second {
-				t.Errorf("it took %s, %s are allowed", took, cfg.Timeout)
+			if took > mostTime {
+				t.Errorf("it took %s, %s are allowed", took, mostTime)
 			}
 			if allocated := int64(after.TotalAlloc - before.TotalAlloc); allocated > 8*mib {
 				t.Errorf("%d KiB were allocated", allocated>>10)
@@ -240,6 +243,9 @@ func TestHostileRecords(t *testing.T) {
 				t.Errorf("alone: %s (%v), want %s", kind(err), err, h.file)
 			}
 			cfg.Gateways = append(cfg.Gateways, b.honest)
+			if h.slow { // the honest one answers, but how fast is up to the machine
+				cfg.TryTimeout = 3 * time.Second
+			}
 			doc, err := newFetcher(t, cfg).Fetch(t.Context(), b.name, mib)
 			if err != nil || !bytes.Equal(doc.Bytes, b.content[b.file]) || doc.Source != ipfs.SourceIPNS || doc.DNSLink {
 				t.Errorf("with an honest gateway: %d bytes, source %s, %v", len(doc.Bytes), doc.Source, err)
@@ -297,7 +303,7 @@ func TestDAGBomb(t *testing.T) {
 	if kind(err) != "large" || !strings.Contains(err.Error(), "more than 10000 links") {
 		t.Errorf("%s (%v)", kind(err), err)
 	}
-	if took > 5*time.Second {
+	if took > mostTime {
 		t.Errorf("it took %s", took)
 	}
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 128*mib {

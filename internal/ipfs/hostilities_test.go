@@ -172,7 +172,7 @@ func hostilities(t testing.TB, inner string) []hostile {
 				raw(w, func(c io.Writer) {
 					tick := time.NewTicker(200 * time.Millisecond)
 					defer tick.Stop()
-					for _, b := range []byte("HTTP/1.1 200 OK\r\nX-Slow: yes") {
+					for _, b := range []byte("HTTP/1.1 200 OK\r\nX-Slow: y" + strings.Repeat("e", 200) + "s") {
 						<-tick.C
 						if _, err := c.Write([]byte{b}); err != nil {
 							return

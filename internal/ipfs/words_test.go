@@ -3,7 +3,6 @@ package ipfs_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
@@ -13,16 +12,17 @@ import (
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
-	const wait = 3 * time.Second
-	cfg := ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait}
 	list := guardtest.Failures(t, "did not answer within 3 s")
 	name := guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName}
-	web := newFetcher(t, cfg)
+	patience := func(f guardtest.Failing) ipfs.Config {
+		return ipfs.Config{Guard: guard, Timeout: f.Wait(), TryTimeout: f.Wait()}
+	}
 	for _, f := range append(list, name) {
-		_, err := web.Fetch(t.Context(), f.URL+"/agent.json?key=s3cret", mib)
+		_, err := newFetcher(t, patience(f)).Fetch(t.Context(), f.URL+"/agent.json?key=s3cret", mib)
 		refuseGo(t, f.Name, f.Says, err)
 	}
 	for _, f := range list {
+		cfg := patience(f)
 		cfg.Gateways = []string{f.URL}
 		_, err := newFetcher(t, cfg).Fetch(t.Context(), "ipfs://bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e", mib)
 		refuseGo(t, f.Name+" of a gateway", f.Says, err)

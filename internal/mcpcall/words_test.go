@@ -15,12 +15,12 @@ import (
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
-	p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, 3*time.Second })
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, transport := range []string{TransportHTTP, TransportSSE} {
 		for _, f := range list {
-			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
+			p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, f.Wait() })
+			_, err := p.Call(heraldtest.Within(t, 2*time.Minute), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
 			var call *CallError
 			if !errors.As(err, &call) {
 				t.Errorf("%s over %s: %v", f.Name, transport, err)

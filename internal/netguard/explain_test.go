@@ -91,11 +91,11 @@ func TestSeconds(t *testing.T) {
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	g := guardtest.Loopback(t, guardtest.Resolver(t, nil))
-	client := g.Client(netguard.Limits{Total: 500 * time.Millisecond}, 0)
-	t.Cleanup(client.CloseIdleConnections)
-	list := append(guardtest.Failures(t, "did not answer within 500 ms"),
+	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, f := range list {
+		client := g.Client(netguard.Limits{Total: f.Wait()}, 0)
+		t.Cleanup(client.CloseIdleConnections)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL+"/?key=s3cret", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestFailuresAreTold(t *testing.T) {
 		if err == nil {
 			continue // a status, which is the caller's to tell
 		}
-		text := netguard.Explain("the server", 500*time.Millisecond, err).Error()
+		text := netguard.Explain("the server", f.Wait(), err).Error()
 		guardtest.RefuseGoWords(t, f.Name, text)
 		if !strings.Contains(text, f.Says) || strings.Contains(text, "s3cret") {
 			t.Errorf("%s: %q does not say %q", f.Name, text, f.Says)

@@ -15,12 +15,12 @@ import (
 // TestFailuresAreTold: whatever fails between Herald and an authorization server is told in words of Herald's.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
-	client := newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
-		func(c *Config) { c.Timeout = 3 * time.Second })
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, f := range list {
-		_, err := client.Resource(heraldtest.Within(t, 20*time.Second), f.URL+"/s3cret", Challenge{})
+		client := newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
+			func(c *Config) { c.Timeout = f.Wait() })
+		_, err := client.Resource(heraldtest.Within(t, 2*time.Minute), f.URL+"/s3cret", Challenge{})
 		var away *UnavailableError
 		if !errors.As(err, &away) && f.Name != "a redirect" {
 			t.Errorf("%s: %v", f.Name, err)

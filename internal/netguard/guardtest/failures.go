@@ -3,6 +3,7 @@ package guardtest
 import (
 	"bufio"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"log"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"golang.org/x/sys/unix"
@@ -26,10 +28,23 @@ type Failing struct {
 // NoSuchName is the host of the failure that DNS makes: a Resolver without names knows none.
 const NoSuchName = "agent.nowhere.zz"
 
+// SilenceWait is how long a client is to wait for the server that never answers.
+const SilenceWait = 3 * time.Second
+
+// Wait is how long a client is to wait for the server. All but one do answer, on a busy machine too.
+func (f Failing) Wait() time.Duration {
+	if f.Name == "silence" {
+		return SilenceWait
+	}
+	return time.Minute
+}
+
 // Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is what the
-// sentence about a server that never answers says: the test knows how long its client waits.
+// sentence about a server that never answers says, for which a client waits SilenceWait.
 func Failures(t testing.TB, silence string) []Failing {
 	t.Helper()
+	// Loaded now, since it takes seconds on a busy machine, and a handshake has only so many.
+	_, _ = x509.SystemCertPool()
 	return []Failing{
 		{"nobody listens", "http://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
 		{"nobody listens, TLS", "https://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
