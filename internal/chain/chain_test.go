@@ -15,16 +15,16 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
 var limits = job.Limits{MaxTimeout: 30 * time.Second}
 

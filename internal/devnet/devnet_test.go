@@ -12,15 +12,15 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/devnet/registry"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
 func start(t *testing.T, cfg devnet.Config) (*devnet.Net, context.Context) {
 	t.Helper()

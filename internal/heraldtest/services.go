@@ -65,10 +65,13 @@ type migration struct {
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
-	goleak.VerifyTestMain(run{m}, options...)
+	goleak.VerifyTestMain(run{m, options}, options...)
 }
 
-type run struct{ m *testing.M }
+type run struct {
+	m       *testing.M
+	options []goleak.Option
+}
 
 func (r run) Run() int {
 	shared.mu.Lock()
@@ -80,7 +83,17 @@ func (r run) Run() int {
 		fmt.Fprintln(os.Stderr, "heraldtest: stop Postgres:", err)
 		return max(code, 1)
 	}
+	if code == 0 {
+		awaitGoroutines(r.options)
+	}
 	return code
+}
+
+// awaitGoroutines waits until the tests' goroutines have ended. Goleak itself waits for half a second, which on a busy
+// machine is too little for those that are about to.
+func awaitGoroutines(options []goleak.Option) {
+	for end := time.Now().Add(waitLimit); goleak.Find(options...) != nil && time.Now().Before(end); {
+	}
 }
 
 // Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a

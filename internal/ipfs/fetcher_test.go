@@ -22,7 +22,6 @@ import (
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
-	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -30,7 +29,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const mib = 1 << 20
 

@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
@@ -22,7 +21,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(child(mode))
 	}
-	goleak.VerifyTestMain(m)
+	heraldtest.Main(m)
 }
 
 // newPool makes a pool that reaches loopback and runs this test binary, closed and checked at the end of the test.

@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // epoch is the clock of tests.
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -45,7 +44,7 @@ func newGuardedClient(t testing.TB, allow netguard.Config, adapt ...func(*Config
 	return c
 }
 
-func shortenTimeout(c *Config) { c.Timeout = 100 * time.Millisecond }
+func shortenTimeout(c *Config) { c.Timeout = 2 * time.Second }
 
 // site is a server of which a test says what it answers where; everywhere else it has nothing.
 type site struct {

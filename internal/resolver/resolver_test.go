@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -26,7 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var registry = common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
 

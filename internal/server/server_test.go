@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const token = "correct horse battery staple"
 

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // watched is a set on a file of the test's own.
 type watched struct {

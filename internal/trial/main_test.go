@@ -5,7 +5,7 @@ package trial
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }

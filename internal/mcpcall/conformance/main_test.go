@@ -9,10 +9,11 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
-	"go.uber.org/goleak"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // Every tool whose schema takes something is called with it, or with what the scenario asks for; the others are left alone.
 func TestRun(t *testing.T) {

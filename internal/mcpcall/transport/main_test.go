@@ -3,7 +3,7 @@ package transport
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
