@@ -10,8 +10,10 @@ BENCH     ?= .
 # How many histories `make soak` plays, and which rows `make chaos` breaks.
 HISTORIES ?= 10000
 CHAOS     ?= .
-# The commit whose worker takes part in the chaos rows named VersionBefore. Empty: the last one without the newest migration.
+# The commit whose worker takes part in the chaos rows named VersionBefore. Empty: the last one without the newest migration. And the
+# commit that bench-turns compares with, each TURNS times.
 BEFORE    ?=
+TURNS     ?= 5
 # Which packages test, race, vet, lint, fuzz and bench look at.
 PKG       ?= ./...
 # How many packages test builds and runs at a time: one more than the cores.
@@ -137,6 +139,10 @@ bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, a
 .PHONY: bench
 bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).
 	$(GO) run ./scripts/bench -o docs/bench.md $(ARGS)
+
+.PHONY: bench-turns
+bench-turns: services ## Measure 16 in flight with 64 agents by turns with the commit BEFORE, TURNS times each, and print the ratio.
+	$(GO) run ./scripts/bench -before '$(or $(BEFORE),$(error BEFORE=<commit> says what to compare with))' -turns $(TURNS) $(ARGS)
 
 .PHONY: benchmarks
 benchmarks: services ## Run the Go benchmarks named by BENCH (all).

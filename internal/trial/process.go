@@ -26,9 +26,10 @@ type program struct {
 	name, path string
 	args, env  []string
 	stdin      io.Reader
-	stdout     io.Writer // nil: the log too
-	log        string    // file
-	group      bool      // what it started and left in its process group ends with it
+	stdout     io.Writer           // nil: the log too
+	log        string              // file
+	group      bool                // what it started and left in its process group ends with it
+	as         *syscall.Credential // nil: this process's user
 }
 
 // start runs the program in a process group of its own: a terminal's Ctrl-C is for the trial, which ends what it started.
@@ -43,6 +44,9 @@ func (p program) start() (*Process, error) {
 		c.Stdout = p.stdout
 	}
 	c.SysProcAttr = attributes()
+	if c.SysProcAttr.Credential = p.as; p.as != nil {
+		c.Dir = "/" // ours may be one that the user cannot enter
+	}
 	c.WaitDelay = 2 * time.Second
 	proc := &Process{name: p.name, log: p.log, cmd: c, done: make(chan struct{})}
 	started := make(chan error, 1)

@@ -5,6 +5,7 @@
 //
 //	bench-bridge -o docs/bench-bridge.md     9 minutes
 //	bench-bridge -rounds 1 -time 1s          whether it works
+//	bench-bridge -alone                      only the bridge over HTTP, 16 in flight: its calls a second and nothing else, for scripts/bench
 //
 // Three ways to call the same agent, over streamable HTTP and over stdio: the bridge (Node.js, a client for every call, bridge.mjs),
 // Herald (internal/mcpcall as a delivery uses it: the tool list from memory, the arguments fitted to the agent's schema and
@@ -63,6 +64,7 @@ type options struct {
 	rounds int
 	time   time.Duration
 	keep   bool
+	alone  bool
 }
 
 func main() {
@@ -70,6 +72,7 @@ func main() {
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output only")
 	flag.IntVar(&o.rounds, "rounds", 9, "how often each way has its turn; what a call adds differs by microseconds from one to the next")
 	flag.DurationVar(&o.time, "time", 4*time.Second, "how long a turn is measured")
+	flag.BoolVar(&o.alone, "alone", false, "measure only the bridge over HTTP with 16 in flight, and print its calls a second")
 	flag.BoolVar(&o.keep, "keep", false, "keep what the processes said, and tell where")
 	flag.Parse()
 	if os.Getenv("GOGC") == "" {
@@ -112,6 +115,9 @@ func run(ctx context.Context, o options) (err error) {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
+	if o.alone {
+		return b.measureAlone(ctx)
+	}
 	r := report{machine: thisMachine(ctx, b.node), rounds: o.rounds, time: o.time}
 	for round := range o.rounds {
 		if err := b.round(ctx, round, &r); err != nil {
@@ -127,6 +133,20 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	return r.missed()
+}
+
+// measureAlone prints the median rate of the bridge over HTTP.
+func (b *bench) measureAlone(ctx context.Context) error {
+	var rates []float64
+	for range b.rounds {
+		samples, err := b.turn(ctx, overHTTP, atInflight, []string{bridgeWay})
+		if err != nil {
+			return err
+		}
+		rates = append(rates, samples[0].rate)
+	}
+	_, err := fmt.Printf("%.1f\n", median(rates))
+	return err
 }
 
 // prepare builds the agent and installs the bridge.

@@ -51,7 +51,7 @@ func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err erro
 	if err := b.reset(ctx); err != nil {
 		return c, err
 	}
-	n := b.deliveries(inflight)
+	n := b.deliveries(inflight, targetAgents)
 	if c.tasks, err = noop(ctx, b.site.Redis.URL(), inflight, n); err != nil {
 		return c, err
 	}

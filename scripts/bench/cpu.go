@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,9 +19,32 @@ import (
 // shares is processor time by who spent it: what stands in the way when all cores are busy.
 type shares struct{ worker, postgres, redis, agents time.Duration }
 
+// readIdle is how long the cores of this machine had nothing to do since it started, all of them together.
+func readIdle() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	return parseIdle(string(text))
+}
+
+// parseIdle reads the first line of /proc/stat: user, nice, system, idle, iowait (proc(5)).
+func parseIdle(text string) (time.Duration, error) {
+	fields := strings.Fields(text)
+	if len(fields) < 6 || fields[0] != "cpu" {
+		return 0, errors.New("/proc/stat does not begin as proc(5) says")
+	}
+	idle, err1 := strconv.ParseInt(fields[4], 10, 64)
+	waiting, err2 := strconv.ParseInt(fields[5], 10, 64)
+	return time.Duration(idle+waiting) * tick, errors.Join(err1, err2)
+}
+
 func (s shares) minus(o shares) shares {
 	return shares{s.worker - o.worker, s.postgres - o.postgres, s.redis - o.redis, s.agents - o.agents}
 }
+
+// sum is the time of all of them.
+func (s shares) sum() time.Duration { return s.worker + s.postgres + s.redis + s.agents }
 
 // each is a share of n.
 func (s shares) each(n int) shares {
@@ -34,29 +58,33 @@ func (s shares) String() string {
 }
 
 // cpu reads what each has spent so far.
-func (b *bench) cpu(ctx context.Context, w *trial.Worker) (s shares, err error) {
-	text, err := w.Metrics(ctx)
-	if err != nil {
-		return s, err
+func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err error) {
+	for _, w := range ws {
+		text, err := w.Metrics(ctx)
+		if err != nil {
+			return s, err
+		}
+		seconds, err := metric(text, "process_cpu_seconds_total")
+		if err != nil {
+			return s, err
+		}
+		s.worker += time.Duration(seconds * float64(time.Second))
 	}
-	seconds, err := metric(text, "process_cpu_seconds_total")
-	if err != nil {
-		return s, err
-	}
-	s.worker = time.Duration(seconds * float64(time.Second))
 	if s.postgres, err = b.postgresCPU(); err != nil {
 		return s, err
 	}
-	info, err := b.site.Redis.Client().Info(ctx, "cpu").Result()
-	if err != nil {
-		return s, err
-	}
-	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-		seconds, err := strconv.ParseFloat(infoField(info, name), 64)
+	for _, node := range b.redis.nodes {
+		info, err := node.Info(ctx, "cpu").Result()
 		if err != nil {
-			return s, fmt.Errorf("INFO cpu of Redis: %w", err)
+			return s, err
 		}
-		s.redis += time.Duration(seconds * float64(time.Second))
+		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+			seconds, err := strconv.ParseFloat(infoField(info, name), 64)
+			if err != nil {
+				return s, fmt.Errorf("INFO cpu of Redis: %w", err)
+			}
+			s.redis += time.Duration(seconds * float64(time.Second))
+		}
 	}
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -66,17 +94,32 @@ func (b *bench) cpu(ctx context.Context, w *trial.Worker) (s shares, err error) 
 	return s, nil
 }
 
-// postgresCPU sums the postmaster, the backends that live, and those that have ended.
+// postgresCPU sums the server and its standby, if there is one.
 func (b *bench) postgresCPU() (time.Duration, error) {
+	postmaster, err := b.postmaster()
+	if err != nil {
+		return 0, err
+	}
+	sum, err := serverCPU(postmaster)
+	if err != nil || b.standby == nil {
+		return sum, err
+	}
+	standby, err := serverCPU(b.standby.PID())
+	return sum + standby, err
+}
+
+// postmaster is the process that started Postgres' others.
+func (b *bench) postmaster() (pid int, err error) {
 	text, err := os.ReadFile(filepath.Join(b.data, "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return 0, err
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	postmaster, err := strconv.Atoi(strings.TrimSpace(first))
-	if err != nil {
-		return 0, err
-	}
+	return strconv.Atoi(strings.TrimSpace(first))
+}
+
+// serverCPU sums a postmaster, the backends that live, and those that have ended.
+func serverCPU(postmaster int) (time.Duration, error) {
 	p, err := statOf(postmaster)
 	if err != nil {
 		return 0, err

@@ -113,6 +113,12 @@ func (f *feeder) pause(ctx context.Context) error {
 	return nil
 }
 
+// countWaiting is how many tasks stand in the lane of first attempts.
+func (f *feeder) countWaiting(ctx context.Context) (int, error) {
+	n, err := f.redis.LLen(ctx, "asynq:{"+string(queue.First)+"}:pending").Result()
+	return int(n), err
+}
+
 func (f *feeder) resume(ctx context.Context) error {
 	var errs []error
 	for _, lane := range lanes {

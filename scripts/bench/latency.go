@@ -36,7 +36,7 @@ func (b *bench) idle(ctx context.Context) (out latency, err error) {
 		return out, err
 	}
 	defer agents.Close()
-	_, f, closeAll, err := b.worker(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
+	_, f, closeAll, err := b.workers(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
 	if err != nil {
 		return out, err
 	}

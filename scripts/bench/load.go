@@ -8,41 +8,63 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/trial"
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 )
 
 type bench struct {
 	options
 	site     *trial.Site
-	database string // its URL
-	data     string // folder of Postgres' data
+	database string         // its URL
+	data     string         // folder of Postgres' data
+	redis    redisServers   // that workers use now, unless they have their own
+	standby  *trial.Process // of Postgres; nil: there is none
+	started  int            // servers besides the site's: numbers their logs
+}
+
+// redisServers are one Redis, or the nodes of a cluster.
+type redisServers struct {
+	url   string // REDIS_URL
+	nodes []*redis.Client
 }
 
 // The queues.
 const (
-	realRedis = "Redis"
-	miniRedis = "miniredis"
+	realRedis    = "Redis"
+	miniRedis    = "miniredis"
+	redisCluster = "Redis Cluster"
 )
 
 // load is one run from end to end.
 type load struct {
 	queue    string
-	inflight int // HERALD_CONCURRENCY
+	inflight int // HERALD_CONCURRENCY, of each worker
 	agents   int
 	n        int
 	limited  bool // one agent at the default limits per origin; else they are out of the way of runs with one
-	long     bool
+	workers  int  // processes; 0 is 1
+	standby  bool // Postgres answers a commit when a standby has it on disk
 }
+
+// processes is how many workers share the work.
+func (l load) processes() int { return max(1, l.workers) }
 
 func (l load) String() string {
 	s := fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries", l.queue, l.inflight, l.agents, l.n)
 	if l.limited {
 		s += ", default limits"
+	}
+	if l.workers > 0 {
+		s += fmt.Sprintf(", %d workers", l.workers)
+	}
+	if l.standby {
+		s += ", standby"
 	}
 	return s
 }
@@ -55,6 +77,8 @@ type loadResult struct {
 	repeats int     // calls beyond one per delivery
 	handed  float64 // hand-outs per delivery; more than one: it was turned away at a limit and came again
 	cpu     shares  // per delivery
+	costs   costs
+	idle    float64 // share of the machine's cores that had nothing to do meanwhile
 	start   vitals  // ready, nothing delivered
 	peak    vitals
 	end     vitals // a moment after the last
@@ -69,9 +93,9 @@ const (
 )
 
 // environment is the worker's: DESIGN's defaults again, where a trial has shorter times.
-func (l load) environment(data string) []string {
-	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m"}
-	if l.agents < l.inflight && !l.limited {
+func (l load) environment(redisURL, data string) []string {
+	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m", "REDIS_URL=" + redisURL}
+	if l.agents < l.inflight*l.processes() && !l.limited {
 		env = append(env, "HERALD_ENDPOINT_INFLIGHT=1000", "HERALD_ENDPOINT_RATE=1000000")
 	}
 	if l.queue == miniRedis {
@@ -80,7 +104,7 @@ func (l load) environment(data string) []string {
 	return env
 }
 
-// load lets a worker deliver to each agent once, so that connections and tool lists are there, stops the lanes, accepts all rows,
+// load lets the workers deliver to each agent, so that connections and tool lists are there, stops the lanes, accepts all rows,
 // and takes the time from the moment at which the lanes run again.
 func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	b.say("%s", l)
@@ -92,16 +116,17 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 	defer agents.Close()
-	w, f, closeAll, err := b.worker(ctx, l)
+	ws, f, closeAll, err := b.workers(ctx, l)
 	if err != nil {
 		return res, err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
-	if res.start, err = vitalsOf(ctx, w); err != nil {
+	if res.start, err = vitalsOf(ctx, ws); err != nil {
 		return res, err
 	}
 
-	warm := max(l.agents, 4*l.inflight)
+	// Which worker takes a delivery is chance: so many that each of them has met each agent.
+	warm := max(l.agents, 4*l.inflight) * l.processes() * l.processes()
 	if err := f.accept(ctx, agents, warm); err != nil {
 		return res, err
 	}
@@ -111,15 +136,32 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := f.pause(ctx); err != nil {
 		return res, err
 	}
-	if err := f.accept(ctx, agents, l.n); err != nil {
-		return res, err
-	}
-	before := agents.Count()
-	cpu, err := b.cpu(ctx, w)
+	empty, err := b.readCounters(ctx)
 	if err != nil {
 		return res, err
 	}
-	watch := observe(ctx, w)
+	if err := f.accept(ctx, agents, l.n); err != nil {
+		return res, err
+	}
+	waiting, err := f.countWaiting(ctx)
+	if err != nil {
+		return res, err
+	}
+	accepted, err := b.readCounters(ctx)
+	if err != nil {
+		return res, err
+	}
+	before := agents.Count()
+	cpu, err := b.cpu(ctx, ws)
+	if err != nil {
+		return res, err
+	}
+	idle, err := readIdle()
+	if err != nil {
+		return res, err
+	}
+	ran := time.Now()
+	watch := observe(ctx, ws)
 	if err := f.resume(ctx); err != nil {
 		return res, err
 	}
@@ -132,11 +174,16 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	spent, err := b.cpu(ctx, w)
+	spent, err := b.cpu(ctx, ws)
 	if err != nil {
 		return res, err
 	}
 	res.cpu = spent.minus(cpu).each(l.n)
+	idleNow, err := readIdle()
+	if err != nil {
+		return res, err
+	}
+	res.idle = float64(idleNow-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
 	if err := b.count(ctx, &res, agents, began); err != nil {
 		return res, err
 	}
@@ -145,10 +192,17 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, context.Cause(ctx)
 	case <-time.After(settle):
 	}
-	if res.end, err = vitalsOf(ctx, w); err != nil {
+	if res.end, err = vitalsOf(ctx, ws); err != nil {
 		return res, err
 	}
-	res.peak.memory = max(res.peak.memory, highWater(w.PID()))
+	delivered, err := b.readCounters(ctx) // after the pause: Postgres' backends tell their commits once a second
+	if err != nil {
+		return res, err
+	}
+	res.costs = costsOf(empty, accepted, delivered, l.n, waiting)
+	for _, w := range ws {
+		res.peak.memory = max(res.peak.memory, highWater(w.PID()))
+	}
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
 	b.say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res, nil
@@ -196,10 +250,10 @@ func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents
 	return nil
 }
 
-// worker starts one on empty tables, and what feeds it.
-func (b *bench) worker(ctx context.Context, l load) (_ *trial.Worker, _ *feeder, closeAll func() error, err error) {
+// workers starts them on empty tables, and what feeds them.
+func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *feeder, closeAll func() error, err error) {
 	var undo []func() error
-	closeAll = func() error {
+	undoAll := func() error {
 		var errs []error
 		for i := len(undo) - 1; i >= 0; i-- {
 			errs = append(errs, undo[i]())
@@ -208,7 +262,7 @@ func (b *bench) worker(ctx context.Context, l load) (_ *trial.Worker, _ *feeder,
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, closeAll())
+			err = errors.Join(err, undoAll())
 		}
 	}()
 	if err := b.reset(ctx); err != nil {
@@ -222,23 +276,26 @@ func (b *bench) worker(ctx context.Context, l load) (_ *trial.Worker, _ *feeder,
 	}
 	undo = append(undo, func() error { return os.RemoveAll(closed) })
 	data := filepath.Join(closed, "data")
-	w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(data)})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	undo = append(undo, func() error {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
-		defer cancel()
-		return w.Terminate(stop)
-	})
 	wait, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	if err := w.Ready(wait); err != nil {
-		return nil, nil, nil, err
+	for range l.processes() {
+		w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(b.redis.url, data)})
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		ws = append(ws, w)
+		undo = append(undo, func() error {
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+			defer cancel()
+			return w.Terminate(stop)
+		})
+		if err := w.Ready(wait); err != nil {
+			return nil, nil, nil, err
+		}
 	}
-	redisURL := b.site.Redis.URL()
+	redisURL := b.redis.url
 	if l.queue == miniRedis {
-		if redisURL, err = ownRedis(w, data); err != nil {
+		if redisURL, err = ownRedis(ws[0], data); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -247,7 +304,7 @@ func (b *bench) worker(ctx context.Context, l load) (_ *trial.Worker, _ *feeder,
 		return nil, nil, nil, err
 	}
 	undo = append(undo, func() error { f.close(); return nil })
-	return w, f, closeAll, nil
+	return ws, f, undoAll, nil
 }
 
 // ownRedis is the address of the worker's miniredis.
@@ -276,5 +333,8 @@ func (b *bench) reset(ctx context.Context) error {
 		}
 		return nil
 	})
-	return errors.Join(err, b.site.Redis.Client().FlushAll(ctx).Err())
+	for _, node := range b.redis.nodes {
+		err = errors.Join(err, node.FlushAll(ctx).Err())
+	}
+	return err
 }

@@ -3,9 +3,10 @@
 // Command bench measures what DESIGN §12 asks for and writes it down: deliveries a second from end to end with its ceilings on the
 // same machine, latency of an idle system, the worker's memory and goroutines.
 //
-//	bench -o docs/bench.md          all of it, about 15 minutes
+//	bench -o docs/bench.md          all of it, some 10 minutes
 //	bench -o docs/bench.md -long    and 100,000 deliveries in one run, to see whether goroutines stay flat
 //	bench -n 200 -latency 20        whether it works
+//	bench -before HEAD~20           only one row, by turns with that commit's
 //
 // Workers are processes on a Postgres and a Redis of their own (internal/trial); the agents and what accepts the jobs are this
 // process, on the same cores. Every number in the file is measured by the run that writes it; what stands below the marker line in
@@ -29,6 +30,7 @@ import (
 
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/trial"
+	"github.com/redis/go-redis/v9"
 )
 
 // options are the command line's.
@@ -42,26 +44,34 @@ type options struct {
 	only    string
 	match   *regexp.Regexp // nil: all runs
 	logs    string
+	before  string // a commit to compare with by turns; empty: measure everything once
+	turns   int
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
-	flag.IntVar(&o.n, "n", 20000, "deliveries of one run; a quarter with one in flight")
-	flag.IntVar(&o.agents, "agents", 1000, "agents of the largest runs")
+	flag.IntVar(&o.n, "n", 12000, "deliveries of one run; a quarter with one in flight or one agent")
+	flag.IntVar(&o.agents, "agents", manyAgents, "agents of the largest runs")
 	flag.IntVar(&o.latency, "latency", 500, "deliveries whose latency is measured")
 	flag.BoolVar(&o.long, "long", false, "also one run of -long-n deliveries, for the goroutines")
 	flag.IntVar(&o.longN, "long-n", 100000, "deliveries of the long run")
-	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, ceilings, latency, long")
+	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, scale, ceilings, latency, bridge, long")
 	flag.Func("match", "make only runs from end to end whose name matches this `expression`, as in 'miniredis, 16 in flight'", func(s string) (err error) {
 		o.match, err = regexp.Compile(s)
 		return err
 	})
 	flag.StringVar(&o.logs, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
+	flag.StringVar(&o.before, "before", "", "a `commit`: only compare with it, by turns")
+	flag.IntVar(&o.turns, "turns", 5, "how often each of the two has its turn")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	measure := run
+	if o.before != "" {
+		measure = runTurns
+	}
+	if err := measure(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -70,6 +80,7 @@ func main() {
 // targetAgents is the fewest agents that DESIGN §12 measures with, targetInflight how many deliveries at a time.
 const (
 	targetAgents   = 64
+	manyAgents     = 1000
 	targetInflight = 16
 )
 
@@ -113,7 +124,10 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	r.ended = time.Now()
-	return write(o.out, r.markdown())
+	if err := write(o.out, r.markdown()); err != nil || len(r.failed) == 0 {
+		return err
+	}
+	return fmt.Errorf("%d rows were not measured: %s", len(r.failed), strings.Join(r.failed, "; "))
 }
 
 // open starts the services.
@@ -146,6 +160,7 @@ func (b *bench) open(ctx context.Context, programs trial.Programs) (closeSite fu
 	if err != nil {
 		return nil, errors.Join(err, end(nil))
 	}
+	b.redis = redisServers{b.site.Redis.URL(), []*redis.Client{b.site.Redis.Client()}}
 	return func() error { return end(b.site) }, nil
 }
 
@@ -156,6 +171,11 @@ func (b *bench) measure(ctx context.Context, r *report) error {
 			return err
 		}
 		r.loads = append(r.loads, res)
+	}
+	if b.wants("scale") {
+		if err := b.measureScale(ctx, r); err != nil {
+			return err
+		}
 	}
 	if b.wants("ceilings") {
 		for _, inflight := range inflights {
@@ -172,8 +192,11 @@ func (b *bench) measure(ctx context.Context, r *report) error {
 			return err
 		}
 	}
+	if b.wants("bridge") {
+		r.bridge = b.measureBridge(ctx)
+	}
 	if b.long || strings.Contains(b.only, "long") {
-		res, err := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN, long: true})
+		res, err := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN})
 		if err != nil {
 			return err
 		}
@@ -188,13 +211,16 @@ func (b *bench) loads() []load {
 	for _, queue := range []string{realRedis, miniRedis} {
 		for _, inflight := range inflights {
 			for _, agents := range b.crowds() {
-				all = append(all, load{queue: queue, inflight: inflight, agents: agents, n: b.deliveries(inflight)})
+				all = append(all, load{queue: queue, inflight: inflight, agents: agents, n: b.deliveries(inflight, agents)})
 			}
 		}
 	}
 	all = append(all, load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 2000), limited: true})
-	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || b.match != nil && !b.match.MatchString(l.String()) })
+	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || !b.matches(l) })
 }
+
+// matches tells whether the command line asks for a run.
+func (b *bench) matches(l load) bool { return b.match == nil || b.match.MatchString(l.String()) }
 
 // crowds are the numbers of agents.
 func (b *bench) crowds() []int {
@@ -207,9 +233,9 @@ func (b *bench) wants(what string) bool {
 	return b.only == "" || slices.Contains(strings.Split(b.only, ","), what)
 }
 
-// deliveries: one in flight is so much slower that a quarter takes long enough.
-func (b *bench) deliveries(inflight int) int {
-	if inflight == 1 {
+// deliveries: one in flight, or one agent, is so much slower that a quarter takes long enough.
+func (b *bench) deliveries(inflight, agents int) int {
+	if inflight == 1 || agents == 1 {
 		return max(b.n/4, 1)
 	}
 	return b.n

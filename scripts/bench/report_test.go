@@ -13,40 +13,51 @@ import (
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	at := func(queue string, inflight, agents int, rate, memory float64) loadResult {
-		return loadResult{load: load{queue: queue, inflight: inflight, agents: agents, n: 10}, rate: rate, start: vitals{memory: 50e6}, peak: vitals{memory: memory}}
+		return loadResult{load: load{queue: queue, inflight: inflight, agents: agents, n: 10}, rate: rate, start: vitals{memory: 50e6}, peak: vitals{memory: memory},
+			cpu: shares{400 * time.Microsecond, 500 * time.Microsecond, 90 * time.Microsecond, time.Duration(rate) * time.Nanosecond}}
 	}
 	long := at(realRedis, 16, 1000, 2000, 100e6)
 	long.n, long.trend = 100000, trend{1000, 1060}
 	r := report{
-		loads: []loadResult{at(realRedis, 16, 64, 3600, 80e6), at(realRedis, 16, 1000, 2100, 90e6), at(realRedis, 16, 1, 100, 70e6), at(realRedis, 64, 64, 1, 260e6),
-			at(miniRedis, 16, 64, 599, 80e6)},
+		loads: []loadResult{at(realRedis, 16, 64, 3000, 80e6), at(realRedis, 16, 1000, 2100, 90e6), at(realRedis, 16, 1, 100, 70e6), at(realRedis, 64, 64, 1, 260e6),
+			at(miniRedis, 16, 64, 901, 80e6), at(miniRedis, 16, 1000, 899, 80e6)},
+		bridge:   bridgeResult{rate: 262.5},
 		ceilings: []ceiling{{inflight: 16, tasks: 12000, miniTasks: 3000, calls: 12000, statements: 12000}},
 		latency:  latency{n: 500, p50: 20 * time.Millisecond, p99: 60*time.Millisecond + 1, firstMax: time.Second},
 		long:     &long,
 	}
-	want := []string{met, notMet, met, notMet, notMet, met, notMet, met, notMeasured}
+	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured}
 	for i, got := range r.targets() {
 		if got.verdict != want[i] {
 			t.Errorf("%s: measured %q: %s", got.what, got.measured, got.verdict)
 		}
 	}
-	if got := r.targets()[0]; got.measured != "2,100/s (1000 agents)" { // the worst of those that count
-		t.Errorf("%q", got.measured)
+	for i, want := range []string{"3,000/s (64 agents)", "2,100/s (1,000 agents)", "899/s (1,000 agents)", "0.99 ms (64 agents)",
+		"8.0 × (2,100/s beside 263/s)"} { // the worst of those that count
+		if got := r.targets()[i]; got.measured != want {
+			t.Errorf("%s: %q, want %q", got.what, got.measured, want)
+		}
 	}
 	if got := r.share(r.loads[1]); got != "52 %" { // 2,100 of 4,000
 		t.Errorf("%s", got)
 	}
-	if got := r.share(r.loads[4]); got != "30 %" { // 599 of 2,000
+	if got := r.share(r.loads[4]); got != "45 %" { // 901 of 2,000
 		t.Errorf("%s", got)
 	}
-	r.loads[1].rate, long.trend.last = 3500, 1061
-	if got := r.targets(); got[0].verdict != "met, the goal too" || got[7].verdict != notMet {
+	r.loads[0].rate, r.loads[1].rate, long.trend.last, r.bridge.rate = 1999, 3500, 1061, 260
+	r.loads[1].cpu.redis += 10 * time.Microsecond
+	if got := r.targets(); got[0].verdict != notMet || got[1].verdict != "met, the goal too" || got[3].verdict != notMet ||
+		got[4].verdict != notMet || got[11].verdict != notMet {
+		t.Errorf("%+v", got)
+	}
+	r.bridge = bridgeResult{why: "no npm"}
+	if got := r.targets()[4]; got.verdict != notMeasured || !strings.Contains(r.markdown(), "was not measured here: no npm") {
 		t.Errorf("%+v", got)
 	}
 	// Nothing measured, nothing claimed; a short run says nothing of 100,000.
 	long.n = 99999
 	for i, got := range (report{long: &long}).targets() {
-		if got.verdict == notMeasured != (i != 5 && i != 6) {
+		if got.verdict == notMeasured != (i != 9 && i != 10) {
 			t.Errorf("%s: %s", got.what, got.verdict)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// vitals are a worker's, as its /metrics tells them.
+// vitals are a worker's, as its /metrics tells them; of several workers, the highest of each.
 type vitals struct {
 	memory     float64 // bytes resident
 	goroutines float64
@@ -26,16 +26,23 @@ type trend struct{ first, last float64 } // the most in the first and in the las
 // sampleEvery: a scrape costs the worker a count of open rows.
 const sampleEvery = 2 * time.Second
 
-func vitalsOf(ctx context.Context, w *trial.Worker) (v vitals, err error) {
-	text, err := w.Metrics(ctx)
-	if err != nil {
-		return v, err
+func vitalsOf(ctx context.Context, ws []*trial.Worker) (v vitals, err error) {
+	for _, w := range ws {
+		text, err := w.Metrics(ctx)
+		if err != nil {
+			return v, err
+		}
+		memory, err := metric(text, "process_resident_memory_bytes")
+		if err != nil {
+			return v, err
+		}
+		goroutines, err := metric(text, "go_goroutines")
+		if err != nil {
+			return v, err
+		}
+		v.memory, v.goroutines = max(v.memory, memory), max(v.goroutines, goroutines)
 	}
-	if v.memory, err = metric(text, "process_resident_memory_bytes"); err != nil {
-		return v, err
-	}
-	v.goroutines, err = metric(text, "go_goroutines")
-	return v, err
+	return v, nil
 }
 
 // metric reads one without labels.
@@ -48,8 +55,8 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("/metrics has no %s", name)
 }
 
-// observe samples a worker until the returned function is called.
-func observe(ctx context.Context, w *trial.Worker) (end func() (vitals, trend)) {
+// observe samples workers until the returned function is called.
+func observe(ctx context.Context, ws []*trial.Worker) (end func() (vitals, trend)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var peak vitals
 	var goroutines []float64
@@ -58,7 +65,7 @@ func observe(ctx context.Context, w *trial.Worker) (end func() (vitals, trend)) 
 		ticker := time.NewTicker(sampleEvery)
 		defer ticker.Stop()
 		for {
-			if v, err := vitalsOf(ctx, w); err == nil {
+			if v, err := vitalsOf(ctx, ws); err == nil {
 				peak.memory, peak.goroutines = max(peak.memory, v.memory), max(peak.goroutines, v.goroutines)
 				goroutines = append(goroutines, v.goroutines)
 			}

@@ -1,0 +1,81 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// bridgeResult is what the Node bridge that Herald replaces delivers, without any database.
+type bridgeResult struct {
+	rate float64 // calls a second; 0: not measured
+	why  string  // it was not
+}
+
+const (
+	bridgePatience = 10 * time.Minute // its packages may have to be installed
+	timesBridge    = 8.0              // what DESIGN §12 asks for
+)
+
+// measureBridge lets scripts/bench-bridge measure its bridge. Without Node.js or npm the report says so.
+func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
+	b.say("the bridge without a database, %d in flight", targetInflight)
+	ctx, cancel := context.WithTimeout(ctx, bridgePatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "run", "-buildvcs=false", "./scripts/bench-bridge", "-alone", "-rounds", "3", "-time", "2s")
+	cmd.WaitDelay = startPatience
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	text, err := cmd.Output()
+	if err == nil {
+		out.rate, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+	}
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		out.why = fmt.Sprintf("%v: %s", err, lines[max(0, len(lines)-2)])
+	}
+	b.say("  %.0f calls a second %s", out.rate, out.why)
+	return out
+}
+
+// bridgeTarget compares the slowest run on Redis with the bridge.
+func (r report) bridgeTarget() target {
+	t := target{"end to end on Redis beside the per-call Node bridge, which has no database", fmt.Sprintf("≥ %.0f × its calls", timesBridge), "",
+		notMeasured}
+	slowest := r.slowest(realRedis, targetAgents, math.MaxInt)
+	switch {
+	case r.bridge.why != "":
+		t.measured = "the bridge does not run here, see below"
+	case r.bridge.rate > 0 && slowest.rate > 0:
+		times := slowest.rate / r.bridge.rate
+		t.judge(fmt.Sprintf("%.1f × (%s beside %s)", times, perS(slowest.rate), perS(r.bridge.rate)), times >= timesBridge)
+	}
+	return t
+}
+
+func (r report) bridgeText(p func(string, ...any)) {
+	if r.bridge == (bridgeResult{}) {
+		return
+	}
+	p("## Beside the bridge\n")
+	if r.bridge.why != "" {
+		p("The per-call Node bridge of `make bench-bridge` was not measured here: %s\n", r.bridge.why)
+		return
+	}
+	p("The per-call Node bridge of `make bench-bridge` makes %s calls on this machine, %d in flight, with no queue and no database: it is", perS(r.bridge.rate), targetInflight)
+	p("told a URL and forgets it. Herald end to end, %d in flight, divided by it:\n", targetInflight)
+	p("| queue | agents | per second | × the bridge |\n| --- | ---: | ---: | ---: |")
+	for _, l := range r.loads {
+		if l.inflight == targetInflight && l.agents >= targetAgents {
+			p("| %s | %s | %s | %.1f |", l.queue, thousands(l.agents), perS(l.rate), l.rate/r.bridge.rate)
+		}
+	}
+	p("")
+}

@@ -1,0 +1,91 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// costs are what one delivery takes of Postgres and Redis besides processor time.
+type costs struct {
+	intakeWAL float64 // bytes of write-ahead log, to accept it
+	wal       float64 // to deliver it
+	commits   float64
+	disk      float64 // bytes of tables and indexes that stay
+	commands  float64 // of Redis, those that its scripts run included
+	reads     float64 // of Redis' sockets: round trips, where nothing is pipelined
+	network   float64 // bytes to and from Redis
+	waiting   float64 // bytes of a task that waits in Redis; 0: too few waited to tell
+	finished  float64 // bytes that a finished task leaves in Redis for an hour; 0: too few
+}
+
+// fewestTasks tell how much memory one of them takes: below it other things weigh more.
+const fewestTasks = 3000
+
+// counters are Postgres' and Redis' own, since they started.
+type counters struct{ wal, commits, disk, commands, reads, network, memory float64 }
+
+func (b *bench) readCounters(ctx context.Context) (c counters, err error) {
+	err = b.site.SQL(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
+			(SELECT xact_commit FROM pg_stat_database WHERE datname = current_database())::float8,
+			(SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+				WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r')::float8`).Scan(&c.wal, &c.commits, &c.disk)
+	})
+	if err != nil {
+		return c, fmt.Errorf("read Postgres' counters: %w", err)
+	}
+	for _, node := range b.redis.nodes {
+		info, err := node.Info(ctx, "stats", "memory").Result()
+		if err == nil {
+			err = c.addRedis(info)
+		}
+		if err != nil {
+			return c, fmt.Errorf("read Redis' counters: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// addRedis adds what INFO of one server says. Memory is that of its data: without buffers of clients and of the append-only file.
+func (c *counters) addRedis(info string) error {
+	var errs []error
+	number := func(name string) float64 {
+		value, err := strconv.ParseFloat(infoField(info, name), 64)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s in INFO: %w", name, err))
+		}
+		return value
+	}
+	c.commands += number("total_commands_processed")
+	c.reads += number("total_reads_processed")
+	c.network += number("total_net_input_bytes") + number("total_net_output_bytes")
+	c.memory += number("used_memory") - number("mem_clients_normal") - number("mem_aof_buffer")
+	return errors.Join(errs...)
+}
+
+// costsOf takes the counters before n jobs are accepted, before they are delivered with so many tasks waiting, and afterwards.
+func costsOf(empty, accepted, delivered counters, n, waiting int) costs {
+	each := func(before, after float64) float64 { return max(0, after-before) / float64(n) }
+	c := costs{
+		intakeWAL: each(empty.wal, accepted.wal),
+		wal:       each(accepted.wal, delivered.wal),
+		commits:   each(accepted.commits, delivered.commits),
+		disk:      each(empty.disk, delivered.disk),
+		commands:  each(accepted.commands, delivered.commands),
+		reads:     each(accepted.reads, delivered.reads),
+		network:   each(accepted.network, delivered.network),
+	}
+	if n >= fewestTasks {
+		c.finished = each(empty.memory, delivered.memory)
+	}
+	if waiting >= fewestTasks {
+		c.waiting = max(0, accepted.memory-empty.memory) / float64(waiting)
+	}
+	return c
+}

@@ -1,0 +1,143 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// grown is a run of so many workers.
+func grown(workers int, rate, idle float64, cpu shares) loadResult {
+	return loadResult{load: load{queue: realRedis, inflight: 16, agents: 64, n: 4000, workers: workers}, rate: rate, idle: idle, cpu: cpu}
+}
+
+var usual = shares{worker: 400 * time.Microsecond, postgres: 500 * time.Microsecond, redis: 100 * time.Microsecond, agents: 100 * time.Microsecond}
+
+func TestFirstLimit(t *testing.T) {
+	t.Parallel()
+	fewCores := shares{worker: 40 * time.Microsecond, postgres: 50 * time.Microsecond, redis: 100 * time.Microsecond}
+	for want, last := range map[string]loadResult{
+		"the cores of this machine. 4 workers make 1.10 × the deliveries of one. 95 % of them are busy, 80 % with one worker; of what a " +
+			"delivery takes, Postgres has the largest part, 45 %.": grown(4, 1100, .05, usual),
+		"Redis, which runs its commands on one thread. 4 workers make 8.50 × the deliveries of one. That thread is busy 85 % of the time.": grown(4, 8500, .2, fewCores),
+		"neither the cores (50 % busy) nor Redis' thread (11 %): deliveries wait, for commits or for each other. " +
+			"4 workers make 1.10 × the deliveries of one.": grown(4, 1100, .5, usual),
+		"nothing yet. 4 workers make 3.90 × the deliveries of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
+	} {
+		r := report{scale: []loadResult{grown(1, 1000, .2, usual), grown(2, 1050, .1, usual), last}}
+		cluster := grown(1, 1, 0, usual) // is no part of it
+		cluster.queue = redisCluster
+		r.scale = append(r.scale, cluster)
+		if got := r.firstLimit(); got != want {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	}
+	if got := (report{scale: []loadResult{grown(1, 1000, 0, usual)}}).firstLimit(); got != "" {
+		t.Errorf("one row tells nothing of growth: %q", got)
+	}
+}
+
+func TestCosts(t *testing.T) {
+	t.Parallel()
+	empty := counters{wal: 100, commits: 10, disk: 1000, commands: 5, reads: 3, network: 7, memory: 1e6}
+	accepted := counters{wal: 4000100, commits: 50, disk: 3000, commands: 50, reads: 30, network: 70, memory: 1e6 + 4000*300}
+	delivered := counters{wal: 16000100, commits: 2050, disk: 8001000, commands: 80050, reads: 24030, network: 8000070, memory: 1e6 + 4000*450}
+	got := costsOf(empty, accepted, delivered, 4000, 4000)
+	want := costs{intakeWAL: 1000, wal: 3000, commits: .5, disk: 2000, commands: 20, reads: 6, network: 2000, waiting: 300, finished: 450}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := costsOf(empty, accepted, delivered, 100, 100); got.waiting != 0 || got.finished != 0 {
+		t.Errorf("a hundred tasks tell nothing of memory: %+v", got)
+	}
+
+	var c counters
+	const info = "# Stats\r\ntotal_commands_processed:11\r\ntotal_reads_processed:7\r\ntotal_net_input_bytes:100\r\ntotal_net_output_bytes:20\r\n" +
+		"used_memory:1000\r\nmem_clients_normal:200\r\nmem_aof_buffer:50\r\n"
+	for range 2 { // two nodes
+		if err := c.addRedis(info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := (counters{commands: 22, reads: 14, network: 240, memory: 1500}); c != want {
+		t.Errorf("%+v, want %+v", c, want)
+	}
+	if err := c.addRedis("used_memory:1\r\n"); err == nil {
+		t.Error("half an INFO is taken")
+	}
+}
+
+func TestScalePage(t *testing.T) {
+	t.Parallel()
+	base := grown(0, 1000, .05, usual)
+	base.costs = costs{intakeWAL: 1000, wal: 3000, commits: .5, disk: 2000, commands: 20, reads: 6, network: 2000, waiting: 300, finished: 450}
+	cluster, standby := grown(1, 900, .1, usual), grown(1, 800, .1, usual)
+	cluster.queue, standby.standby = redisCluster, true
+	r := report{machine: machine{cores: 2}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), cluster, standby}}
+	r.fail("Redis: no reason")
+	text := r.markdown()
+	for _, want := range []string{
+		"| Redis | 1 | 4000 | 1,000/s | 1.00 | 0.40, 0.50, 0.10, 0.10 | 95 %, 55 % | 10 % |",
+		"| Redis Cluster, 3 nodes | 1 | 4000 | 900/s | 0.90 |", "| Redis, standby of Postgres | 1 | 4000 | 800/s | 0.80 |",
+		"**Not measured**: Redis: no reason",
+		"| Redis | 1 | 64 | 1,000 | 3,000 | 0.50 | 2,000 | 20.0 | 6.0 | 2,000 | 300 | 450 |",
+		"One core of its own carries 2,500/s of\nthe worker's part, 2,000/s of Postgres' and 10,000/s of Redis'",
+		"| 10,000 | 4.0 | 5.0 | 1.0 | 5,000 | 40.0 | 1728.0 | 20.0 | 16.2 |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestParseIdle(t *testing.T) {
+	t.Parallel()
+	if got, err := parseIdle("cpu  10 20 30 400 50 0 0\ncpu0 1 2 3 4 5\n"); err != nil || got != 4500*time.Millisecond {
+		t.Errorf("%s, %v", got, err)
+	}
+	if _, err := parseIdle("cpu0 1 2 3 4 5\n"); err == nil {
+		t.Error("one core is taken for all")
+	}
+	if got, err := readIdle(); err != nil || got <= 0 {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestTwin(t *testing.T) {
+	t.Parallel()
+	own, err := twinOf(os.Getpid())
+	if err != nil || !slices.Equal(own.args, os.Args[1:]) {
+		t.Errorf("%+v, %v", own, err)
+	}
+	if exe, err := os.Executable(); err != nil || own.path != exe {
+		t.Errorf("%s is not %s (%v)", own.path, exe, err)
+	}
+	if (own.as != nil) != (os.Geteuid() == 0) || own.as != nil && own.as.Uid != 0 {
+		t.Errorf("%+v", own.as)
+	}
+	const maps = "7f00-7f01 r-xp 0 08:01 1 /opt/a b/libx.so.1\n7f02-7f03 rw-p 0 0 0\n7f04-7f05 r-xp 0 08:01 2 /opt/a b/liby.so\n" +
+		"7f06-7f07 r-xp 0 08:01 3 /usr/bin/redis-server\n7f08-7f09 r-xp 0 08:01 4 /lib/libc.so.6\n"
+	if got := libraryFolders(maps); !slices.Equal(got, []string{"/opt/a b", "/lib"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Every slot has one node.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	next := 0
+	for i := range clusterNodes {
+		first, last := slotsOf(i, clusterNodes)
+		if first != next || last < first {
+			t.Errorf("node %d: %d to %d", i, first, last)
+		}
+		next = last + 1
+	}
+	if next != clusterSlots {
+		t.Errorf("%d slots", next)
+	}
+}

@@ -1,0 +1,174 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// From which share on something counts as used up.
+const (
+	fullCores  = 0.9
+	fullThread = 0.8 // a thread with more to do lets others wait
+)
+
+// fail notes a row that is missing.
+func (r *report) fail(why string) { r.failed = append(r.failed, why) }
+
+// ours is which share of all cores a run's programs kept busy; the kernel's own work, and other programs', come on top.
+func (r report) ours(l loadResult) float64 {
+	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.cores))
+}
+
+func (r report) scaleTable(p func(string, ...any)) {
+	if len(r.scale) == 0 && len(r.failed) == 0 {
+		return
+	}
+	p("## More processes, Redis Cluster, a standby\n")
+	p("Each worker is a process of its own with %d deliveries in flight; all of them, and every server, share the %d cores of this machine, so", targetInflight, r.machine.cores)
+	p("the rows tell what sharing costs and what is full first, not what more machines bring. Redis Cluster: three nodes over TCP (one")
+	p("Redis: a unix socket), their CPU summed. Standby: every commit waits until a second Postgres has it on disk (synchronous_commit on,")
+	p("synchronous_standby_names `*`), both servers' CPU summed.\n")
+	p("| run | workers | deliveries | per second | × the first | ms of CPU each: worker, Postgres, Redis, agents | cores busy, with these four | one thread of Redis busy |")
+	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, l := range r.scale {
+		thread := fmt.Sprintf("%.0f %%", 100*l.rate*l.cpu.redis.Seconds())
+		if l.queue == redisCluster {
+			thread = "–"
+		}
+		p("| %s | %d | %d | %s | %.2f | %s | %.0f %%, %.0f %% | %s |", l.setting(), l.processes(), l.n, perS(l.rate), l.rate/r.scale[0].rate, l.cpu,
+			100*(1-l.idle), 100*r.ours(l), thread)
+	}
+	p("")
+	if text := r.firstLimit(); text != "" {
+		p("What stops growing first: %s\n", text)
+	}
+	for _, why := range r.failed {
+		p("**Not measured**: %s\n", why)
+	}
+}
+
+// setting names what a run has that others have not.
+func (l load) setting() string {
+	switch {
+	case l.standby:
+		return l.queue + ", standby of Postgres"
+	case l.queue == redisCluster:
+		return fmt.Sprintf("%s, %d nodes", l.queue, clusterNodes)
+	}
+	return l.queue
+}
+
+// firstLimit names what was used up in the run with the most workers.
+func (r report) firstLimit() string {
+	var first, last loadResult
+	for _, l := range r.scale {
+		if l.queue != realRedis || l.standby {
+			continue
+		}
+		if first.rate == 0 {
+			first = l
+		}
+		last = l
+	}
+	if last.processes() == first.processes() {
+		return ""
+	}
+	grown := fmt.Sprintf("%d workers make %.2f × the deliveries of one.", last.processes(), last.rate/first.rate)
+	thread := last.rate * last.cpu.redis.Seconds()
+	switch {
+	case 1-last.idle >= fullCores:
+		who, share := last.cpu.largest()
+		return fmt.Sprintf("the cores of this machine. %s %.0f %% of them are busy, %.0f %% with one worker; of what a delivery takes, %s has the largest part, %.0f %%.",
+			grown, 100*(1-last.idle), 100*(1-first.idle), who, 100*share)
+	case thread >= fullThread:
+		return fmt.Sprintf("Redis, which runs its commands on one thread. %s That thread is busy %.0f %% of the time.", grown, 100*thread)
+	case last.rate < 1.2*first.rate:
+		return fmt.Sprintf("neither the cores (%.0f %% busy) nor Redis' thread (%.0f %%): deliveries wait, for commits or for each other. %s",
+			100*(1-last.idle), 100*thread, grown)
+	}
+	return fmt.Sprintf("nothing yet. %s The cores are %.0f %% busy, Redis' thread %.0f %%.", grown, 100*(1-last.idle), 100*thread)
+}
+
+// largest is who spends the most, and which share of the whole.
+func (s shares) largest() (who string, share float64) {
+	most := s.worker
+	who = "the worker"
+	for _, o := range []struct {
+		who string
+		d   time.Duration
+	}{{"Postgres", s.postgres}, {"Redis", s.redis}, {"what plays the agents", s.agents}} {
+		if o.d > most {
+			who, most = o.who, o.d
+		}
+	}
+	if s.sum() == 0 {
+		return who, 0
+	}
+	return who, float64(most) / float64(s.sum())
+}
+
+// costed are the runs whose costs are shown.
+func (r report) costed() (runs []loadResult) {
+	for _, l := range r.loads {
+		if l.queue == realRedis && l.inflight == targetInflight && l.agents >= targetAgents {
+			runs = append(runs, l)
+		}
+	}
+	return append(runs, r.scale...)
+}
+
+func (r report) costTable(p func(string, ...any)) {
+	runs := r.costed()
+	if len(runs) == 0 {
+		return
+	}
+	p("## What a delivery takes of Postgres and Redis\n")
+	p("Bytes and counts of one delivery, by the servers' own counters (`pg_current_wal_insert_lsn`, `pg_stat_database`, `INFO`). WAL begins")
+	p("after a checkpoint, so first changes of a page are in it whole. Redis' commands include those that its scripts run; reads are what")
+	p("its sockets gave at a time: round trips. A task that is finished stays in Redis for an hour. –: too few tasks to tell.\n")
+	p("| run | workers | agents | WAL to accept | WAL to deliver | commits | on disk | Redis' commands | reads | bytes to and from it | of a waiting task | of a finished task |")
+	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, l := range runs {
+		c := l.costs
+		p("| %s | %d | %s | %s | %s | %.2f | %s | %.1f | %.1f | %s | %s | %s |", l.setting(), l.processes(), thousands(l.agents), thousands(int(c.intakeWAL)), thousands(int(c.wal)),
+			c.commits, thousands(int(c.disk)), c.commands, c.reads, thousands(int(c.network)), bytesOrNone(c.waiting), bytesOrNone(c.finished))
+	}
+	p("")
+}
+
+// bytesOrNone writes what could be told.
+func bytesOrNone(n float64) string {
+	if n <= 0 {
+		return "–"
+	}
+	return thousands(int(n))
+}
+
+// rates are those that docs/scaling.md speaks of.
+var rates = []int{100, 1000, 10000, 100000}
+
+// rateTable multiplies one run's figures.
+func (r report) rateTable(p func(string, ...any)) {
+	l := r.slowest(realRedis, targetAgents, targetAgents)
+	if l.rate == 0 && len(r.scale) > 0 && r.scale[0].queue == realRedis {
+		l = r.scale[0]
+	}
+	if l.rate == 0 || l.cpu.sum() == 0 {
+		return
+	}
+	const giga = 1e9
+	c := l.costs
+	p("## What that makes at a rate\n")
+	p("The figures of one run (%s), multiplied: what is needed at least, of cores like these. One core of its own carries %s of", l.load, perS(1/l.cpu.worker.Seconds()))
+	p("the worker's part, %s of Postgres' and %s of Redis', which has one thread for commands.\n", perS(1/l.cpu.postgres.Seconds()), perS(1/max(l.cpu.redis, time.Microsecond).Seconds()))
+	p("| deliveries a second | workers' cores | Postgres' cores | Redis' cores | commits/s | WAL MB/s | Postgres' disk, GB a day | Redis MB/s | Redis, GB of an hour's finished tasks |")
+	p("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, n := range rates {
+		f := float64(n)
+		p("| %s | %.1f | %.1f | %.1f | %s | %.1f | %.1f | %.1f | %.1f |", thousands(n), f*l.cpu.worker.Seconds(), f*l.cpu.postgres.Seconds(), f*l.cpu.redis.Seconds(),
+			thousands(int(f*c.commits)), mb(f*(c.intakeWAL+c.wal)), f*c.disk*24*3600/giga, mb(f*c.network), f*c.finished*3600/giga)
+	}
+	p("")
+}
