@@ -92,6 +92,9 @@ var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
 // Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, the task is old, or
 // the delivery is not due. The lease counts from Postgres' now().
+//
+// First claims that come together are committed together (coalescer). One that was under way when ctx ended is given
+// nevertheless, and the caller records what becomes of it, as of any other.
 func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // no task of ours
@@ -99,26 +102,38 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "claim delivery %s", id)
-	c = &Claim{ID: id, N: n}
-	var raw, policy []byte
-	var base int
-	unfinished, err := s.claimRow(ctx, id, n, lease, func(row pgx.Row) error {
-		return row.Scan(&c.No, &c.Attempt, &c.StartedAt, &c.LeaseUntil, &raw, &c.SealedHeaders, &c.Key, &c.kind,
-			&c.CreatedAt, &c.Called,
-			&c.agent.ChainID, &c.agent.Registry, &c.agent.ID, &c.Epoch, &c.Enabled,
-			&base, &c.FetchFailures, &c.Replay, &policy, &c.Protocol, &c.Succeeded, &c.week, &c.rank)
-	})
-	if err != nil {
-		return nil, noRows(err, nil)
+	if n == 1 {
+		return s.claims.do(ctx, claimRequest{id, lease})
 	}
-	c.Budget, c.Policy, c.week = max(c.Attempt-base, 1), parsePolicy(policy), parseWeek(c.week)
-	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > base
+	return s.claimAgain(ctx, id, n, lease)
+}
+
+// claimRow is a row of claim.sql.
+type claimRow struct {
+	Claim
+	job, policy []byte
+	base        int
+}
+
+// fields are where claim.sql's columns go.
+func (r *claimRow) fields() []any {
+	return []any{&r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
+		&r.CreatedAt, &r.Called,
+		&r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank}
+}
+
+// claim is what task n of the row's delivery is given. unfinished is the last of its attempts without an outcome.
+func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
+	c := r.Claim
+	c.N, c.Budget, c.Policy, c.week = n, max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
+	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > r.base
 	c.Called = c.Called || c.Unfinished
-	if err := json.Unmarshal(raw, &c.Job); err != nil {
+	if err := json.Unmarshal(r.job, &c.Job); err != nil {
 		c.Job = job.Job{}
-		return c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
+		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
 	}
-	return c, nil
+	return &c, nil
 }
 
 // weeks are the tables that attempts go to (migrations: ensure_attempt_partitions).
@@ -132,26 +147,30 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimRow is one round trip and one commit. A first dispatch counts already, and has no attempt before it; one
-// that has waited must find room among its agent's eight, and is told the last of its attempts that has no outcome.
-func (s *Store) claimRow(ctx context.Context, id uuid.UUID, n int, lease time.Duration,
-	scan func(pgx.Row) error) (unfinished int, err error) {
-	if n == 1 {
-		return 0, scan(s.pool.QueryRow(ctx, statement("claim"), id, n, lease, clockTolerance, RecentSuccess))
-	}
+// claimAgain claims a delivery for a task after its first, in one round trip and one commit. Unlike a first one, which
+// counts as dispatched already and has no attempt before it, it must find room among its agent's eight, and is told the
+// last of its attempts that has no outcome.
+func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), id)
 	b.Queue(statement("yield"), id, n, clockTolerance, MaxDispatchedPerAgent)
+	var unfinished int
 	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
-	b.Queue(statement("claim"), id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(row pgx.Row) error {
-		err = scan(row)
+	var row claimRow
+	row.ID = id
+	var err error
+	b.Queue(statement("claim"), id, n, lease, clockTolerance, RecentSuccess).QueryRow(func(r pgx.Row) error {
+		err = r.Scan(row.fields()...)
 		return noRows(err, nil)
 	})
 	if failed := s.pool.SendBatch(ctx, b).Close(); failed != nil {
-		return 0, failed
+		return nil, failed
 	}
-	return unfinished, err
+	if err != nil {
+		return nil, noRows(err, nil)
+	}
+	return row.claim(n, unfinished)
 }
 
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.

@@ -77,6 +77,7 @@ type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of a call whose context has no earlier deadline
 
+	claims  *coalescer[claimRequest, *Claim]    // first claims
 	records *coalescer[recordRequest, Recorded] // plain outcomes
 }
 
@@ -120,6 +121,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
+	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimFirst})
 	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})
 	return s, nil
 }
@@ -150,6 +152,7 @@ func noRows(err, meaning error) error {
 
 // Close ends all connections; it waits for the groups under way and for connections in use.
 func (s *Store) Close() {
+	s.claims.close()
 	s.records.close()
 	s.pool.Close()
 }

@@ -1,0 +1,282 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// insertDispatched makes n deliveries of 64 agents that are dispatched, as many copies of a feedback, and returns their
+// ids. Accept would dispatch eight of an agent.
+func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
+	t.Helper()
+	out, _ := accept(t, s, Intake{Job: feedback(1, 1)})
+	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
+		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, dispatch, handed_at)
+		SELECT gen_random_uuid(), 'copy ' || gen_random_uuid(), kind, chain_id, identity_registry, i % 64, order_key, i, job, 1, now()
+		  FROM herald.deliveries CROSS JOIN generate_series(1, $2::int) i WHERE id = $1 RETURNING id`, out[0].ID, n)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
+		SELECT DISTINCT chain_id, identity_registry, agent_id FROM herald.deliveries ON CONFLICT DO NOTHING`)
+	return ids
+}
+
+// BenchmarkClaim is first claims of many callers at a time, each alone and in groups.
+func BenchmarkClaim(b *testing.B) {
+	for _, callers := range []int{1, 16, 64} {
+		for _, way := range []string{"alone", "grouped"} {
+			b.Run(fmt.Sprintf("%s/%d", way, callers), func(b *testing.B) {
+				s := newStore(b)
+				claim := s.claims.do
+				if way == "alone" {
+					claim = s.claimFirst
+				}
+				ids := insertDispatched(b, s, b.N)
+				exec(b, s, `VACUUM ANALYZE herald.deliveries`)
+				var next atomic.Int64
+				var all sync.WaitGroup
+				b.ResetTimer()
+				for range callers {
+					all.Go(func() {
+						for i := int(next.Add(1)) - 1; i < b.N; i = int(next.Add(1)) - 1 {
+							if c, err := claim(context.Background(), claimRequest{ids[i], lease}); c == nil || err != nil {
+								b.Errorf("claim %d: %v, %v", i, c, err)
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "claims/s")
+				if st := s.claims.stats; st.groups > 0 {
+					b.ReportMetric(float64(st.grouped)/float64(st.groups), "rows/group")
+				}
+			})
+		}
+	}
+}
+
+// groupClaims claims one delivery each, in one group.
+func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
+	t.Helper()
+	group := make([]claimRequest, len(ids))
+	for i, id := range ids {
+		group[i] = claimRequest{id, lease}
+	}
+	results, err := s.claimGroup(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// TestGroupClaimIsAClaim: a claim of a group says and leaves what one that was made alone does.
+func TestGroupClaimIsAClaim(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]string{
+		"plain":         `SELECT`,
+		"known agent":   `UPDATE herald.agents SET epoch = 3, policy = '{"onUnknown": "hold"}', protocol = '2025-06-18', last_ok_at = now()`,
+		"disabled":      `UPDATE herald.agents SET enabled = false, last_ok_at = now() - interval '2 hours'`,
+		"no agent":      `DELETE FROM herald.agents`,
+		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', candidate_rank = 7`,
+		"called before": `UPDATE herald.deliveries SET called = true, replays = 1, attempts = 4, budget_base = 2, fetch_failures = 1`,
+		"due wait":      `UPDATE herald.deliveries SET status = 'waiting', reason = 'server_error', next_attempt_at = now() + interval '500 ms'`,
+		"unreadable":    `UPDATE herald.deliveries SET job = '[1]'`,
+		"dropped":       `UPDATE herald.deliveries SET job = NULL`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			a, b, c := acceptOne(t, s, feedback(7, 1)), acceptOne(t, s, feedback(7, 2)), acceptOne(t, s, feedback(7, 3))
+			exec(t, s, prepare)
+			exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01'`)
+			exec(t, s, `UPDATE herald.deliveries SET job = jsonb_set(job, '{feedbackIndex}', '1') WHERE jsonb_typeof(job) = 'object'`)
+			alone, aloneErr := s.claimFirst(t.Context(), claimRequest{a.ID, lease})
+			results := groupClaims(t, s, c.ID, b.ID)
+			for i, id := range []uuid.UUID{c.ID, b.ID} {
+				r := results[i]
+				if !r.answered || r.answer == nil || errors.Is(r.err, ErrUnreadableJob) != errors.Is(aloneErr, ErrUnreadableJob) {
+					t.Fatalf("%+v, %v", r, aloneErr)
+				}
+				got, want := *r.answer, *alone
+				if got.ID != id || got.No <= alone.No || got.StartedAt.Before(alone.StartedAt) || got.LeaseUntil.Sub(got.StartedAt) != lease {
+					t.Errorf("%+v", got)
+				}
+				want.ID, want.No, want.StartedAt, want.LeaseUntil = got.ID, got.No, got.StartedAt, got.LeaseUntil
+				want.Key, got.Key = "", ""
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("in a group\n%+v\nalone\n%+v", got, want)
+				}
+				row, other := read(t, s, id), read(t, s, a.ID)
+				if row.Status != Running || row.Attempts != other.Attempts || len(row.History) != 1 || row.History[0].Number != row.Attempts ||
+					!row.History[0].StartedAt.Equal(got.StartedAt) || row.NextAttemptAt != nil || row.Reason != "" {
+					t.Errorf("in a group %+v\nalone %+v", row, other)
+				}
+				record(t, s, r.answer, delivered)
+			}
+			if results[0].answer.No == results[1].answer.No {
+				t.Error("two claims have one number")
+			}
+		})
+	}
+}
+
+// TestGroupClaimLeavesWhatIsNotPlain: rows that are refused or held by others are missing from a group's answer, and
+// nothing becomes of them there. The others of the group are claimed, and nobody waits for a lock.
+func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []int{0, 1, 2, maxGroup - 10} {
+		t.Run(fmt.Sprint(plain), func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			names := map[uuid.UUID]string{uuid.New(): "unknown"}
+			for name, change := range map[string]string{
+				"in line": `handed_at = NULL`, "cancelled": `status = 'cancelled', finished_at = now()`, "second task": `dispatch = 2`,
+				"not due": `status = 'waiting', next_attempt_at = now() + interval '1 minute'`, "held": `status = 'held'`, "locked": `handed_at = now()`,
+				"running": `status = 'running', claim_no = 1, lease_until = now()`, "delivered": `status = 'delivered', finished_at = now()`,
+			} {
+				id := insertDispatched(t, s, 1)[0]
+				names[id] = name
+				exec(t, s, `UPDATE herald.deliveries SET `+change+` WHERE id = $1`, id)
+			}
+			group := slices.Collect(maps.Keys(names))
+			ready := insertDispatched(t, s, plain)
+			if plain > 0 {
+				exec(t, s, `UPDATE herald.deliveries SET job = 'null' WHERE id = $1`, ready[0])
+			}
+			group = append(group, ready...)
+			rand.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
+			group = append(group, ready[:min(plain, 1)]...) // asked for twice
+
+			const rows = `SELECT coalesce(string_agg(d::text, E'\n' ORDER BY id), '') FROM herald.deliveries d WHERE NOT id = ANY($1)`
+			before := value[string](t, s, rows, ready)
+			err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = ANY($1) FOR UPDATE`, slices.Collect(maps.Keys(names))); err != nil {
+					return err
+				}
+				seen := map[uuid.UUID]bool{}
+				for i, r := range groupClaims(t, s, group...) {
+					id := group[i]
+					if r.answered != (slices.Contains(ready, id) && !seen[id]) {
+						t.Errorf("%s: answered %v", cmp.Or(names[id], "ready"), r.answered)
+					}
+					if r.answered && (r.answer.ID != id || errors.Is(r.err, ErrUnreadableJob) != (id == ready[0])) {
+						t.Errorf("%s was given %+v, %v", id, r.answer, r.err)
+					}
+					seen[id] = true
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			heraldtest.Equal(t, "the rows that were not claimed", value[string](t, s, rows, ready), before)
+			if n := value[int](t, s, `SELECT count(*) FROM herald.attempts`); n != plain {
+				t.Errorf("%d attempts for %d claims", n, plain)
+			}
+
+			// Alone, today's statement decides: what was only locked is claimed, the rest is refused.
+			for id, name := range names {
+				if c, err := s.claimFirst(t.Context(), claimRequest{id, lease}); err != nil || (c != nil) != (name == "locked") {
+					t.Errorf("%s, tried alone: %v, %v", name, c, err)
+				}
+			}
+		})
+	}
+}
+
+// A group has one lease; who wants another one is claimed alone.
+func TestGroupClaimHasOneLease(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ids := insertDispatched(t, s, 3)
+	results, err := s.claimGroup(t.Context(), []claimRequest{{ids[0], lease}, {ids[1], time.Hour}, {ids[2], lease}})
+	if err != nil || !results[0].answered || results[1].answered || !results[2].answered {
+		t.Errorf("%+v, %v", results, err)
+	}
+}
+
+// TestClaimsOfManyStores: several workers ask for the same tasks in groups while others cancel them. Each row that was
+// claimed has one caller who knows.
+func TestClaimsOfManyStores(t *testing.T) {
+	t.Parallel()
+	first := newStore(t)
+	url := first.pool.Config().ConnString()
+	stores := []*Store{first, openStore(t, url), openStore(t, url)}
+	ids := insertDispatched(t, first, 600)
+	var mu sync.Mutex
+	given := map[uuid.UUID]int64{}
+	var all sync.WaitGroup
+	for _, s := range stores {
+		var next atomic.Int64
+		order := rand.Perm(len(ids))
+		for range 40 {
+			all.Go(func() {
+				for i := int(next.Add(1)) - 1; i < len(ids); i = int(next.Add(1)) - 1 {
+					id := ids[order[i]]
+					c, err := s.Claim(t.Context(), id, 1, lease)
+					if err != nil {
+						t.Error(err)
+					}
+					if c == nil {
+						continue
+					}
+					mu.Lock()
+					if given[id] != 0 {
+						t.Errorf("%s was given twice", id)
+					}
+					given[id] = c.No
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Go(func() {
+		for batch := range slices.Chunk(ids[:300], 20) {
+			if _, _, err := first.Cancel(t.Context(), batch, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	all.Wait()
+
+	rows, _ := first.pool.Query(t.Context(), `SELECT id, claim_no FROM herald.deliveries WHERE claim_no IS NOT NULL`)
+	var id uuid.UUID
+	var no int64
+	running := 0
+	if _, err := pgx.ForEachRow(rows, []any{&id, &no}, func() error {
+		running++
+		if given[id] != no {
+			t.Errorf("%s has claim %d, and its caller %d", id, no, given[id])
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	attempts := value[int](t, first, `SELECT count(*) FROM herald.attempts`)
+	if running != len(given) || attempts != running || running < 300 {
+		t.Errorf("%d rows were claimed in %d attempts, %d callers know", running, attempts, len(given))
+	}
+	for _, s := range stores {
+		if st := s.claims.stats; st.groups == 0 || st.failed > 0 {
+			t.Errorf("%+v", st)
+		}
+	}
+}

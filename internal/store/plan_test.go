@@ -1,0 +1,169 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// groupStatement is a statement that answers a group. Its plan must not turn with the statistics: each table is read by
+// the indexes named here, by the whole key.
+type groupStatement struct {
+	sql     string
+	args    func(n int) string // for a group of n, as SQL
+	indexes []usedIndex
+}
+
+// usedIndex is an index by its name (a whole match), and what its condition must say.
+type usedIndex struct{ name, condition string }
+
+var groupStatements = map[string]groupStatement{
+	"claim_group": {statement("claim_group"),
+		func(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) + `::uuid[], '2 min', '1 s', '1 hour'` },
+		[]usedIndex{{`deliveries_pkey|deliveries_task`, `id = ANY`}, {`agents_pkey`, `agent_id = c.agent_id`}}},
+}
+
+// repeatSQL is an array of n elements, each made from its number.
+func repeatSQL(n int, element string) string {
+	elements := make([]string, n)
+	for i := range elements {
+		elements[i] = strings.ReplaceAll(element, "%d", fmt.Sprint(i+1))
+	}
+	return "ARRAY[" + strings.Join(elements, ", ") + "]"
+}
+
+// The states of the tables that statistics may tell of, rightly or not. Nine of ten deliveries are history.
+const (
+	fillTables = `
+		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 500) n;
+		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, handed_at, dispatch,
+			attempts, finished_at)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 500, n::text, n,
+			CASE WHEN n % 10 > 0 THEN 'delivered' ELSE 'queued' END, CASE WHEN n % 20 = 0 THEN now() END, 1, 1, CASE WHEN n % 10 > 0 THEN now() END
+		  FROM generate_series(1, 5000) n;
+		INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
+		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 5000) n;`
+	fillSmall = `
+		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) VALUES (8453, '0xaa', 1);
+		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, handed_at, dispatch)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, now(), 1 FROM generate_series(1, 20) n;
+		INSERT INTO herald.attempts (delivery_id, number, started_at, stage) SELECT md5(n::text)::uuid, 1, now(), 'claim' FROM generate_series(1, 20) n;`
+	analyze = `ANALYZE herald.deliveries, herald.agents, herald.attempts;`
+	// count writes what a table's statistics say of its size; the planner scales it by the pages that there are.
+	count = `UPDATE pg_class SET reltuples = %s, relpages = %s
+		WHERE relnamespace = 'herald'::regnamespace AND relkind IN ('r', 'i') AND relname ~ '^(deliveries|agents|attempts)';`
+)
+
+// TestGroupPlans: whatever the statistics say, every statement of a group finds its rows by their keys.
+func TestGroupPlans(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]string{
+		"no statistics, no rows":         ``,
+		"no statistics, many rows":       fillTables,
+		"of empty tables":                `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts`,
+		"of empty tables, many rows":     analyze + fmt.Sprintf(count, "0", "0") + fillTables,
+		"of small tables":                fillSmall + analyze,
+		"of small tables, many rows":     fillSmall + analyze + `DELETE FROM herald.agents; DELETE FROM herald.deliveries;` + fillTables,
+		"of large tables":                fillTables + analyze,
+		"of large tables, one row":       fillTables + analyze + `DELETE FROM herald.deliveries WHERE key <> '20'`,
+		"of a billion rows":              fillTables + analyze + fmt.Sprintf(count, "1e9", "1e3"),
+		"of a billion rows in no tables": fmt.Sprintf(count, "1e9", "1"),
+		"of one row in many pages":       fillTables + analyze + fmt.Sprintf(count, "1", "1e7"),
+		"one agent has everything":       fillTables + `UPDATE herald.deliveries SET agent_id = 1, status = 'queued', handed_at = now(), finished_at = NULL;` + analyze,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			exec(t, s, `DO $$ DECLARE r regclass; BEGIN
+				FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
+					EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', r);
+				END LOOP; END $$`) // or it would write other statistics
+			execScript(t, s, prepare)
+			for name, st := range groupStatements {
+				for _, mode := range []string{"force_generic_plan", "force_custom_plan"} {
+					for _, n := range []int{2, maxGroup} {
+						for _, fault := range checkPlan(t, s, mode, st, n) {
+							t.Errorf("%s of %d rows with %s: %s", name, n, mode, fault)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func execScript(t *testing.T, s *Store, sql string) {
+	t.Helper()
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Conn().PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkPlan says what is wrong with a statement's plan on a connection of the pool.
+func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (faults []string) {
+	t.Helper()
+	var plan string
+	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		script := fmt.Sprintf(`SET LOCAL plan_cache_mode = %s; PREPARE planned AS %s; EXPLAIN (FORMAT JSON) EXECUTE planned(%s); DEALLOCATE planned`,
+			mode, st.sql, st.args(n))
+		answers, err := tx.Conn().PgConn().Exec(t.Context(), script).ReadAll()
+		if err == nil {
+			plan = string(answers[2].Rows[0][0])
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var explained []struct{ Plan planNode }
+	if err := json.Unmarshal([]byte(plan), &explained); err != nil {
+		t.Fatal(err)
+	}
+	faults = explained[0].Plan.findFaults(st.indexes)
+	if len(faults) > 0 {
+		faults = append(faults, plan)
+	}
+	return faults
+}
+
+// planNode is a step of a plan as EXPLAIN tells it.
+type planNode struct {
+	Type      string     `json:"Node Type"`
+	Relation  string     `json:"Relation Name"`
+	Index     string     `json:"Index Name"`
+	Condition string     `json:"Index Cond"`
+	Plans     []planNode `json:"Plans"`
+}
+
+func (p planNode) findFaults(indexes []usedIndex) (faults []string) {
+	switch p.Type {
+	case "ModifyTable", "Bitmap Heap Scan": // the latter reads what the index scan below it finds
+	default:
+		if p.Relation == "" && p.Index == "" || p.isOneOf(indexes) {
+			break
+		}
+		faults = append(faults, fmt.Sprintf("%s on %s by index %q, condition %q", p.Type, p.Relation, p.Index, p.Condition))
+	}
+	for _, below := range p.Plans {
+		faults = append(faults, below.findFaults(indexes)...)
+	}
+	return faults
+}
+
+func (p planNode) isOneOf(indexes []usedIndex) bool {
+	for _, used := range indexes {
+		if regexp.MustCompile(`^(`+used.name+`)$`).MatchString(p.Index) && strings.Contains(p.Condition, used.condition) {
+			return true
+		}
+	}
+	return false
+}

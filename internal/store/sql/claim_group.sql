@@ -1,0 +1,49 @@
+-- claim_group: what claim.sql does for one delivery, for several in one statement and one commit; first tasks only.
+--
+-- $1 delivery ids uuid[], each once   $2 lease (interval)   $3 tolerance for clock differences (interval)
+-- $4 how long an agent's success counts (interval)
+--
+-- Each row has its own conditions, claim number and attempt, as in claim.sql with n = 1. A row that is refused, or that
+-- somebody holds, is missing from the answer: the caller tries it alone. No lock is waited for, so no deadlock comes from
+-- here, whatever locks agents first.
+--
+-- One plan serves every size of table: "= ANY" of an array leaves nothing but an index on id to go by, and a LATERAL
+-- with LIMIT cannot become another join. All attempts of a statement begin at its now(), so they go into one week.
+-- Returns claim.sql's columns, then the id. plan_test.go and claim_group_test.go hold both statements together.
+WITH ready AS MATERIALIZED (
+    SELECT id
+      FROM herald.deliveries
+     WHERE id = ANY($1::uuid[])
+       AND dispatch = 1
+       AND handed_at IS NOT NULL
+       AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $3::interval))
+       FOR NO KEY UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE herald.deliveries
+       SET status          = 'running',
+           reason          = NULL,
+           claim_no        = nextval('herald.claim_no'),
+           lease_until     = now() + $2::interval,
+           next_attempt_at = NULL,
+           attempts        = attempts + 1,
+           updated_at      = now()
+     WHERE id = ANY(ARRAY(SELECT id FROM ready))
+    RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
+              created_at, called, chain_id, identity_registry, agent_id, candidate_rank
+), attempt AS (
+    INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
+    SELECT id, attempts, now(), 'claim' FROM claimed
+    RETURNING tableoid::regclass::text AS week
+)
+SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secret_headers, c.key, c.kind, c.created_at,
+       c.called, c.chain_id, c.identity_registry, c.agent_id::text,
+       coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
+       c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
+       coalesce(g.last_ok_at > now() - $4::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
+       c.id
+  FROM claimed c
+  LEFT JOIN LATERAL (
+       SELECT epoch, enabled, policy, protocol, last_ok_at
+         FROM herald.agents
+        WHERE chain_id = c.chain_id AND identity_registry = c.identity_registry AND agent_id = c.agent_id
+        LIMIT 1) g ON true
