@@ -1,0 +1,397 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// answers are what callers of Record got, by their place.
+type answers struct {
+	recs []Recorded
+	errs []error
+	done []chan struct{}
+	all  sync.WaitGroup
+}
+
+// recordTogether records the requests in one group, and returns when that begins.
+func recordTogether(t *testing.T, s *Store, requests []recordRequest) *answers {
+	t.Helper()
+	r := s.records
+	r.mu.Lock()
+	r.active += r.flights // as if others were under way
+	r.mu.Unlock()
+	a := &answers{recs: make([]Recorded, len(requests)), errs: make([]error, len(requests)), done: make([]chan struct{}, len(requests))}
+	for i, q := range requests {
+		a.done[i] = make(chan struct{})
+		a.all.Go(func() {
+			a.recs[i], a.errs[i] = s.Record(t.Context(), q.claim, q.outcome)
+			close(a.done[i])
+		})
+	}
+	heraldtest.Await(t, "all wait", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.queue) == len(requests)
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.active -= r.flights
+	r.startFlights()
+	return a
+}
+
+// groupStats are what has gone in groups so far.
+func groupStats(s *Store) coalescerStats {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	return s.records.stats
+}
+
+// claimAll accepts n deliveries of several agents, all dispatched, and claims them.
+func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) {
+	t.Helper()
+	for i := range n {
+		task := acceptOne(t, s, feedback(i%agents, 1+i/agents))
+		requests = append(requests, recordRequest{claim(t, s, task), delivered})
+	}
+	return requests
+}
+
+// TestGroupLeavesTheRest: of a group, the callers whose rows are lost, cancelled, gone, locked or in the group twice get
+// what they would get alone, and the others do not wait for them.
+func TestGroupLeavesTheRest(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 7, 57} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			s.records.min = 1
+			requests := claimAll(t, s, 10, n+5) // the last five are not plain
+			lapsed, late, cancelled, gone, locked := requests[n], requests[n+1], requests[n+2], requests[n+3], requests[n+4]
+			requests[n].outcome = waiting(time.Hour)
+			lapse(t, s, lapsed.claim)
+			lapse(t, s, late.claim)
+			if _, _, err := s.Cancel(t.Context(), []uuid.UUID{cancelled.claim.ID}, true); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, s, `DELETE FROM herald.deliveries WHERE id = $1`, gone.claim.ID)
+			tx, err := s.pool.Begin(t.Context())
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, locked.claim.ID)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			twice := requests[0]
+			week := *requests[n-1].claim
+			week.week = "herald.attempts_default" // of another week than the group's
+			if n > 1 {
+				requests[n-1].claim = &week
+			}
+			requests = append(requests, twice)
+
+			got := recordTogether(t, s, requests)
+			for i := range requests {
+				if i != n+4 {
+					heraldtest.Receive(t, "the answers of those whose rows are free", got.done[i])
+				}
+			}
+			select {
+			case <-got.done[n+4]:
+				t.Error("a row that somebody has locked was recorded")
+			default:
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got.all.Wait()
+
+			ended := 0
+			for i, q := range requests {
+				err, d := got.errs[i], Delivery{}
+				if i != n+3 {
+					d = read(t, s, q.claim.ID)
+				}
+				switch i {
+				case n: // lapsed
+					if !errors.Is(err, ErrFenced) || d.Status != Queued {
+						t.Errorf("a lost claim: %v, %s", err, d.Status)
+					}
+				case n + 2: // cancelled
+					if !errors.Is(err, ErrFenced) || d.Status != Cancelled || d.History[0].Outcome != "delivered" {
+						t.Errorf("what was cancelled: %v, %s, %+v", err, d.Status, d.History)
+					}
+				case n + 3: // gone
+					if !errors.Is(err, ErrFenced) {
+						t.Errorf("a row that is not there: %v", err)
+					}
+				default:
+					if err != nil || d.Status != Delivered || d.History[0].Outcome != "delivered" && !(n > 1 && i == n-1) {
+						t.Errorf("delivery %d of %d: %v, %s, %+v", i, n, err, d.Status, d.History)
+					}
+					ended++
+				}
+			}
+			ended-- // one is in twice
+			if sum := value[int](t, s, `SELECT sum((totals ->> 'delivered')::int)::int FROM herald.agents`); sum != ended {
+				t.Errorf("%d are counted, want %d", sum, ended)
+			}
+			if stats := groupStats(s); stats.groups != 1 || stats.failed > 0 || stats.grouped != len(requests) {
+				t.Errorf("%+v", stats)
+			}
+		})
+	}
+}
+
+// TestGroupGivesNextToOneCaller: what a group dispatches is given once, to a caller who recorded a delivery of that
+// agent; who lost its claim gets nothing and makes no room.
+func TestGroupGivesNextToOneCaller(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var requests []recordRequest
+	for agent := 1; agent <= 3; agent++ {
+		_, tasks := accept(t, s, feedbacks(agent, 1, MaxDispatchedPerAgent+10)...)
+		for _, task := range tasks[:4] {
+			requests = append(requests, recordRequest{claim(t, s, task), delivered})
+		}
+	}
+	for i := range 4 { // the first agent's
+		requests[i].outcome = waiting(time.Hour)
+		lapse(t, s, requests[i].claim)
+	}
+	got := recordTogether(t, s, requests)
+	got.all.Wait()
+	seen := map[uuid.UUID]bool{}
+	for i, rec := range got.recs {
+		if i < 4 {
+			if !errors.Is(got.errs[i], ErrFenced) || len(rec.Next) > 0 {
+				t.Errorf("a lost claim: %+v, %v", rec, got.errs[i])
+			}
+			continue
+		}
+		if len(rec.Next) != 1 || got.errs[i] != nil {
+			t.Errorf("%d: %+v, %v", i, rec, got.errs[i])
+		}
+		for _, next := range rec.Next {
+			if seen[next.ID] || next.N != 1 || read(t, s, next.ID).Status != Queued {
+				t.Errorf("%+v", next)
+			}
+			seen[next.ID] = true
+		}
+	}
+	if n := handed(t, s); n != MaxDispatchedPerAgent || len(seen) != 8 {
+		t.Errorf("%d are dispatched of an agent, %d were given", n, len(seen))
+	}
+}
+
+// TestPoisonedGroup: a row that makes the statement fail fails alone.
+func TestPoisonedGroup(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	requests := claimAll(t, s, 5, 20)
+	exec(t, s, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'poisoned'; END $$`)
+	exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE UPDATE ON herald.deliveries FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION refuse()`,
+		requests[7].claim.ID))
+	got := recordTogether(t, s, requests)
+	got.all.Wait()
+	for i, q := range requests {
+		if d := read(t, s, q.claim.ID); (i == 7) != (got.errs[i] != nil) || (i == 7) != (d.Status == Running) {
+			t.Errorf("%d: %v, %s", i, got.errs[i], d.Status)
+		}
+	}
+	if stats := groupStats(s); stats.failed != 1 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// faultyNet makes connections on which one message gets lost.
+type faultyNet struct {
+	armed  atomic.Pointer[fault]
+	struck chan struct{} // closed when it was lost
+}
+
+// fault is about the first write that contains mark: it is swallowed, or, when committed is not nil, only its answer is,
+// after committed has returned.
+type fault struct {
+	mark      []byte
+	committed func()
+}
+
+type faultyConn struct {
+	net.Conn
+	net    *faultyNet
+	struck atomic.Pointer[fault]
+}
+
+func (c *faultyConn) Write(p []byte) (int, error) {
+	if f := c.net.armed.Load(); f != nil && bytes.Contains(p, f.mark) && c.net.armed.CompareAndSwap(f, nil) {
+		c.struck.Store(f)
+		close(c.net.struck)
+		if f.committed == nil {
+			return len(p), nil // and nobody will ever answer
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *faultyConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p) // pgx reads in the background, so this may have begun before the write
+	if f := c.struck.Load(); f != nil && f.committed != nil {
+		f.committed()
+		c.Conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// openFaulty is a store whose connections are of a faulty net.
+func openFaulty(t *testing.T, url string) (*Store, *faultyNet) {
+	t.Helper()
+	n := &faultyNet{struck: make(chan struct{})}
+	s, err := openPool(Config{URL: secret.New(url), MaxConns: 12}, func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return &faultyConn{Conn: conn, net: n}, err
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s, n
+}
+
+// TestGroupWithUnknownCommit: when the connection is lost after the server has committed, every caller finds its own
+// record, and nothing is written twice.
+func TestGroupWithUnknownCommit(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.Postgres(t, Migrate)
+	plain := openStore(t, url)
+	s, faulty := openFaulty(t, url)
+	requests := claimAll(t, s, 4, 16)
+	for i := range requests {
+		if i%4 == 1 {
+			requests[i].outcome = waiting(time.Hour)
+		}
+	}
+	running := func() int {
+		return value[int](t, plain, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'running'`)
+	}
+	atOnce := -1
+	id := requests[0].claim.ID
+	faulty.armed.Store(&fault{mark: id[:], committed: func() {
+		heraldtest.Await(t, "the commit", func() bool { return running() < len(requests) })
+		atOnce = running()
+	}})
+	got := recordTogether(t, s, requests)
+	got.all.Wait()
+	if stats := groupStats(s); stats.failed != 1 || atOnce != 0 {
+		t.Fatalf("%+v, %d were not committed with the group", stats, atOnce)
+	}
+	for i, q := range requests {
+		d := read(t, plain, q.claim.ID)
+		if got.errs[i] != nil || d.Status != q.outcome.Status || len(d.History) != 1 || d.History[0].Outcome != string(q.outcome.Status) {
+			t.Errorf("%d: %v, %+v", i, got.errs[i], d)
+		}
+		if task := got.recs[i].Task; (task != nil) != (d.Status == Waiting) || task != nil && (task.N != 2 || d.Dispatch != 2) {
+			t.Errorf("%d: task %+v", i, task)
+		}
+	}
+	if sum := value[int](t, plain, `SELECT sum((totals ->> 'delivered')::int)::int FROM herald.agents`); sum != 12 {
+		t.Errorf("%d are counted", sum)
+	}
+}
+
+// TestStalledGroup: a connection that says nothing holds up its own group until that gives up, and nobody else.
+func TestStalledGroup(t *testing.T) {
+	t.Parallel()
+	s, faulty := openFaulty(t, heraldtest.Postgres(t, Migrate))
+	s.records.timeout = time.Second
+	requests := claimAll(t, s, 8, 16)
+	id := requests[3].claim.ID
+	faulty.armed.Store(&fault{mark: id[:]})
+	got := recordTogether(t, s, requests[:12])
+	heraldtest.Receive(t, "the stall", faulty.struck)
+	for _, q := range requests[12:] {
+		record(t, s, q.claim, q.outcome)
+	}
+	got.all.Wait()
+	for i, q := range requests {
+		if d := read(t, s, q.claim.ID); i < 12 && got.errs[i] != nil || d.Status != Delivered {
+			t.Errorf("%d: %v", i, d.Status)
+		}
+	}
+	if stats := groupStats(s); stats.failed != 1 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// TestGivingUpInAGroup: who gives up while its request waits is not recorded; who gives up while its group is being
+// committed gets what was.
+func TestGivingUpInAGroup(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.records.min = 1
+	_, tasks := accept(t, s, feedbacks(1, 1, MaxDispatchedPerAgent+1)...)
+	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	a := agentNamed("1")
+	if _, err := tx.Exec(t.Context(), statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	s.records.flights = 1
+	ctx, giveUp := context.WithCancel(t.Context())
+	var rec Recorded
+	under, waits := make(chan error), make(chan error)
+	go func() {
+		var err error
+		rec, err = s.Record(ctx, one, delivered)
+		under <- err
+	}()
+	heraldtest.Await(t, "a record that waits for its agent", func() bool {
+		return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	})
+	go func() {
+		_, err := s.Record(ctx, two, delivered)
+		waits <- err
+	}()
+	heraldtest.Await(t, "a record that waits for a group", func() bool {
+		s.records.mu.Lock()
+		defer s.records.mu.Unlock()
+		return len(s.records.queue) == 1
+	})
+	giveUp()
+	if err := heraldtest.Receive(t, "who gave up waiting", waits); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		t.Fatal(err)
+	}
+	if err := heraldtest.Receive(t, "who was in a group", under); err != nil || len(rec.Next) != 1 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	if a, b := read(t, s, one.ID), read(t, s, two.ID); a.Status != Delivered || b.Status != Running {
+		t.Errorf("%s, %s", a.Status, b.Status)
+	}
+}

@@ -1,0 +1,304 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/google/uuid"
+)
+
+const stormAgents = 3
+
+// TestStorm lets everybody who writes work on the deliveries of three agents at a time: intakes, workers in groups and
+// alone, the reconciler, operators. No error reaches anybody but a lost claim, and so no deadlock does; nobody ever sees
+// more than eight deliveries of an agent dispatched; each delivery ends once, and once more for each replay; the agents'
+// totals count each end. HERALD_STORM is how long it lasts (3s).
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	lasts := 3 * time.Second
+	if text := os.Getenv("HERALD_STORM"); text != "" {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newStore(t)
+	s.records.min = 1 // single records take their part as retries and rare outcomes do
+	exec(t, s, `CREATE TABLE ends (delivery uuid, agent numeric, status text)`)
+	exec(t, s, `CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO ends VALUES (NEW.id, NEW.agent_id, NEW.status); RETURN NULL; END $$`)
+	exec(t, s, `CREATE TRIGGER note_end AFTER UPDATE ON herald.deliveries FOR EACH ROW
+		WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION note_end()`)
+
+	storm := &storm{T: t, s: s, tasks: make(chan Task, 1<<16)}
+	quiet, calm := context.WithTimeout(t.Context(), lasts)
+	defer calm()
+	var weather, workers sync.WaitGroup
+	for _, act := range []func(*rand.Rand){storm.accept, storm.accept, storm.cancel, storm.replay, storm.changeAgent,
+		storm.observe, storm.reconcile, storm.reconcile, storm.lookForNinth} {
+		weather.Go(func() {
+			for random := newRandom(); quiet.Err() == nil && !t.Failed(); {
+				act(random)
+			}
+		})
+	}
+	drained, end := context.WithCancel(t.Context())
+	for range 12 {
+		workers.Go(func() { storm.work(drained) })
+	}
+	weather.Wait()
+
+	storm.over.Store(true) // what is left is delivered
+	for !t.Failed() && storm.reconcileRest() > 0 {
+	}
+	end()
+	workers.Wait()
+	storm.s.records.mu.Lock()
+	stats := storm.s.records.stats
+	storm.s.records.mu.Unlock()
+	t.Logf("%d accepted, %d recorded, %d of them in %d groups (%d failed), %d fenced, %d replayed, %d cancelled", storm.accepted.Load(),
+		storm.recorded.Load(), stats.grouped, stats.groups, stats.failed, storm.lost.Load(), storm.replayed.Load(), storm.cancelled.Load())
+	storm.checkEnds(stats)
+}
+
+type storm struct {
+	*testing.T
+	s     *Store
+	tasks chan Task
+
+	accepted, recorded, lost, replayed, cancelled atomic.Int64
+	over                                          atomic.Bool
+	once                                          sync.Map // tasks that were handed to somebody
+}
+
+func newRandom() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
+
+// must is for what nobody may see fail.
+func (m *storm) must(what string, err error) {
+	if err != nil {
+		m.Errorf("%s: %v", what, err)
+	}
+}
+
+// give takes tasks as Redis would. Each number of a delivery is given once.
+func (m *storm) give(tasks ...Task) {
+	for _, t := range tasks {
+		if _, twice := m.once.LoadOrStore(fmt.Sprintf("%s:%d", t.ID, t.N), true); twice {
+			m.Errorf("task %d of %s was handed out twice", t.N, t.ID)
+		}
+		select {
+		case m.tasks <- t:
+		default: // lost, as Redis may lose it: the reconciler finds it
+		}
+	}
+}
+
+func (m *storm) accept(random *rand.Rand) {
+	var in []Intake
+	for range 1 + random.IntN(8) {
+		in = append(in, Intake{Job: feedback(1+random.IntN(stormAgents), 1+random.IntN(3000))})
+	}
+	out, tasks, err := m.s.Accept(m.Context(), in)
+	m.must("accept", err)
+	m.give(tasks...)
+	for _, a := range out {
+		if a.Verdict == Accepted {
+			m.accepted.Add(1)
+		}
+	}
+}
+
+// work claims and records what it is given, until everything has ended.
+func (m *storm) work(until context.Context) {
+	random := newRandom()
+	for {
+		var task Task
+		select {
+		case task = <-m.tasks:
+		case <-until.Done():
+			return
+		}
+		c, err := m.s.Claim(m.Context(), task.ID, task.N, lease)
+		m.must("claim", err)
+		if c == nil {
+			continue
+		}
+		if random.IntN(10) == 0 {
+			if err := m.s.Extend(m.Context(), c, lease); !errors.Is(err, ErrFenced) {
+				m.must("extend", err)
+			}
+		}
+		o := delivered
+		if !m.over.Load() {
+			o = stormOutcome(random)
+		}
+		for range 1 + random.IntN(10)/9 { // at times again, as if the answer had been lost
+			rec, err := m.s.Record(m.Context(), c, o)
+			if errors.Is(err, ErrFenced) {
+				m.lost.Add(1)
+				break
+			}
+			m.must("record", err)
+			m.recorded.Add(1)
+			m.give(rec.Next...)
+			if rec.Task != nil {
+				m.once.Delete(fmt.Sprintf("%s:%d", rec.Task.ID, rec.Task.N)) // the same again for the same claim
+				m.give(*rec.Task)
+			}
+		}
+	}
+}
+
+func stormOutcome(random *rand.Rand) Outcome {
+	switch random.IntN(16) {
+	case 0:
+		return Outcome{Status: Held, Reason: reason.AuthRequired, Free: true, Stage: "check"}
+	case 1:
+		return Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true, Stage: "check"}
+	case 2:
+		return Outcome{Status: Waiting, Reason: reason.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
+	case 3:
+		return Outcome{Status: Waiting, Reason: reason.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
+	case 4:
+		return Outcome{Status: Waiting, Reason: reason.ConnectFailed, Stage: "call"}
+	case 5:
+		return delivered
+	}
+	return randomPlainOutcome(random)
+}
+
+// some are a few deliveries of any state.
+func (m *storm) some(random *rand.Rand) (ids []uuid.UUID) {
+	rows, _ := m.s.pool.Query(m.Context(), `SELECT id FROM herald.deliveries WHERE seq > $1 ORDER BY seq LIMIT $2`,
+		random.Int64N(max(m.accepted.Load(), 1)), 1+random.IntN(5))
+	for rows.Next() {
+		var id uuid.UUID
+		m.must("read ids", rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	m.must("read ids", rows.Err())
+	random.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	return ids
+}
+
+func (m *storm) cancel(random *rand.Rand) {
+	n, _, err := m.s.Cancel(m.Context(), m.some(random), random.IntN(2) == 0)
+	m.must("cancel", err)
+	m.cancelled.Add(int64(n))
+}
+
+func (m *storm) replay(random *rand.Rand) {
+	n, _, tasks, err := m.s.Replay(m.Context(), m.some(random), random.IntN(2) == 0)
+	m.must("replay", err)
+	m.replayed.Add(int64(n))
+	m.give(tasks...)
+}
+
+func (m *storm) changeAgent(random *rand.Rand) {
+	a := agentNamed(fmt.Sprint(1 + random.IntN(stormAgents)))
+	_, tasks, err := m.s.EnableAgent(m.Context(), a, random.IntN(3) > 0)
+	m.must("enable", err)
+	m.give(tasks...)
+	_, tasks, err = m.s.ReleaseHeld(m.Context(), a, reason.AuthRequired)
+	m.must("release", err)
+	m.give(tasks...)
+}
+
+func (m *storm) observe(random *rand.Rand) {
+	a := agentNamed(fmt.Sprint(1 + random.IntN(stormAgents)))
+	m.must("observe", m.s.ObserveAgent(m.Context(), a, AgentObservation{Endpoint: "https://a.example", Protocol: "2025-06-18"}))
+	m.must("policy", m.s.SetPolicy(m.Context(), a, Policy{OnUnknown: OnUnknownResend}))
+}
+
+// reconcile is the leader's work; a few leases run out.
+func (m *storm) reconcile(random *rand.Rand) {
+	ctx := m.Context()
+	_, err := m.s.pool.Exec(ctx, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s'
+		WHERE id = (SELECT id FROM herald.deliveries WHERE place = 'out' AND status = 'running' AND seq % 7 = $1 LIMIT 1 FOR UPDATE SKIP LOCKED)`,
+		random.IntN(7))
+	m.must("let a lease run out", err)
+	_, _, err = m.s.ExpireLeases(ctx, 100, 11)
+	m.must("expire leases", err)
+	m.reconcileOnce(time.Second)
+	if random.IntN(20) == 0 {
+		lost, err := m.s.LostBefore(ctx, time.Now(), 100)
+		m.must("dispatch what Redis lost", err)
+		m.give(lost...)
+	}
+	_, err = m.s.Expire(ctx, time.Hour, 100)
+	m.must("expire", err)
+	_, err = m.s.Release(ctx, []uint64{8453}, true, 100)
+	m.must("release settings", err)
+}
+
+func (m *storm) reconcileOnce(late time.Duration) {
+	ctx := m.Context()
+	tasks, err := m.s.Due(ctx, 100)
+	m.must("due", err)
+	m.give(tasks...)
+	tasks, err = m.s.Backlog(ctx, 100)
+	m.must("backlog", err)
+	m.give(tasks...)
+	overdue, err := m.s.Overdue(ctx, late, uuid.Nil, 100)
+	m.must("overdue", err)
+	for _, t := range overdue {
+		again, moved, err := m.s.Redispatch(ctx, t)
+		m.must("dispatch again", err)
+		if moved {
+			m.give(again)
+		}
+	}
+}
+
+// reconcileRest goes on with what has not ended, and counts it.
+func (m *storm) reconcileRest() (left int) {
+	for agent := range stormAgents {
+		_, tasks, err := m.s.EnableAgent(m.Context(), agentNamed(fmt.Sprint(agent+1)), true)
+		m.must("enable", err)
+		m.give(tasks...)
+		_, tasks, err = m.s.ReleaseHeld(m.Context(), agentNamed(fmt.Sprint(agent+1)), reason.AuthRequired)
+		m.must("release", err)
+		m.give(tasks...)
+	}
+	exec(m, m.s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE status = 'waiting'`)
+	_, _, err := m.s.ExpireLeases(m.Context(), 100, 11)
+	m.must("expire leases", err)
+	m.reconcileOnce(100 * time.Millisecond)
+	return value[int](m, m.s, `SELECT count(*)::int FROM herald.deliveries WHERE finished_at IS NULL`)
+}
+
+func (m *storm) lookForNinth(*rand.Rand) {
+	if n := handed(m, m.s); n > MaxDispatchedPerAgent {
+		m.Errorf("%d deliveries of an agent are dispatched", n)
+	}
+}
+
+func (m *storm) checkEnds(stats coalescerStats) {
+	if stats.failed > 0 || stats.grouped < 100 {
+		m.Errorf("%d of the records went in groups, of which %d failed", stats.grouped, stats.failed)
+	}
+	for what, sql := range map[string]string{
+		"ended in no final state, or otherwise than it says": `SELECT count(*)::int FROM herald.deliveries d WHERE finished_at IS NULL
+			OR NOT EXISTS (SELECT FROM ends e WHERE e.delivery = d.id AND e.status = d.status)`,
+		"ended more than once without a replay": `SELECT count(*)::int FROM (SELECT delivery FROM ends JOIN herald.deliveries ON id = delivery
+			GROUP BY delivery, replays HAVING count(*) > replays + 1) x`,
+		"counts of an agent are not what ended": `SELECT count(*)::int FROM
+			(SELECT agent, status, count(*) AS n FROM ends GROUP BY 1, 2) e
+			FULL JOIN (SELECT agent_id AS agent, key AS status, value::bigint AS n FROM herald.agents, jsonb_each_text(totals)) g USING (agent, status)
+			WHERE e.n IS DISTINCT FROM g.n`,
+		"attempts of the last claim are not what the delivery is": `SELECT count(*)::int FROM herald.deliveries d JOIN herald.attempts a
+			ON a.delivery_id = d.id AND a.number = d.attempts WHERE a.outcome = 'delivered' AND d.status NOT IN ('delivered', 'cancelled')`,
+	} {
+		if n := value[int](m, m.s, sql); n != 0 {
+			m.Errorf("%d %s", n, what)
+		}
+	}
+}
