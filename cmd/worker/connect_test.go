@@ -169,7 +169,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 		}
 	}()
 	env := []string{"DATABASE_URL=postgres://herald@" + silent.Addr().String() + "/herald", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
-	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=300ms"}
+	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=2s"}
 	code, out, errs := worker(t, append(env, "HERALD_CONCURRENCY=nonsense"), add...)
 	if code != 0 || out == "" || len(asked) > 0 {
 		t.Errorf("with a fault: %d, %d connections\n%s", code, len(asked), errs)

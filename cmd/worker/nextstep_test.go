@@ -98,7 +98,7 @@ func TestProbeSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	t.Cleanup(closed.Close)
-	env := []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_CALL_TIMEOUT=3s", "HERALD_LEASE=2m", "HERALD_LOG_LEVEL=error",
+	env := []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_LEASE=2m", "HERALD_LOG_LEVEL=error",
 		"HERALD_DATA=" + t.TempDir()}
 	code, out, errs := worker(t, env, "agent", "probe", "--url", closed.URL+"/mcp", "8453:110")
 	want := "next: store a token: worker token set 8453:110 --origin " + closed.URL
@@ -106,6 +106,7 @@ func TestProbeSaysWhatToDo(t *testing.T) {
 		t.Errorf("exit code %d, not said: %q\n%s%s", code, want, out, errs)
 	}
 	for _, f := range guardtest.Failures(t, "did not answer within 3 s") {
+		env := append(env, "HERALD_CALL_TIMEOUT="+f.Wait().String())
 		_, out, errs := worker(t, env, "agent", "probe", "--url", f.URL+"/mcp", "8453:110")
 		_, verdict, found := strings.Cut(out, "verdict: ")
 		if !found || !strings.Contains(verdict, "\nnext: ") || !strings.Contains(verdict, f.Says) {

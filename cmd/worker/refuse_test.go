@@ -80,7 +80,7 @@ func TestStartsOnItsOwnRedis(t *testing.T) {
 	case <-said.seen:
 	case code := <-ended:
 		t.Fatalf("it ended with %d:\n%s", code, said)
-	case <-time.After(30 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Errorf("it does not start:\n%s", said)
 	}
 	stop()

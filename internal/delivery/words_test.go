@@ -22,17 +22,15 @@ import (
 	"github.com/google/uuid"
 )
 
-const shortWait = 3 * time.Second
-
-// impatient is a worker that gives up early, whatever it asks.
-func (w *world) impatient() *worker {
+// impatient is a worker that waits so long for an answer, whatever it asks.
+func (w *world) impatient(wait time.Duration) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, guardtest.Resolver(w.t, nil))
-	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: shortWait, TryTimeout: shortWait, Logger: w.logger()}))
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait, Logger: w.logger()}))
 	w.t.Cleanup(fetcher.Close)
 	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
 	w.t.Cleanup(resolve.Close)
-	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: shortWait, Logger: w.logger()}))
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: wait, Logger: w.logger()}))
 	w.t.Cleanup(func() {
 		if err := pool.Close(heraldtest.Within(w.t, 10*time.Second)); err != nil {
 			w.t.Error(err)
@@ -41,6 +39,8 @@ func (w *world) impatient() *worker {
 	return w.newWorker(func(c *Config) {
 		c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool
 		c.Schedule = must(retry.NewSchedule([]time.Duration{time.Hour}))
+		c.CallTimeout = max(c.CallTimeout, wait)
+		c.Lease = c.CallTimeout + c.LeaseMargin + time.Minute
 	})
 }
 
@@ -63,11 +63,17 @@ func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task stri
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	k := w.impatient()
 	list := append(guardtest.Failures(t, "did not answer within 3 s"), guardtest.Failing{Name: "no such name",
 		URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
+	workers := map[time.Duration]*worker{}
+	for _, f := range list {
+		if workers[f.Wait()] == nil {
+			workers[f.Wait()] = w.impatient(f.Wait())
+		}
+	}
 	for _, p := range places {
 		for _, f := range list {
+			k := workers[f.Wait()]
 			t.Run(p.name+"/"+f.Name, func(t *testing.T) {
 				t.Parallel()
 				w := w.in(t)
@@ -94,8 +100,8 @@ func TestNodesAreTold(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
-			k := w.impatient()
-			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: shortWait,
+			k := w.impatient(f.Wait())
+			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: f.Wait(),
 				Registries: w.net.Deployment().Registries(), Logger: w.logger()}))
 			t.Cleanup(node.Close)
 			k.chains[w.net.ChainID()] = node
