@@ -376,7 +376,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // the other one
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.bearerHeader(ctx, w.tokenRequest())
 	if v := retry.Classify(err); v.Reason != reason.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {

@@ -391,7 +391,7 @@ func TestDeliveries(t *testing.T) {
 	ends("429", store.Waiting, "rate_limited", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, status(429, "Retry-After", "3")).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if wait := time.Until(*d.NextAttemptAt); wait < 50*time.Second || wait > 70*time.Second {
+		if wait := d.NextAttemptAt.Sub(d.History[0].StartedAt); wait < 50*time.Second || wait > 80*time.Second {
 			t.Errorf("again in %s", wait)
 		}
 		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
@@ -403,10 +403,10 @@ func TestDeliveries(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		})).URL), devnet.Feedback{})
-		return with(j, map[string]any{"timeoutMs": 1000})
+		return with(j, map[string]any{"timeoutMs": 3000})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if took := *d.History[0].DurationMs; took < 1000 || took > 3000 {
-			t.Errorf("it took %d ms, timeoutMs is 1000", took)
+		if a := d.History[0]; *a.DurationMs < 3000 || !strings.Contains(a.Error, "did not answer within 3 s") {
+			t.Errorf("it took %d ms, timeoutMs is 3000: %s", *a.DurationMs, a.Error)
 		}
 	})
 	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {

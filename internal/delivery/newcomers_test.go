@@ -446,7 +446,7 @@ func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 		"what its schema does not take": {strict, "", nil, false},
 		"the job's endpoint":            {healthy, "", own(failing.URL, nil), false},
 		"the job's tool":                {healthy, "", map[string]any{"toolName": "agent.receiveOther"}, false},
-		"the job's impatience":          {silent, "", map[string]any{"timeoutMs": 1000}, false},
+		"the job's impatience":          {silent, "", map[string]any{"timeoutMs": 3000}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -399,7 +399,7 @@ func TestHurriedCalls(t *testing.T) {
 		next    string
 	}{
 		"the job's time":   {20 * time.Second, "waiting outcome_unknown"},
-		"the same for all": {time.Second, "waiting breaker_open"},
+		"the same for all": {3 * time.Second, "waiting breaker_open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -413,7 +413,7 @@ func TestHurriedCalls(t *testing.T) {
 			k := w.newWorker(func(cfg *Config) { cfg.Limiter, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
 			id := w.register(at(a.URL))
 			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
-				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 1000}))
+				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000}))
 				if note, err := k.runner.Deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, want) {
 					t.Errorf("call %d: %q, %v", n+1, note, err)
 				}

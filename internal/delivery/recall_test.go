@@ -139,7 +139,7 @@ func TestKnownOutcomes(t *testing.T) {
 			t.Fatalf("%q, %v", note, err)
 		}
 		d := w.row(id)
-		if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < 50*time.Second || wait > 65*time.Second {
+		if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < 50*time.Second || wait > 85*time.Second {
 			t.Errorf("%s, again in %s", d.Status, wait)
 		}
 		if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Reason != "server_error" || len(a.received()) != 1 {

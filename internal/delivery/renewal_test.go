@@ -22,7 +22,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	w := newWorld(t)
 	s := guarded(t, oauthtest.Options{RotateRefresh: true})
 	away := &absent{TokenLedger: w.store}
-	first := w.authorizing(func(c *agentauth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 500*time.Millisecond })
+	first := w.authorizing(func(c *agentauth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 2*time.Second })
 	id := w.guardedBy(s, loginFor(s, ""))
 	ctx := heraldtest.Within(t, 60*time.Second)
 	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {

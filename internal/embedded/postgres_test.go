@@ -338,7 +338,7 @@ func TestPostgresEndsByItself(t *testing.T) {
 	}
 	select {
 	case <-p.child.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("nobody was told")
 	}
 	if err := p.Stop(context.Background()); err != nil {

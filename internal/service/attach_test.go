@@ -60,7 +60,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 			if err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), tt.want) {
 				t.Errorf("%s, %v", text, err)
 			}
-			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), 10*time.Second, slog.New(slog.DiscardHandler))
+			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), 60*time.Second, slog.New(slog.DiscardHandler))
 			if tt.complaint != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.complaint) {
 					t.Errorf("%v", err)

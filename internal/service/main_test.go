@@ -101,7 +101,7 @@ func (r *running) readiness() (status int, waiting map[string]string) {
 }
 
 func (r *running) askReady() (status int, waiting, degraded map[string]string) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	res, err := client.Get("http://" + r.listen + "/readyz")
 	if err != nil {
 		return 0, nil, nil
@@ -149,7 +149,7 @@ func (r *running) untilWaitingFor(names ...string) map[string]string {
 
 func (r *running) get(path string) string {
 	r.t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	res, err := client.Get("http://" + r.listen + path)
 	if err != nil {
 		r.t.Fatal(err)

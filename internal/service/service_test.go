@@ -170,7 +170,7 @@ func TestStopDuringACall(t *testing.T) {
 
 	// Another command finds the running worker.
 	cfg := load(t, env...)
-	b, err := Attach(t.Context(), cfg, 10*time.Second, slog.New(slog.DiscardHandler))
+	b, err := Attach(t.Context(), cfg, 60*time.Second, slog.New(slog.DiscardHandler))
 	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() || len(b.release) != 0 {
 		t.Fatalf("%+v, %v", b, err)
 	}
@@ -214,7 +214,7 @@ func TestStopDuringACall(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	st, err := OpenStore(t.Context(), cfg, b, 10*time.Second, slog.New(slog.DiscardHandler))
+	st, err := OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	}
 	r := run(t, false, env...)
 	w := r.up()
-	if b, err := Attach(t.Context(), load(t, env...), 10*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
+	if b, err := Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
 		t.Errorf("a command does not find it: %+v, %v", b, err)
 	}
 	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
@@ -110,7 +110,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	if len(b.release) != 0 {
 		t.Error("a second Postgres was started")
 	}
-	st, err := OpenStore(t.Context(), cfg, b, 10*time.Second, quiet)
+	st, err := OpenStore(t.Context(), cfg, b, 60*time.Second, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

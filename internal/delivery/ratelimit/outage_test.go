@@ -50,7 +50,7 @@ func (f *freezer) signal(s syscall.Signal) {
 }
 
 // outageTimeout is one that a loaded machine keeps to.
-const outageTimeout = 300 * time.Millisecond
+const outageTimeout = time.Second
 
 // briefly makes the outages of a test short. Limits look again after pause.
 func briefly(l *Limiter, pause time.Duration) *Limiter {
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 	first.Open()
 	rdb := client(t, url)
 	var log heraldtest.Log
-	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.Logger(slog.LevelInfo), time.Second }), 20*time.Millisecond)
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.Logger(slog.LevelInfo), 5*time.Second }), 20*time.Millisecond)
 	p := enter(t, l, site, "a")
 	if !p.shared {
 		t.Fatal("Redis is not used")

@@ -183,7 +183,7 @@ func TestNeighbour(t *testing.T) {
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, 300*time.Millisecond })
+		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, 2*time.Second })
 		p := enter(t, l, site, "holds")
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -198,7 +198,7 @@ func TestPatience(t *testing.T) {
 		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != reason.AgentBusy {
 			t.Fatalf("%+v", e)
 		}
-		if took := time.Since(began); took < 300*time.Millisecond {
+		if took := time.Since(began); took < 2*time.Second {
 			t.Errorf("waited only %s", took)
 		}
 		if countWaiting(l) != 0 {
