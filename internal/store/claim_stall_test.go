@@ -1,0 +1,257 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// holdGroups keeps the groups of a store from Postgres, or their answers from the callers, until release is called.
+func holdGroups(s *Store, before bool) (begun <-chan int, release func()) {
+	began, gate := make(chan int, 100), make(chan struct{})
+	flush := s.claims.flush
+	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+		if before {
+			began <- len(group)
+			<-gate
+		}
+		results, err := flush(ctx, group)
+		if !before {
+			began <- len(group)
+			<-gate
+		}
+		return results, err
+	}
+	return began, sync.OnceFunc(func() { close(gate) })
+}
+
+// askFor claims deliveries, each in a goroutine of its own.
+func askFor(ctx context.Context, s *Store, ids ...uuid.UUID) (claims []*Claim, errs []error, wait func()) {
+	claims, errs = make([]*Claim, len(ids)), make([]error, len(ids))
+	var all sync.WaitGroup
+	for i, id := range ids {
+		all.Go(func() { claims[i], errs[i] = s.Claim(ctx, id, 1, lease) })
+	}
+	return claims, errs, all.Wait
+}
+
+func (c *coalescer[Q, A]) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}
+
+// TestClaimOfACallerWhoGaveUp: a claim that was under way when its caller gave up is given, whether Postgres had it or
+// not; one that waited was never made.
+func TestClaimOfACallerWhoGaveUp(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"before Postgres has it": true, "after it is committed": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			s.claims.min, s.claims.flights, s.claims.stall, s.claims.timeout = 1, 1, time.Minute, time.Minute
+			ids := insertDispatched(t, s, 4)
+			begun, release := holdGroups(s, before)
+			defer release()
+			ctx, giveUp := context.WithCancel(t.Context())
+			claims, errs, wait := askFor(ctx, s, ids[0])
+			heraldtest.Receive(t, "a group is under way", begun)
+			waiting, waitErrs, waited := askFor(ctx, s, ids[1], ids[2])
+			heraldtest.Await(t, "two wait", func() bool { return s.claims.waiting() == 2 })
+
+			giveUp()
+			waited()
+			for i := range waiting {
+				if waiting[i] != nil || !errors.Is(waitErrs[i], context.Canceled) {
+					t.Errorf("who waited was given %+v, %v", waiting[i], waitErrs[i])
+				}
+			}
+			release()
+			wait()
+			if claims[0] == nil || errs[0] != nil {
+				t.Fatalf("the claim under way: %+v, %v", claims[0], errs[0])
+			}
+			if d := read(t, s, ids[0]); d.Status != Running || d.Attempts != 1 {
+				t.Errorf("%+v", d)
+			}
+			record(t, s, claims[0], delivered) // the fence holds
+			for _, id := range ids[1:3] {
+				if d := read(t, s, id); d.Status != Queued || d.Attempts != 0 {
+					t.Errorf("%+v", d)
+				}
+			}
+		})
+	}
+}
+
+// A store that is closed gives those who wait what they came for, before its connections end.
+func TestCloseWaitsForClaims(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.claims.min, s.claims.flights = 1, 1
+	ids := insertDispatched(t, s, 3)
+	begun, release := holdGroups(s, true)
+	defer release()
+	claims, errs, wait := askFor(t.Context(), s, ids[0])
+	heraldtest.Receive(t, "a group is under way", begun)
+	more, moreErrs, moreWait := askFor(t.Context(), s, ids[1:]...)
+	heraldtest.Await(t, "two wait", func() bool { return s.claims.waiting() == 2 })
+	closed := make(chan struct{})
+	go func() { defer close(closed); s.Close() }()
+	release()
+	wait()
+	moreWait()
+	heraldtest.Receive(t, "the store is closed", closed)
+	for i, c := range append(claims, more...) {
+		if err := append(errs, moreErrs...)[i]; c == nil || err != nil {
+			t.Errorf("claim %d: %+v, %v", i, c, err)
+		}
+	}
+}
+
+// stallingConn is a connection whose peer seems to have gone: what is written is lost, or what is answered.
+type stallingConn struct {
+	net.Conn
+	lost *atomic.Pointer[stall]
+	mine atomic.Pointer[stall]
+}
+
+// stall is what happens to the next connection that sends something.
+type stall struct {
+	answers bool // are lost, not what is sent
+	conn    net.Conn
+}
+
+func (c *stallingConn) Write(b []byte) (int, error) {
+	if s := c.lost.Load(); s != nil && c.mine.Load() == nil && c.lost.CompareAndSwap(s, nil) {
+		s.conn = c.Conn
+		c.mine.Store(s)
+	}
+	if s := c.mine.Load(); s != nil && !s.answers {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *stallingConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if s := c.mine.Load(); err != nil || s == nil || !s.answers {
+			return n, err
+		}
+	}
+}
+
+// TestClaimsBesideAStalledConnection: one connection that stalls delays its own group only, whose members then go
+// alone. If Postgres had committed the group, they are refused, and the lease gives their deliveries back.
+func TestClaimsBesideAStalledConnection(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string]bool{"nothing arrives": false, "no answer arrives": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var lost atomic.Pointer[stall]
+			first := newStore(t)
+			s, err := openPool(Config{URL: secret.New(first.pool.Config().ConnString()), MaxConns: 12}, func(pc *pgxpool.Config) {
+				dial := pc.ConnConfig.DialFunc
+				pc.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := dial(ctx, network, address)
+					return &stallingConn{Conn: conn, lost: &lost}, err
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Close)
+			s.claims.min, s.claims.stall, s.claims.timeout = 1, 200*time.Millisecond, time.Second
+			ids := insertDispatched(t, first, 30)
+			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // the connection is there, and knows the statement
+				t.Fatal(c, err)
+			}
+
+			stallsOn := s.claims.flush
+			var stalled atomic.Int32
+			broken := &stall{answers: answers}
+			s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+				if group[0].id == ids[1] {
+					lost.Store(broken)
+					stalled.Add(int32(len(group)))
+				}
+				return stallsOn(ctx, group)
+			}
+			claims, errs, wait := askFor(t.Context(), s, ids[1])
+			heraldtest.Await(t, "the connection stalls", func() bool { return stalled.Load() == 1 && lost.Load() == nil })
+			began := time.Now()
+			others, otherErrs, othersWait := askFor(t.Context(), s, ids[2:]...)
+			othersWait()
+			t.Logf("the others took %s", time.Since(began))
+			for i, c := range others {
+				if c == nil || otherErrs[i] != nil {
+					t.Errorf("beside a stall: %+v, %v", c, otherErrs[i])
+				}
+			}
+			wait()
+			if errs[0] != nil || (claims[0] == nil) != answers {
+				t.Errorf("the stalled claim: %+v, %v", claims[0], errs[0])
+			}
+			_ = broken.conn.Close() // or pgx would wait for it in the background
+			if s.claims.stats.failed != 1 {
+				t.Errorf("%+v", s.claims.stats)
+			}
+
+			if answers { // it has no worker, until its lease ends
+				exec(t, first, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, ids[1])
+				if n, _, err := first.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
+					t.Errorf("%d leases ran out, %v", n, err)
+				}
+			}
+			if d := read(t, first, ids[1]); d.Attempts != 1 {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+}
+
+// TestClaimsBesideALockedRow: a row that somebody holds delays nobody but who asks for it.
+func TestClaimsBesideALockedRow(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.claims.min = 1
+	ids := insertDispatched(t, s, 20)
+	var claims []*Claim
+	var errs []error
+	var wait func()
+	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
+			return err
+		}
+		claims, errs, wait = askFor(t.Context(), s, ids[0])
+		heraldtest.Await(t, "the claim waits for the row", func() bool {
+			return value[bool](t, s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+		})
+		others, otherErrs, othersWait := askFor(t.Context(), s, ids[1:]...)
+		othersWait()
+		for i, c := range others {
+			if c == nil || otherErrs[i] != nil {
+				t.Errorf("beside a locked row: %+v, %v", c, otherErrs[i])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	if claims[0] == nil || errs[0] != nil {
+		t.Errorf("the locked row: %+v, %v", claims[0], errs[0])
+	}
+}

@@ -1,0 +1,58 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// ForceGroups makes s claim each delivery in a group of size, and record its plain outcomes in groups of one. The
+// others of a group of claims are deliveries that nobody may claim: unknown, running and ended ones.
+func ForceGroups(t testing.TB, s *Store, size int) {
+	t.Helper()
+	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
+		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, dispatch, status, claim_no, lease_until, finished_at, accepted_at, job)
+		SELECT gen_random_uuid(), 'other ' || status, 'NewFeedback', 1, '0xaa', 1, 'other', 1, 1, status, 1, 'infinity',
+		       CASE WHEN status <> 'running' THEN timestamptz 'infinity' END, 'infinity', '[1]'
+		  FROM unnest('{running, delivered, cancelled, rejected, dead}'::text[]) status RETURNING id`)
+	others, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	s.records.min, s.claims.min = 1, 1
+	flush := s.claims.flush
+	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+		all := append([]claimRequest{}, group...)
+		for i := 0; len(all) < size; i++ {
+			other := uuid.New()
+			if i < len(others) {
+				other = others[i]
+			}
+			all = append(all, claimRequest{other, group[0].lease})
+		}
+		order := rand.Perm(len(all)) // member i of all is asked for at order[i]
+		mixed := make([]claimRequest, len(all))
+		for i, q := range all {
+			mixed[order[i]] = q
+		}
+		answers, err := flush(ctx, mixed)
+		if err != nil {
+			t.Errorf("a group failed: %v", err)
+			return nil, err
+		}
+		results := make([]result[*Claim], len(group))
+		for i := range all {
+			answer := answers[order[i]]
+			if i < len(group) {
+				results[i] = answer
+			} else if answer.answered {
+				t.Errorf("what nobody may claim was claimed in a group: %+v", answer.answer)
+			}
+		}
+		return results, nil
+	}
+}

@@ -1,0 +1,31 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/storetest"
+)
+
+// TestSuiteInGroups: what every store must do, this one does with every first claim and every plain record in a group.
+func TestSuiteInGroups(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2, 64} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+				url := heraldtest.Postgres(t, store.Migrate)
+				s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(s.Close)
+				store.ForceGroups(t, s, size)
+				return s, storetest.Aging(t, url)
+			})
+		})
+	}
+}
