@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -25,6 +26,41 @@ var groupStatements = map[string]groupStatement{
 	"claim_group": {statement("claim_group"),
 		func(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) + `::uuid[], '2 min', '1 s', '1 hour'` },
 		[]usedIndex{{`deliveries_pkey|deliveries_task`, `id = ANY`}, {`agents_pkey`, `agent_id = c.agent_id`}}},
+	"lock_agents": {statement("lock_agents"),
+		func(n int) string {
+			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`)
+		},
+		[]usedIndex{{`agents_pkey`, `agent_id = `}}},
+	"record_group": {inWeek(statement("record_group"), thisWeek()),
+		func(n int) string { return groupArguments("record_group", n) },
+		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`attempts_[0-9]+_pkey`, `delivery_id = r.id`}, {`agents_pkey`, `agent_id = `}}},
+	"dispatch_group": {statement("dispatch_group"),
+		func(n int) string { return groupArguments("dispatch_group", n) },
+		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_line|deliveries_out`, `agent_id = `}}},
+}
+
+// thisWeek is the table of the attempts that begin now.
+func thisWeek() string {
+	now := time.Now().UTC()
+	return "herald.attempts_" + now.AddDate(0, 0, -(int(now.Weekday())+6)%7).Format("20060102")
+}
+
+// groupArguments are those of a statement with @names.
+func groupArguments(statement string, n int) string {
+	elements := map[string]string{"ids": `md5(%d::text)::uuid`, "claim_nos": `1`, "started_ats": `now()`, "numbers": `1`,
+		"statuses": `'delivered'`, "delays": `interval '1 s'`, "tasks": `false`, "called": `true`, "stages": `'call'`, "agent_oks": `true`}
+	var args []string
+	for _, name := range namedStatement(statement).names {
+		switch element, ok := elements[name]; {
+		case name == "max_dispatched":
+			args = append(args, `8`)
+		case ok:
+			args = append(args, repeatSQL(n, element))
+		default:
+			args = append(args, `'{`+strings.TrimSuffix(strings.Repeat("NULL,", n), ",")+`}'`)
+		}
+	}
+	return strings.Join(args, ", ")
 }
 
 // repeatSQL is an array of n elements, each made from its number.
@@ -146,7 +182,7 @@ type planNode struct {
 
 func (p planNode) findFaults(indexes []usedIndex) (faults []string) {
 	switch p.Type {
-	case "ModifyTable", "Bitmap Heap Scan": // the latter reads what the index scan below it finds
+	case "ModifyTable", "Bitmap Heap Scan", "Tid Scan": // these read what an index scan has found, below or before them
 	default:
 		if p.Relation == "" && p.Index == "" || p.isOneOf(indexes) {
 			break

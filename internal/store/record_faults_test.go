@@ -199,23 +199,30 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 	}
 }
 
-// TestPoisonedGroup: a row that makes the statement fail fails alone.
+// TestPoisonedGroup: a row that makes the statement fail, or the commit, fails alone.
 func TestPoisonedGroup(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
-	requests := claimAll(t, s, 5, 20)
-	exec(t, s, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'poisoned'; END $$`)
-	exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE UPDATE ON herald.deliveries FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION refuse()`,
-		requests[7].claim.ID))
-	got := recordTogether(t, s, requests)
-	got.all.Wait()
-	for i, q := range requests {
-		if d := read(t, s, q.claim.ID); (i == 7) != (got.errs[i] != nil) || (i == 7) != (d.Status == Running) {
-			t.Errorf("%d: %v, %s", i, got.errs[i], d.Status)
-		}
-	}
-	if stats := groupStats(s); stats.failed != 1 {
-		t.Errorf("%+v", stats)
+	for when, trigger := range map[string]string{
+		"statement": `CREATE TRIGGER refuse BEFORE UPDATE ON herald.deliveries`,
+		"commit":    `CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON herald.deliveries DEFERRABLE INITIALLY DEFERRED`,
+	} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			requests := claimAll(t, s, 5, 20)
+			exec(t, s, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'poisoned'; END $$`)
+			exec(t, s, fmt.Sprintf(`%s FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION refuse()`, trigger, requests[7].claim.ID))
+			got := recordTogether(t, s, requests)
+			got.all.Wait()
+			for i, q := range requests {
+				if d := read(t, s, q.claim.ID); (i == 7) != (got.errs[i] != nil) || (i == 7) != (d.Status == Running) {
+					t.Errorf("%d: %v, %s", i, got.errs[i], d.Status)
+				}
+			}
+			if stats := groupStats(s); stats.failed != 1 {
+				t.Errorf("%+v", stats)
+			}
+		})
 	}
 }
 

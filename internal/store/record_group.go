@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,9 +39,6 @@ func (r recordRequest) isPlain() bool {
 // trip and one commit. It leaves unanswered what record_group.sql did not write.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
 	members := selectMembers(group)
-	if len(members) == 0 {
-		return make([]result[Recorded], len(group)), nil
-	}
 	rows, week := recordColumns{}, group[members[0]].claim.week
 	for _, i := range members {
 		rows.appendRequest(group[i])
@@ -56,21 +54,19 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers lists which requests one statement can take, in the order of their deliveries' ids: rows are locked in
-// that order, and the outcomes of one agent's deliveries count in it. A delivery goes in once, and all attempts are of
-// the first one's week.
+// selectMembers lists which requests one statement can take: those whose attempts are of the first one's week. They are
+// in the order of their deliveries' ids, in which the outcomes of one agent's deliveries count.
 func selectMembers(group []recordRequest) (members []int) {
 	for i, r := range group {
 		if r.claim.week == group[0].claim.week {
 			members = append(members, i)
 		}
 	}
-	id := func(i int) uuid.UUID { return group[i].claim.ID }
-	slices.SortStableFunc(members, func(a, b int) int {
-		x, y := id(a), id(b)
-		return bytes.Compare(x[:], y[:])
+	slices.SortFunc(members, func(a, b int) int {
+		x, y := group[a].claim.ID, group[b].claim.ID
+		return cmp.Or(bytes.Compare(x[:], y[:]), cmp.Compare(a, b))
 	})
-	return slices.CompactFunc(members, func(a, b int) bool { return id(a) == id(b) })
+	return members
 }
 
 // readRecordedGroup reads the answers to the batch of recordGroup, to the commit. An agent's next tasks go to the

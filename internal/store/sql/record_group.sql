@@ -2,7 +2,8 @@
 -- the order of the arrays. Runs in one implicit transaction between lock_agents and dispatch_group. Where it says
 -- herald.attempts, the caller puts the week of all the attempts.
 --
--- Arrays of one length, one element an attempt; the deliveries are distinct and in order of their ids:
+-- Arrays of one length, one element an attempt, in the order of the deliveries' ids; of two of one claim one
+-- is written:
 -- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[]
 -- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[]
 -- @stages text[], @errors text[], @tool_names text[], @endpoints text[], @protocols text[]
@@ -70,8 +71,9 @@ WITH locked AS MATERIALIZED (
      WHERE a.ctid = o.found
 ), agent AS (
     UPDATE herald.agents g
-       SET totals        = totals || coalesce((SELECT jsonb_object_agg(s, coalesce((totals ->> s)::bigint, 0) + n)
-                                                 FROM (SELECT s, count(*) AS n FROM unnest(ended) e(s) GROUP BY s) x), '{}'),
+       SET totals        = totals || coalesce(
+                           (SELECT jsonb_object_agg(s, coalesce((totals ->> s)::bigint, 0) + n)
+                              FROM (SELECT s, count(*) AS n FROM unnest(ended) e(s) GROUP BY s) x), '{}'),
            state         = CASE WHEN NOT enabled THEN 'disabled'
                                 WHEN (@agent_oks::boolean[])[judged] THEN 'connected'
                                 WHEN judged IS NOT NULL THEN 'failed'
