@@ -38,7 +38,7 @@ func TestUnknownIsNotFound(t *testing.T) {
 
 // An agent that the registry does not know is not found either.
 func TestUnregisteredIsNotFound(t *testing.T) {
-	p := newPlace(t, true)
+	p := newSurroundings(t, true)
 	for _, check := range [][]string{nil, {"--check"}, {"--json"}} {
 		if _, errs := p.resolve(1, nil, append(check, "31337:999")...); !strings.Contains(errs, "not found: the registry has no such agent") {
 			t.Errorf("%v: %s", check, errs)
@@ -155,7 +155,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 
 // What an author's CI runs: 0 for what would be delivered, 1 for everything else.
 func TestCheckOfAnAgent(t *testing.T) {
-	p := newPlace(t, true)
+	p := newSurroundings(t, true)
 	agent := newMCPAgent(t, nil)
 	picky := newMCPAgent(t, func(a *mcpAgent) { a.tools = tool("agent.other", `{"type":"object"}`) })
 	failing := newMCPAgent(t, func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"no"}]}` })
@@ -187,7 +187,7 @@ func TestCheckOfAnAgent(t *testing.T) {
 
 // A file that is not published yet can be looked at; only the operator's command line names files.
 func TestResolveALocalFile(t *testing.T) {
-	p := newPlace(t, true)
+	p := newSurroundings(t, true)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)

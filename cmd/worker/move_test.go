@@ -153,7 +153,7 @@ func TestMoveKeepsTheRate(t *testing.T) {
 		}
 		for i, d := range s.rows {
 			if got[i] != d.ID {
-				t.Fatalf("place %d: not the next oldest", i)
+				t.Fatalf("position %d: not the next oldest", i)
 			}
 		}
 		if a := s.audits[0]; a.Action != "replay" || a.State != "done" || a.Matched != 105 || a.Moved != 105 || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` || a.Actor == "" {

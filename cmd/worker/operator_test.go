@@ -172,7 +172,7 @@ func TestReplayByFilter(t *testing.T) {
 	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
 		t.Errorf("%s, %s", d.status(other), d.status(good))
 	}
-	// The agent's share is handed out, behind what comes for the first time; the rest waits in its line.
+	// The agent's share is dispatched, behind what comes for the first time; the rest waits in its line.
 	if n := d.pending(queue.Bulk); n != store.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
 		t.Errorf("%d tasks in lane bulk", n)
 	}
@@ -214,7 +214,7 @@ func TestReplayByID(t *testing.T) {
 	}
 }
 
-// Without a Redis at hand the rows wait for the worker's sweep.
+// Without a Redis at hand the rows wait for the worker's reconciler.
 func TestReplayWithoutRedis(t *testing.T) {
 	d := newDesk(t)
 	id := d.ended(42, dead)

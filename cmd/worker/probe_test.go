@@ -217,7 +217,7 @@ func entry(url, more string) string { return fmt.Sprintf(`{"transport":"http","u
 
 // TestProbeByChain: as the registration says, or --url; without a store nothing is kept and nothing started.
 func TestProbeByChain(t *testing.T) {
-	p := newPlace(t, true)
+	p := newSurroundings(t, true)
 	a := newMCPAgent(t, nil)
 	id := p.register(data(p.doc(a.URL + "/mcp?key=hunter2hunter2")))
 	dir := t.TempDir()

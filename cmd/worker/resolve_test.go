@@ -27,8 +27,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// place is a chain, a gateway and a web server, and the environment of an operator who uses them.
-type place struct {
+// surroundings is a chain, a gateway and a web server, and the environment of an operator who uses them.
+type surroundings struct {
 	t       testing.TB
 	net     *devnet.Net
 	gateway *ipfstest.Gateway
@@ -36,9 +36,9 @@ type place struct {
 	env     []string
 }
 
-func newPlace(t testing.TB, withChain bool) *place {
+func newSurroundings(t testing.TB, withChain bool) *surroundings {
 	t.Helper()
-	p := &place{t: t, gateway: ipfstest.New()}
+	p := &surroundings{t: t, gateway: ipfstest.New()}
 	gw := httptest.NewServer(p.gateway.Handler())
 	t.Cleanup(gw.Close)
 	p.web = httptest.NewServer(http.HandlerFunc(p.serve))
@@ -54,7 +54,7 @@ func newPlace(t testing.TB, withChain bool) *place {
 	return p
 }
 
-func (p *place) serve(w http.ResponseWriter, r *http.Request) {
+func (p *surroundings) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/agent.json":
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -70,7 +70,7 @@ func (p *place) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // doc is a registration with one MCP entry.
-func (p *place) doc(endpoint string) string {
+func (p *surroundings) doc(endpoint string) string {
 	return fmt.Sprintf(`{"name":"a","services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"}]}`, endpoint)
 }
 
@@ -79,7 +79,7 @@ func data(doc string) string {
 }
 
 // register makes an agent whose tokenURI is uri.
-func (p *place) register(uri string) *big.Int {
+func (p *surroundings) register(uri string) *big.Int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	defer cancel()
@@ -90,7 +90,7 @@ func (p *place) register(uri string) *big.Int {
 	return id
 }
 
-func (p *place) setURI(id *big.Int, uri string) {
+func (p *surroundings) setURI(id *big.Int, uri string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	defer cancel()
@@ -100,7 +100,7 @@ func (p *place) setURI(id *big.Int, uri string) {
 }
 
 // resolve runs the command, which must end with code, leave the terminal alone, tell no secret and start nothing.
-func (p *place) resolve(code int, env []string, args ...string) (out, errs string) {
+func (p *surroundings) resolve(code int, env []string, args ...string) (out, errs string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
 	env = slices.Concat(p.env, env, []string{"HERALD_DATA=" + dir})
@@ -123,7 +123,7 @@ func (p *place) resolve(code int, env []string, args ...string) (out, errs strin
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func TestAgentResolve(t *testing.T) {
-	p := newPlace(t, true)
+	p := newSurroundings(t, true)
 	good := p.register("")
 	p.setURI(good, data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
 		p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
@@ -214,7 +214,7 @@ func TestAgentResolve(t *testing.T) {
 }
 
 func TestResolveMisuse(t *testing.T) {
-	p := newPlace(t, false)
+	p := newSurroundings(t, false)
 	for name, c := range map[string]struct {
 		args []string
 		says string
@@ -237,7 +237,7 @@ func TestResolveMisuse(t *testing.T) {
 }
 
 func TestResolveURI(t *testing.T) {
-	p := newPlace(t, false)
+	p := newSurroundings(t, false)
 	const feedback = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"value":9977,"valueDecimals":2}`
 	cid, err := p.gateway.AddFile([]byte(feedback))
 	if err != nil {

@@ -265,7 +265,7 @@ func TestProbeSendsTheToken(t *testing.T) {
 
 // TestTokenImport takes the old backend's table.
 func TestTokenImport(t *testing.T) {
-	d, p := newDesk(t), newPlace(t, true)
+	d, p := newDesk(t), newSurroundings(t, true)
 	d.env = append(d.env, slices.DeleteFunc(slices.Clone(p.env), func(kv string) bool {
 		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
 	})...)

@@ -388,7 +388,7 @@ func TestTokensGoNowhereElse(t *testing.T) {
 	}{
 		{name: "moved", now: func(_, evil *recorder) string { return evil.URL }, says: "the agent moved: it is at "},
 		{name: "another port", now: func(_, evil *recorder) string { return "http://127.0.0.1:" + port(evil) }, says: "the agent moved"},
-		{name: "another name of the same place", now: func(a, _ *recorder) string { return "http://localhost:" + port(a) }, says: "the agent moved"},
+		{name: "another name of the same server", now: func(a, _ *recorder) string { return "http://localhost:" + port(a) }, says: "the agent moved"},
 		{name: "another scheme", stored: func(a, _ *recorder) string { return "https://127.0.0.1:" + port(a) }, now: func(a, _ *recorder) string { return a.URL }, says: "the agent moved"},
 		{name: "default port", stored: func(*recorder, *recorder) string { return "http://127.0.0.1" }, now: func(a, _ *recorder) string { return a.URL }, says: "the agent moved"},
 		{name: "user information", now: func(a, evil *recorder) string { return "http://127.0.0.1%3A" + port(a) + "@127.0.0.1:" + port(evil) }, status: store.Rejected, reason: "transport_refused"},
@@ -415,7 +415,7 @@ func TestTokensGoNowhereElse(t *testing.T) {
 				t.Errorf("%s: %s", r.Reason, r.Error)
 			}
 			if evil.requests() > 0 || a.got(canary) != tt.delivered || !tt.delivered && a.requests() > 0 {
-				t.Errorf("%d requests to the other place, %d to the right one, with the token: %t", evil.requests(), a.requests(), a.got(canary))
+				t.Errorf("%d requests to the other server, %d to the right one, with the token: %t", evil.requests(), a.requests(), a.got(canary))
 			}
 		})
 	}
@@ -438,11 +438,11 @@ func TestTokensGoNowhereElse(t *testing.T) {
 			w.bearer(id, sends.URL)
 			w.until(w.accept(w.feedback(id)), store.Rejected)
 			if evil.requests() > 0 || !sends.got(canary) {
-				t.Errorf("%d requests to the other place", evil.requests())
+				t.Errorf("%d requests to the other server", evil.requests())
 			}
 		})
 	}
-	t.Run("an event stream that names another place", func(t *testing.T) {
+	t.Run("an event stream that names another server", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
 		evil := newRecorder(t, "", "")

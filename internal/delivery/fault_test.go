@@ -60,8 +60,8 @@ func (f *faulty) Record(ctx context.Context, c *store.Claim, o store.Outcome) (s
 	return f.Ledger.Record(ctx, c, o)
 }
 
-// handOut gives a feedback for an agent at url and returns the delivery, whose task 1 nobody serves.
-func (w *world) handOut(url string) uuid.UUID {
+// dispatchTo gives a feedback for an agent at url and returns the delivery, whose task 1 nobody serves.
+func (w *world) dispatchTo(url string) uuid.UUID {
 	w.t.Helper()
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(url))})
 	return w.accept(j)
@@ -89,7 +89,7 @@ func TestFaults(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
 		k := w.newWorker()
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		for _, c := range []struct {
 			id uuid.UUID
 			n  int
@@ -118,7 +118,7 @@ func TestFaults(t *testing.T) {
 			return false
 		}))
 		k := w.newWorker()
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan string)
 		go func() {
@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 			return false
 		}))
 		k := w.newWorker()
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
 		heraldtest.Receive(t, "the call", begun)
 		waited := make(chan bool)
@@ -181,7 +181,7 @@ func TestFaults(t *testing.T) {
 			return true
 		}))
 		k := w.newWorker()
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
 		heraldtest.Receive(t, "the call", begun)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -204,7 +204,7 @@ func TestFaults(t *testing.T) {
 				return w.store.Record(ctx, cl, o)
 			}}
 		})
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -223,7 +223,7 @@ func TestFaults(t *testing.T) {
 				return w.store.Record(ctx, cl, o)
 			}}
 		})
-		id := w.handOut(newAgent(t).URL)
+		id := w.dispatchTo(newAgent(t).URL)
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -239,7 +239,7 @@ func TestFaults(t *testing.T) {
 				return store.Recorded{}, &pgconn.PgError{Code: "23514"}
 			}}
 		})
-		if _, err := k.runner.Deliver(t.Context(), w.handOut(newAgent(t).URL), 1); err == nil {
+		if _, err := k.runner.Deliver(t.Context(), w.dispatchTo(newAgent(t).URL), 1); err == nil {
 			t.Error("it counts as recorded")
 		}
 	})
@@ -247,7 +247,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a worker that died", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		// It claimed, and was never heard of again.
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
@@ -281,7 +281,7 @@ func TestFaults(t *testing.T) {
 			return true
 		}))
 		k := w.newWorker()
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
@@ -330,7 +330,7 @@ func TestFaults(t *testing.T) {
 
 	t.Run("a job that cannot be read any more", func(t *testing.T) {
 		w := w.in(t)
-		id := w.handOut(newAgent(t).URL)
+		id := w.dispatchTo(newAgent(t).URL)
 		w.exec(`UPDATE herald.deliveries SET job = '{"type": 7}' WHERE id = $1`, id)
 		k := w.newWorker()
 		if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil {
@@ -382,7 +382,7 @@ func TestFaults(t *testing.T) {
 					return w.store.Extend(ctx, cl, d)
 				}}
 			})
-			id := w.handOut(a.URL)
+			id := w.dispatchTo(a.URL)
 			if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
 				t.Log(err)
 			}
@@ -423,7 +423,7 @@ func TestFaults(t *testing.T) {
 					return store.Recorded{}, store.ErrFenced
 				}}
 		})
-		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
+		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
 		if n := len(a.received()); n != 0 {

@@ -31,7 +31,7 @@ func repositioned(j map[string]any, position map[string]any) map[string]any {
 }
 
 // An enqueuer who is first with somebody else's event says where the chain is to look and where the event is to go. What the chain does not
-// confirm leaves its place to who is right, whether it is refuted or pretends to be still to come, and however many come before him.
+// confirm makes room for who is right, whether it is refuted or pretends to be still to come, and however many come before him.
 func TestFirstComer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -183,7 +183,7 @@ func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Stan
 	return c.Chain.Check(ctx, j, v)
 }
 
-// turn is what a sweep hands out, and one attempt of each, after what waits in Postgres became due.
+// turn is what the reconciler dispatches, and one attempt of each, after what waits in Postgres became due.
 func (w *world) turn(k *worker, id uuid.UUID) {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
@@ -215,7 +215,7 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	}
 }
 
-// Whoever is first chooses what the node is asked. A question that it never answers leaves the place to the next in line too.
+// Whoever is first chooses what the node is asked. A question that it never answers makes room for the next in line too.
 func TestUnansweredFirstComer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -235,7 +235,7 @@ func TestUnansweredFirstComer(t *testing.T) {
 	}
 }
 
-// A long line while the node is away: a sweep asks for one of it, nobody of it is lost, and the right one is delivered when the node is back.
+// A long line while the node is away: the reconciler asks for one of it, nobody of it is lost, and the right one is delivered when the node is back.
 func TestLineOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

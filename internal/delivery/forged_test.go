@@ -62,7 +62,7 @@ func TestForgedResults(t *testing.T) {
 			return deliveredInJSON(1, d.History[0].StartedAt)
 		},
 		"genuine, of another delivery": func(w *world, _ store.Delivery) []byte {
-			return w.keptText(w.handOut(newAgent(w.t).URL), 1)
+			return w.keptText(w.dispatchTo(newAgent(w.t).URL), 1)
 		},
 		"sealed with the forger's own keys": func(_ *world, d store.Delivery) []byte {
 			return sealedBy(must(secret.Create()), &store.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
@@ -81,10 +81,10 @@ func TestForgedResults(t *testing.T) {
 			return text
 		},
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other: a sweep hands out what the others left
+		t.Run(name, func(t *testing.T) { // one after the other: the reconciler dispatches what the others left
 			w := w.in(t)
 			a := newAgent(t)
-			id := w.handOut(a.URL)
+			id := w.dispatchTo(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
 			if err := w.queue.SpoolOutcome(t.Context(), id, forge(w, again)); err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestForgedResults(t *testing.T) {
 	t.Run("no text at all", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		again := w.diesBeforeKeeping(id, 1)
 		rdb := must(w.queue.Client(10 * time.Second))
 		defer func() { _ = rdb.Close() }()
@@ -114,7 +114,7 @@ func TestForgedResults(t *testing.T) {
 			}
 			return n == 1
 		}))
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		old := w.keptText(id, 1)
 		again := w.expire(id)
 		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
@@ -128,7 +128,7 @@ func TestForgedResults(t *testing.T) {
 		w.callsIgnoring(a, again, spooledOld, 2)
 
 		// The same under the numbers of the attempt that nobody knows the end of.
-		id = w.handOut(newAgent(t).URL)
+		id = w.dispatchTo(newAgent(t).URL)
 		old = w.keptText(id, 1)
 		binary.BigEndian.PutUint32(old[9:], 2)
 		c := &store.Claim{ID: id, No: 1 << 40, Attempt: 3}
@@ -138,7 +138,7 @@ func TestForgedResults(t *testing.T) {
 	})
 }
 
-// callsIgnoring delivers what was handed out again: with a call, though Redis has an outcome, which is counted.
+// callsIgnoring delivers what was dispatched again: with a call, though Redis has an outcome, which is counted.
 func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls int) {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
@@ -177,7 +177,7 @@ func TestForgedResultsAreToldOnce(t *testing.T) {
 		if want == 2 {
 			now = now.Add(time.Minute)
 		}
-		id := w.handOut(newAgent(t).URL)
+		id := w.dispatchTo(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
 		if err := w.queue.SpoolOutcome(t.Context(), id, []byte("forged")); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		calls int
 	}{{"promoted", promoted, 1}, {"removed", removed, 2}} {
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) { c.Opener, c.Sealer = tt.keys, tt.keys })

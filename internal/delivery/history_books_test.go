@@ -19,7 +19,7 @@ type ground interface {
 
 	// Held tells which claim a delivery runs under, and until when; false: it does not run.
 	Held(id uuid.UUID) (no int64, until time.Time, running bool)
-	// HandedOut is the most that one agent has pending or running.
+	// MostDispatched is the most that one agent has pending or running.
 	MostDispatched() int
 	// Open is how many deliveries have not ended, and which of them are held.
 	Open() (n int, held []uuid.UUID)
@@ -267,11 +267,11 @@ func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return tasks, err
 }
 
-// tasks are handed out; an answer that is lost leaves them to the sweep.
+// tasks are dispatched; an answer that is lost leaves them to the reconciler.
 func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]store.Task, error)) (tasks []store.Task, err error) {
 	err = b.do(ctx, op, "", false, func(ctx context.Context) error {
 		tasks, err = effect(ctx)
-		b.p.h.countN("handed out by "+op, len(tasks))
+		b.p.h.countN("dispatched by "+op, len(tasks))
 		return err
 	})
 	if err != nil {

@@ -360,7 +360,7 @@ func (h *history) invariants() {
 		return
 	}
 	if most := h.ground.MostDispatched(); most > store.MaxDispatchedPerAgent {
-		h.violated(uuid.Nil, "%d deliveries of one agent are handed out", most)
+		h.violated(uuid.Nil, "%d deliveries of one agent are dispatched", most)
 	}
 }
 

@@ -270,21 +270,21 @@ func (c *connection) do(ctx context.Context, op, key string, effect func()) erro
 
 func (c *connection) Enqueue(ctx context.Context, t queue.Task) error {
 	return c.do(ctx, "enqueue", t.ID(), func() {
-		if c.p.h.planted == blindSweep && c.p.h.dice("lose", t.ID()).Float64() < .1 {
+		if c.p.h.planted == blindReconciler && c.p.h.dice("lose", t.ID()).Float64() < .1 {
 			return
 		}
 		c.r.enqueue(t)
 	})
 }
 
-func (c *connection) Find(t queue.Task) (place queue.Location, err error) {
+func (c *connection) Find(t queue.Task) (location queue.Location, err error) {
 	ctx, cancel := context.WithTimeout(c.p.ctx, c.p.h.tempo.net)
 	defer cancel()
-	err = c.do(ctx, "find", t.ID(), func() { place = c.r.find(t) })
-	if c.p.h.planted == blindSweep {
-		place = queue.Pending
+	err = c.do(ctx, "find", t.ID(), func() { location = c.r.find(t) })
+	if c.p.h.planted == blindReconciler {
+		location = queue.Pending
 	}
-	return place, err
+	return location, err
 }
 
 func (c *connection) Marker(ctx context.Context, now time.Time) (born time.Time, err error) {

@@ -26,9 +26,9 @@ func (h *history) storm() {
 	var all sync.WaitGroup
 	for range d.IntN(h.tempo.storms + 1) {
 		h.lasts(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
-		place := d.IntN(len(h.places()))
+		position := d.IntN(len(h.listProcesses()))
 		long := time.Duration(d.Float64() * 90 * float64(h.tempo.unit))
-		all.Go(mix[d.IntN(len(mix))](h, d.Uint64(), place, long))
+		all.Go(mix[d.IntN(len(mix))](h, d.Uint64(), position, long))
 	}
 	all.Wait()
 	h.lasts(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
@@ -44,8 +44,8 @@ func (h *history) lasts(d time.Duration) {
 	}
 }
 
-// weather are the things that go wrong: with the process in a place, or with a server, for a while.
-var weather = []func(h *history, seed uint64, place int, long time.Duration) func(){
+// weather are the things that go wrong: with the process in a position, or with a server, for a while.
+var weather = []func(h *history, seed uint64, position int, long time.Duration) func(){
 	killed, stopped, slept, cutOff, trapped, trapped, trapped, trapped,
 	func(h *history, _ uint64, _ int, long time.Duration) func() {
 		return h.away("Postgres down", &h.postgres, down, long)
@@ -62,32 +62,32 @@ var weather = []func(h *history, seed uint64, place int, long time.Duration) fun
 	flushed, both, powerCut,
 }
 
-func killed(h *history, _ uint64, place int, long time.Duration) func() {
+func killed(h *history, _ uint64, position int, long time.Duration) func() {
 	return func() {
-		p := h.places()[place]
+		p := h.listProcesses()[position]
 		if p.leaves() {
 			h.count("killed")
 			p.kill()
 			h.lasts(long / 3)
-			h.launch(place)
+			h.launch(position)
 		}
 	}
 }
 
-func stopped(h *history, _ uint64, place int, _ time.Duration) func() {
+func stopped(h *history, _ uint64, position int, _ time.Duration) func() {
 	return func() {
-		p := h.places()[place]
+		p := h.listProcesses()[position]
 		if p.leaves() {
 			h.count("stopped in order")
 			p.stop()
-			h.launch(place)
+			h.launch(position)
 		}
 	}
 }
 
-func slept(h *history, _ uint64, place int, long time.Duration) func() {
+func slept(h *history, _ uint64, position int, long time.Duration) func() {
 	return func() {
-		p := h.places()[place]
+		p := h.listProcesses()[position]
 		p.freeze()
 		h.count("process frozen")
 		h.lasts(long)
@@ -96,9 +96,9 @@ func slept(h *history, _ uint64, place int, long time.Duration) func() {
 }
 
 // trapped has a process die or freeze at the worst moment, freeze for longer than its lease.
-func trapped(h *history, seed uint64, place int, long time.Duration) func() {
+func trapped(h *history, seed uint64, position int, long time.Duration) func() {
 	return func() {
-		p := h.places()[place]
+		p := h.listProcesses()[position]
 		sprung := make(chan uuid.UUID, 2)
 		dies, point := seed%2 == 0, points[seed/2%uint64(len(points))]
 		p.trap(point, func(id uuid.UUID) {
@@ -122,7 +122,7 @@ func trapped(h *history, seed uint64, place int, long time.Duration) func() {
 			h.oversleep(p, id, long)
 		} else if p.leaves() {
 			h.lasts(long / 3)
-			h.launch(place)
+			h.launch(position)
 		}
 	}
 }
@@ -156,9 +156,9 @@ type sleeper struct {
 	other chan struct{}
 }
 
-func cutOff(h *history, _ uint64, place int, long time.Duration) func() {
+func cutOff(h *history, _ uint64, position int, long time.Duration) func() {
 	return func() {
-		p := h.places()[place]
+		p := h.listProcesses()[position]
 		h.count("process without Postgres")
 		p.cut(true)
 		h.lasts(long)

@@ -93,11 +93,11 @@ func (l *lab) happened() (table string) {
 	return table
 }
 
-// TestHistories drives the real executor, runner, dispatcher and sweeper of several processes through histories in which processes
+// TestHistories drives the real executor, runner, dispatcher and reconciler of several processes through histories in which processes
 // die, freeze and stop, Postgres and Redis go away, freeze, lose answers and data, and agents behave as agents do. In each:
 // everything ends; attempts stay within their budget; nothing is called without a claim, or with less of its lease left than
 // the call may take; no two calls run at once for one delivery unless a process slept past its lease; nothing is asked again
-// whose result is known; no agent has more than eight handed out.
+// whose result is known; no agent has more than eight dispatched.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	l := newLab()
@@ -137,7 +137,7 @@ var mustHappen = []string{
 	"Postgres down", "Postgres frozen", "Redis down", "Redis frozen", "Redis emptied", "Redis away with Postgres", "power cut",
 	"answer of Postgres lost", "frozen Postgres did it later", "lease ran out", "lease extended", "task replaced",
 	"task recovered by asynq", "asynq lease lost", "acknowledgement lost", "task put back at shutdown",
-	"handed out by lost before", "handed out by due", "handed out by backlog",
+	"dispatched by lost before", "dispatched by due", "dispatched by backlog",
 	"outcome kept in Redis", "outcome adopted", "Redis does not tell", "late success", "late outcome refused",
 	"two calls at once, one had slept", "called again", "limited",
 	"replayed", "cancelled", "reason held_unknown", "reason auth_required", "reason outcome_unknown",
@@ -148,7 +148,7 @@ var mustHappen = []string{
 func TestHistoriesNotice(t *testing.T) {
 	t.Parallel()
 	most := uint64(500)
-	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindSweep, noGrace} {
+	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindReconciler, noGrace} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()
 			l := newLab()

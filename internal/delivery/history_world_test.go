@@ -55,8 +55,8 @@ const (
 	forgetfulResults fault = "Redis forgets what it was to keep"
 	noHistory        fault = "a claim does not say that an attempt never ended"
 	endlessBudget    fault = "attempts are not counted"
-	blindSweep       fault = "the sweep believes that Redis has every task"
-	noGrace          fault = "the sweep does not wait after Postgres was away"
+	blindReconciler  fault = "the reconciler believes that Redis has every task"
+	noGrace          fault = "the reconciler does not wait after Postgres was away"
 )
 
 // history is one world, from the first job to the last delivery's end.
@@ -163,7 +163,7 @@ func (h *history) fault(op, key string) mishap {
 		rate = 0
 	}
 	m := mishap{fails: d.Float64() < rate, lost: d.Float64() < rate, late: d.Float64() < .5}
-	switch op { // what the sweep does when it is idle need not wait: it is most of what a history costs
+	switch op { // what the reconciler does when it is idle need not wait: it is most of what a history costs
 	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres backlog", "postgres overdue":
 	default:
 		m.before, m.after = time.Duration(d.Float64()*float64(h.tempo.latency)), time.Duration(d.Float64()*float64(h.tempo.latency))
@@ -208,14 +208,14 @@ func (h *history) run() {
 	h.verdict(rows)
 }
 
-// launch starts a process in a place.
-func (h *history) launch(place int) {
-	p := h.newProcess(place)
+// launch starts a process in a position.
+func (h *history) launch(position int) {
+	p := h.newProcess(position)
 	h.procs.Lock()
-	for len(h.procs.now) <= place {
+	for len(h.procs.now) <= position {
 		h.procs.now = append(h.procs.now, nil)
 	}
-	h.procs.now[place] = p
+	h.procs.now[position] = p
 	h.procs.all = append(h.procs.all, p)
 	h.procs.Unlock()
 	p.start()
@@ -227,13 +227,13 @@ func (h *history) everybody() []*process {
 	return append([]*process(nil), h.procs.all...)
 }
 
-func (h *history) places() []*process {
+func (h *history) listProcesses() []*process {
 	h.procs.Lock()
 	defer h.procs.Unlock()
 	return append([]*process(nil), h.procs.now...)
 }
 
-// intake brings the jobs, in a few batches, and again when it gets no answer. What it hands out it puts into Redis, or dies.
+// intake brings the jobs, in a few batches, and again when it gets no answer. What it dispatches it puts into Redis, or dies.
 func (h *history) intake(d *rand.Rand) {
 	outside := h.outsider()
 	defer outside.bury()
@@ -308,11 +308,11 @@ func (h *history) heal() {
 	h.stormy.Store(false)
 	h.calm = time.Now()
 	h.note(nil, "from now on all is well")
-	for place, p := range h.places() {
+	for position, p := range h.listProcesses() {
 		p.resume()
 		p.cut(false)
 		if p.diedBy(h.calm) {
-			h.launch(place)
+			h.launch(position)
 		}
 	}
 }

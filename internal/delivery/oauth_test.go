@@ -102,7 +102,7 @@ func elsewhere(t testing.TB) *recorder {
 	r := newRecorder(t, "", "")
 	t.Cleanup(func() {
 		if n := r.requests(); n > 0 {
-			t.Errorf("the other place was asked %d times; with a secret: %t", n, r.got(canary))
+			t.Errorf("the other server was asked %d times; with a secret: %t", n, r.got(canary))
 		}
 	})
 	return r

@@ -51,7 +51,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			return false
 		}))
 		k := limited(t, w, ratelimit.Config{Inflight: 1})
-		first, second := w.handOut(a.URL), w.handOut(a.URL) // two agents of one origin
+		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL) // two agents of one origin
 		done := make(chan string, 1)
 		go func() {
 			note, _ := k.runner.Deliver(t.Context(), first, 1)
@@ -68,7 +68,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, second)
 		if note, err := k.runner.Deliver(t.Context(), second, 2); err != nil || note != "" {
-			t.Errorf("after the place was given back: %q, %v", note, err)
+			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
 	})
 
@@ -76,7 +76,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
 		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
-		first, second := w.handOut(a.URL), w.handOut(a.URL)
+		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), first, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -96,11 +96,11 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}))
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 3 {
-			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 				t.Fatalf("%q, %v", note, err)
 			}
 		}
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
 			t.Errorf("%q, %v", note, err)
 		}
@@ -124,7 +124,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		k := limited(t, w, ratelimit.Config{})
 		deliver := func(path string) string {
 			t.Helper()
-			note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL+path), 1)
+			note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 5 {
-			if _, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
+			if _, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
 				t.Fatalf("%v", err)
 			}
 		}
@@ -164,7 +164,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
 		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
-		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || note != "" {
+		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		agent := w.register(at(a.URL))
@@ -174,14 +174,14 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			last = w.row(w.accept(j))
 		}
 		if last.Dispatch != 0 {
-			t.Fatalf("the last one is handed out: %d", last.Dispatch)
+			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
 		first := must(w.store.Deliveries(t.Context(), store.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Status: store.Queued, Limit: 100}))
 		if note, err := k.runner.Deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.row(first[1].ID); d.Dispatch != 0 {
-			t.Errorf("a wait of this kind handed out the next, which would wait as well: dispatch %d", d.Dispatch)
+			t.Errorf("a wait of this kind dispatched the next, which would wait as well: dispatch %d", d.Dispatch)
 		}
 	})
 }
@@ -246,7 +246,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
 			c.Servers = file.server
 		})
-		holder, waits := rated(w, mint(w, a.URL)), w.handOut(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
+		holder, waits := rated(w, mint(w, a.URL)), w.dispatchTo(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
 		done := make(chan string, 1)
 		go func() {
 			note, _ := k.runner.Deliver(t.Context(), holder, 1)
@@ -273,7 +273,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		for name, id := range map[string]uuid.UUID{
 			"bound by the domain":                    rated(w, byDomain),
 			"with a target that the operator listed": w.accept(with(j, own(a.URL, nil))),
-			"of another origin":                      w.handOut(newAgent(t).URL),
+			"of another origin":                      w.dispatchTo(newAgent(t).URL),
 		} {
 			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 				t.Errorf("%s: %q, %v", name, note, err)
@@ -285,7 +285,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, waits)
 		if note, err := k.runner.Deliver(t.Context(), waits, 2); err != nil || note != "" {
-			t.Errorf("after the place was given back: %q, %v", note, err)
+			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
 		if _, step := k.seen(waits, "resolve"); !strings.Contains(step.Detail, "nothing binds") {
 			t.Errorf("the time line says %q", step.Detail)
@@ -378,11 +378,11 @@ func TestUnboundAgentsShare(t *testing.T) {
 		share, all := bucket(t, ratelimit.Config{Inflight: 1, MinCalls: 3}), bucket(t, ratelimit.Config{MinCalls: 1})
 		k := w.newWorker(func(c *Config) { c.Limiter, c.UnboundLimiter = all, share })
 		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
-			if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
+			if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
 				t.Errorf("%d: %q, %v", n, note, err)
 			}
 		}
-		if note, err := k.runner.Deliver(t.Context(), w.handOut(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Errorf("another endpoint of the origin: %q, %v", note, err)
 		}
 		if s := all.Stats(); s.Open != 0 || s.HalfOpen != 0 {
@@ -477,7 +477,7 @@ func TestRequiredBinding(t *testing.T) {
 	w := newWorld(t)
 	a := newAgent(t)
 	k := w.newWorker(func(c *Config) { c.Resolver = strictly{} })
-	id := w.handOut(a.URL)
+	id := w.dispatchTo(a.URL)
 	if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
 		t.Errorf("%v", err)
 	}

@@ -76,7 +76,7 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return r.OutcomeSpool.DropOutcome(ctx, id)
 }
 
-// expire takes the delivery from its worker and hands it out again.
+// expire takes the delivery from its worker and dispatches it again.
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
@@ -105,7 +105,7 @@ func TestKnownOutcomes(t *testing.T) {
 	t.Run("delivered, and Postgres was away", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
 		again := w.expire(id)
 		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
@@ -130,7 +130,7 @@ func TestKnownOutcomes(t *testing.T) {
 			http.Error(rw, "no", http.StatusServiceUnavailable)
 			return true
 		}))
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		began := time.Now()
 		w.dies(id, 1)
 		again := w.expire(id)
@@ -155,7 +155,7 @@ func TestKnownOutcomes(t *testing.T) {
 			}
 			return n == 1
 		}))
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		tries := 0
 		k := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
@@ -186,7 +186,7 @@ func TestKnownOutcomes(t *testing.T) {
 	t.Run("Redis does not tell", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
@@ -219,7 +219,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	t.Run("resent", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		again := died(t, w, id)
 		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
@@ -232,7 +232,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	t.Run("held until an operator decides", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
 		again := died(t, w, id)
 		k := w.newWorker()
@@ -264,7 +264,7 @@ func TestUnknownOutcomes(t *testing.T) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			panic(http.ErrAbortHandler)
 		}))
-		id := w.handOut(a.URL)
+		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
 		if note, err := w.newWorker().runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "held held_unknown") {
 			t.Fatalf("%q, %v", note, err)
@@ -276,7 +276,7 @@ func TestUnknownOutcomes(t *testing.T) {
 
 	t.Run("an answer that says no is known", func(t *testing.T) {
 		w := w.in(t)
-		id := w.handOut(newAgent(t, status(503)).URL)
+		id := w.dispatchTo(newAgent(t, status(503)).URL)
 		w.policy(id, store.OnUnknownHold)
 		if note, err := w.newWorker().runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Fatalf("%q, %v", note, err)
@@ -295,7 +295,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		c.Ledger = &lossy{ReconcilerLedger: w.store, fault: func() error { return fault }}
 	})
 	lease := func() uuid.UUID {
-		id := w.handOut(newAgent(t).URL)
+		id := w.dispatchTo(newAgent(t).URL)
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
@@ -352,26 +352,26 @@ func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 	w := newWorld(t)
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Hour })
 	w.reconcile(s) // marks Redis
-	id := w.handOut(newAgent(t).URL)
-	waits := w.handOut(newAgent(t, status(503, "Retry-After", "100")).URL)
+	id := w.dispatchTo(newAgent(t).URL)
+	waits := w.dispatchTo(newAgent(t, status(503, "Retry-After", "100")).URL)
 	k := w.newWorker()
 	if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting") {
 		t.Fatal(note, err)
 	}
 	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 1 {
-		t.Fatalf("handed out again although Redis has it: %d", d.Dispatch)
+		t.Fatalf("dispatched again although Redis has it: %d", d.Dispatch)
 	}
 	w.flush()
 	w.reconcile(s)
 	for id, want := range map[uuid.UUID]struct {
-		n     int
-		lane  queue.Lane
-		place queue.Location
+		n        int
+		lane     queue.Lane
+		location queue.Location
 	}{id: {2, queue.First, queue.Pending}, waits: {3, queue.Retry, queue.Postponed}} {
 		task := queue.Task{DeliveryID: id, N: want.n, Lane: want.lane}
-		if p, err := w.queue.Find(task); err != nil || p != want.place {
-			t.Errorf("%s is in place %d, %v; want %d", task.ID(), p, err, want.place)
+		if p, err := w.queue.Find(task); err != nil || p != want.location {
+			t.Errorf("%s is in location %d, %v; want %d", task.ID(), p, err, want.location)
 		}
 	}
 	if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {

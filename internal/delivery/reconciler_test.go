@@ -60,14 +60,14 @@ func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	w := newWorld(t)
 	a := newAgent(t)
 	s := w.newReconciler()
-	id := w.handOut(a.URL)
+	id := w.dispatchTo(a.URL)
 
 	// What Redis still has is left alone, however often it is looked at.
 	for range 3 {
 		w.reconcile(s)
 	}
 	if d := w.row(id); d.Dispatch != 1 {
-		t.Fatalf("a waiting task was handed out again: dispatch %d", d.Dispatch)
+		t.Fatalf("a waiting task was dispatched again: dispatch %d", d.Dispatch)
 	}
 
 	w.flush()
@@ -80,7 +80,7 @@ func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	}
 	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 2 {
-		t.Errorf("handed out a third time")
+		t.Errorf("dispatched a third time")
 	}
 	w.serve(w.newWorker())
 	w.until(id, store.Delivered)
@@ -89,7 +89,7 @@ func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	}
 }
 
-// A flood for one agent stays in Postgres but for eight, and is not handed out again and again while it waits.
+// A flood for one agent stays in Postgres but for eight, and is not dispatched again and again while it waits.
 func TestLongQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,7 +109,7 @@ func TestLongQueue(t *testing.T) {
 		handed += w.row(id).Dispatch
 	}
 	if handed != store.MaxDispatchedPerAgent {
-		t.Errorf("%d hand-outs, want %d", handed, store.MaxDispatchedPerAgent)
+		t.Errorf("%d dispatches, want %d", handed, store.MaxDispatchedPerAgent)
 	}
 	lanes := must(w.queue.Lanes())
 	if lanes[queue.First]["pending"] != store.MaxDispatchedPerAgent {
@@ -118,7 +118,7 @@ func TestLongQueue(t *testing.T) {
 	w.serve(w.newWorker())
 	for _, id := range ids {
 		if d := w.until(id, store.Delivered); d.Dispatch != 1 {
-			t.Errorf("%s was handed out %d times", id, d.Dispatch)
+			t.Errorf("%s was dispatched %d times", id, d.Dispatch)
 		}
 	}
 	if n := len(a.received()); n != 20 {
@@ -129,12 +129,12 @@ func TestLongQueue(t *testing.T) {
 // lost is a Redis that calls every task running.
 type lost struct {
 	Lanes
-	place queue.Location
-	err   error
-	put   []queue.Task
+	location queue.Location
+	err      error
+	put      []queue.Task
 }
 
-func (l *lost) Find(queue.Task) (queue.Location, error) { return l.place, l.err }
+func (l *lost) Find(queue.Task) (queue.Location, error) { return l.location, l.err }
 
 func (l *lost) Marker(context.Context, time.Time) (time.Time, error) { return time.Time{}, nil }
 
@@ -146,13 +146,13 @@ func (l *lost) Enqueue(_ context.Context, t queue.Task) error {
 func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.handOut(newAgent(t).URL)
-	redis := &lost{place: queue.Active}
+	id := w.dispatchTo(newAgent(t).URL)
+	redis := &lost{location: queue.Active}
 	d := must(NewDispatcher(redis, w.logger()))
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Dispatcher = d })
 	w.reconcile(s)
 	if len(redis.put) != 0 {
-		t.Fatal("a task that runs was handed out again")
+		t.Fatal("a task that runs was dispatched again")
 	}
 	w.exec(`UPDATE herald.deliveries SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
 	w.reconcile(s)
@@ -172,7 +172,7 @@ func TestHeldForWantOfAChain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)
-	id := w.handOut(a.URL)
+	id := w.dispatchTo(a.URL)
 	k := w.newWorker()
 	delete(k.chains, w.net.ChainID())
 	if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
@@ -202,7 +202,7 @@ func TestLongWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)
-	id := w.handOut(a.URL)
+	id := w.dispatchTo(a.URL)
 	c, err := w.store.Claim(t.Context(), id, 1, time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestLongWaits(t *testing.T) {
 func TestLeasesEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.handOut(newAgent(t).URL)
+	id := w.dispatchTo(newAgent(t).URL)
 	s := w.newReconciler()
 	for n := 1; n <= 4; n++ {
 		c, err := w.store.Claim(t.Context(), id, n, time.Minute)
@@ -247,7 +247,7 @@ func TestLeasesEnd(t *testing.T) {
 func TestMaintenanceRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.handOut(newAgent(t).URL)
+	id := w.dispatchTo(newAgent(t).URL)
 	w.flush()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
@@ -262,7 +262,7 @@ func TestMaintenanceRuns(t *testing.T) {
 		heraldtest.Receive(t, "the loop's end", ended)
 	}
 	if d := w.row(id); d.Dispatch != 2 {
-		t.Errorf("two reconcilers dispatched it out %d times", d.Dispatch-1)
+		t.Errorf("two reconcilers dispatched it %d times", d.Dispatch-1)
 	}
 	once, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -41,8 +41,8 @@ func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool })
 }
 
-// places are where a stranger may put a URL, and the step of an attempt that meets it. The others lead nowhere that is dialled before.
-var places = []struct {
+// urlPositions are where a stranger may put a URL, and the step of an attempt that meets it. The others lead nowhere that is dialled before.
+var urlPositions = []struct {
 	name, stage string
 	put         func(w *world, url string) uuid.UUID
 }{
@@ -110,7 +110,7 @@ func TestInwardAddresses(t *testing.T) {
 	urls["upper case"] = fmt.Sprintf("HTTPS://LocalHost:%d/", port)
 	urls["without port"] = "https://127.0.0.1"
 
-	for _, p := range places {
+	for _, p := range urlPositions {
 		t.Run(p.name, func(t *testing.T) {
 			w := w.in(t)
 			for name, url := range urls {
@@ -178,7 +178,7 @@ func TestWaysInward(t *testing.T) {
 				"rebind.test":  {{out}, {in}},
 			})})
 	}
-	for _, p := range places {
+	for _, p := range urlPositions {
 		for name, url := range map[string]string{
 			"redirect":                  "http://" + outside + "/inward",
 			"redirect to metadata":      "http://" + outside + "/metadata",
@@ -213,7 +213,7 @@ func TestWaysInward(t *testing.T) {
 	// The binding check asks the endpoint's domain, which sends it inward: that costs the binding, not the delivery.
 	t.Run(".well-known", func(t *testing.T) {
 		w, k := w.in(t), worker(t)
-		id := places[1].put(w, "http://"+outside+"/mcp")
+		id := urlPositions[1].put(w, "http://"+outside+"/mcp")
 		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Errorf("%q, %v", note, err)
 		}

@@ -40,7 +40,7 @@ func TestChainOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)
-	id, other := w.handOut(a.URL), w.handOut(a.URL)
+	id, other := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 	k := w.newWorker(func(c *Config) { c.Random = func() float64 { return 0.5 } })
 	node := &awayChain{Chain: w.chain, away: true}
 	k.chains[w.net.ChainID()] = node

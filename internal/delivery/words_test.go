@@ -71,7 +71,7 @@ func TestFailuresAreTold(t *testing.T) {
 			workers[f.Wait()] = w.impatient(f.Wait())
 		}
 	}
-	for _, p := range places {
+	for _, p := range urlPositions {
 		for _, f := range list {
 			k := workers[f.Wait()]
 			t.Run(p.name+"/"+f.Name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestNodesAreTold(t *testing.T) {
 				Registries: w.net.Deployment().Registries(), Logger: w.logger()}))
 			t.Cleanup(node.Close)
 			k.chains[w.net.ChainID()] = node
-			d, line, task := w.told(k, w.handOut("https://agent.example/mcp"))
+			d, line, task := w.told(k, w.dispatchTo("https://agent.example/mcp"))
 			if d.Reason != reason.ChainUnavailable || !strings.Contains(d.Error, f.Says) {
 				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 			}

@@ -214,7 +214,7 @@ func (g *generator) config() any {
 func (g *generator) job() []byte {
 	m := g.valid(g.IntN(10))
 	for range g.IntN(3) {
-		at := pick(g, placesOf(m)...)
+		at := pick(g, listPositions(m)...)
 		switch g.IntN(4) {
 		case 0:
 			delete(at.in, at.name)
@@ -230,18 +230,18 @@ func (g *generator) job() []byte {
 	return encodeJob(m)
 }
 
-// place is a field of an object.
-type place struct {
+// fieldPosition is a field of an object.
+type fieldPosition struct {
 	in   map[string]any
 	name string
 }
 
-// placesOf lists the fields of an object and of those in it, in a fixed order.
-func placesOf(m map[string]any) (places []place) {
+// listPositions lists the fields of an object and of those in it, in a fixed order.
+func listPositions(m map[string]any) (places []fieldPosition) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		places = append(places, place{m, name})
+		places = append(places, fieldPosition{m, name})
 		if inner, ok := m[name].(map[string]any); ok {
-			places = append(places, placesOf(inner)...)
+			places = append(places, listPositions(inner)...)
 		}
 	}
 	return places
@@ -250,7 +250,7 @@ func placesOf(m map[string]any) (places []place) {
 // neighbours are a job without each of its fields that are not null, with each strange value in the place of each, and with a field too
 // many in each object.
 func neighbours(m map[string]any) (lines [][]byte) {
-	for _, at := range placesOf(m) {
+	for _, at := range listPositions(m) {
 		good := at.in[at.name]
 		if good == nil {
 			continue

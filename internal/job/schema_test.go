@@ -247,7 +247,7 @@ func findEachLostRule(t *testing.T, schema *jsonschema.Schema, all []sample) {
 	}
 }
 
-// rulesIn are the places of all keywords that a validation's error names, and of those that they are in.
+// rulesIn are the positions of all keywords that a validation's error names, and of those that they are in.
 func rulesIn(err error) map[string]bool {
 	rules := map[string]bool{}
 	var walk func(*jsonschema.ValidationError)

@@ -183,7 +183,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 			}
 		}
 		done.Go(func() {
-			if _, err := p.Call(heraldtest.Within(t, 60*time.Second), ep, Request{Tool: "tool0"}); err != nil {
+			if _, err := p.Call(heraldtest.Within(t, 5*time.Minute), ep, Request{Tool: "tool0"}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// What a delivery's earlier hand-outs left in the archive goes, in whichever lane; nothing else does.
+// What a delivery's earlier dispatches left in the archive goes, in whichever lane; nothing else does.
 func TestDropArchived(t *testing.T) {
 	t.Parallel()
 	q := open(t)

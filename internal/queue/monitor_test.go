@@ -65,7 +65,7 @@ func TestMonitorShowsTasksAndNothingForeign(t *testing.T) {
 	if code, _ := ask(http.MethodGet, "/api/metrics"); code != http.StatusNotFound {
 		t.Errorf("/api/metrics: %d", code)
 	}
-	if place(t, q, task) != Pending {
+	if locateTask(t, q, task) != Pending {
 		t.Error("the task is gone")
 	}
 }

@@ -29,7 +29,7 @@ func info(t testing.TB, q *Queue, task Task) *asynq.TaskInfo {
 	return i
 }
 
-func place(t testing.TB, q *Queue, task Task) Location {
+func locateTask(t testing.TB, q *Queue, task Task) Location {
 	t.Helper()
 	p, err := q.Find(task)
 	if err != nil {
@@ -78,7 +78,7 @@ func TestScheduledIsNeverEarly(t *testing.T) {
 		if i.State != asynq.TaskStateScheduled || i.NextProcessAt.Before(at) || i.NextProcessAt.Sub(at) >= time.Second {
 			t.Errorf("at %s: %s at %s", at, i.State, i.NextProcessAt)
 		}
-		if place(t, q, task) != Postponed {
+		if locateTask(t, q, task) != Postponed {
 			t.Error("a task of the next hour counts as soon, or lost")
 		}
 	}
@@ -105,7 +105,7 @@ func TestFind(t *testing.T) {
 		"pending":          {pending, Pending},
 		"in another lane":  {elsewhere, Pending},
 	} {
-		if got := place(t, q, c.task); got != c.want {
+		if got := locateTask(t, q, c.task); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
@@ -118,11 +118,11 @@ func TestFind(t *testing.T) {
 	}}
 	serve(t, q, h, 1)
 	heraldtest.Receive(t, "the task runs", begun)
-	if place(t, q, pending) != Active {
+	if locateTask(t, q, pending) != Active {
 		t.Error("a running task is not found")
 	}
 	close(finish)
-	heraldtest.Await(t, "the task is finished", func() bool { return place(t, q, pending) == Nowhere })
+	heraldtest.Await(t, "the task is finished", func() bool { return locateTask(t, q, pending) == Nowhere })
 }
 
 // asynq's client lists a queue only once; a Redis that lost its data would not know it again.
@@ -134,12 +134,12 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 	if err := q.rdb.FlushAll(heraldtest.Within(t, 10*time.Second)).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if place(t, q, task) != Nowhere {
+	if locateTask(t, q, task) != Nowhere {
 		t.Error("a lost task is found")
 	}
 	task.N++
 	enqueue(t, q, task)
-	if place(t, q, task) != Pending {
+	if locateTask(t, q, task) != Pending {
 		t.Error("a task put in after the loss is not found")
 	}
 }

@@ -43,7 +43,7 @@ func TestHowTasksEnd(t *testing.T) {
 		t.Errorf("archived with %q", e)
 	}
 	heraldtest.Await(t, "one comes again", func() bool { return info(t, q, later).State == asynq.TaskStateRetry })
-	if i := info(t, q, later); i.LastErr != "Postgres is away" || time.Until(i.NextProcessAt) > netDelay+time.Second || place(t, q, later) != Pending {
+	if i := info(t, q, later); i.LastErr != "Postgres is away" || time.Until(i.NextProcessAt) > netDelay+time.Second || locateTask(t, q, later) != Pending {
 		t.Errorf("%+v", i)
 	}
 	heraldtest.Await(t, "the foreign type is archived", func() bool { return info(t, q, foreign).State == asynq.TaskStateArchived })

@@ -120,7 +120,7 @@ func TestPostponedTask(t *testing.T) {
 	for ahead, want := range map[time.Duration]Location{5 * time.Second: Pending, time.Minute: Postponed} {
 		task := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
 		enqueue(t, q, task)
-		if p := place(t, q, task); p != want {
+		if p := locateTask(t, q, task); p != want {
 			t.Errorf("in %s: %d, want %d", ahead, p, want)
 		}
 	}

@@ -26,7 +26,7 @@ func TestProducers(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	verdicts, handouts := map[Verdict]int{}, map[string]int{}
+	verdicts, dispatches := map[Verdict]int{}, map[string]int{}
 	for producer := range 8 {
 		wg.Go(func() {
 			order := rand.New(rand.NewPCG(1, uint64(producer))).Perm(len(jobs))
@@ -48,7 +48,7 @@ func TestProducers(t *testing.T) {
 					}
 				}
 				for _, id := range ids(tasks) {
-					handouts[id]++
+					dispatches[id]++
 				}
 				mu.Unlock()
 			}
@@ -61,19 +61,19 @@ func TestProducers(t *testing.T) {
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1000 {
 		t.Errorf("%d rows", n)
 	}
-	if len(handouts) != 20*MaxDispatchedPerAgent {
-		t.Errorf("%d handed out", len(handouts))
+	if len(dispatches) != 20*MaxDispatchedPerAgent {
+		t.Errorf("%d dispatched", len(dispatches))
 	}
-	for id, n := range handouts {
+	for id, n := range dispatches {
 		if n != 1 {
-			t.Errorf("task %s was handed out %d times", id, n)
+			t.Errorf("task %s was dispatched %d times", id, n)
 		}
 	}
 }
 
-// TestHandOut drives intake, workers and sweep at once: no agent ever has more than eight, nothing deadlocks,
+// TestDispatch drives intake, workers and reconciler at once: no agent ever has more than eight, nothing deadlocks,
 // everything ends.
-func TestHandOut(t *testing.T) {
+func TestDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	const agents, each = 3, 60
@@ -90,13 +90,13 @@ func TestHandOut(t *testing.T) {
 	samples := 0
 	watch.Go(func() {
 		for watching.Err() == nil {
-			if n := handed(t, s); n > MaxDispatchedPerAgent {
-				t.Errorf("%d handed out", n)
+			if n := countDispatched(t, s); n > MaxDispatchedPerAgent {
+				t.Errorf("%d dispatched", n)
 			}
 			samples++
 		}
 	})
-	watch.Go(func() { // the sweep, and intakes of what is known, which lock the same rows in their own order
+	watch.Go(func() { // the reconciler, and intakes of what is known, which lock the same rows in their own order
 		for watching.Err() == nil {
 			for _, step := range []func() ([]Task, error){
 				func() ([]Task, error) { return s.Due(ctx, 100) },
@@ -234,9 +234,9 @@ func TestMissedConflict(t *testing.T) {
 	}
 }
 
-// TestAcceptHandsOut: the insert hands out what there is room for, in order; the same key twice, what is refused and
-// what is known take no place from the others; behind a line nothing is handed out, but by the line's own dispatch.
-func TestAcceptHandsOut(t *testing.T) {
+// TestAcceptDispatches: the insert dispatches what there is room for, in order; the same key twice, what is refused and
+// what is known take no room from the others; behind a line nothing is dispatched, but by the line's own dispatch.
+func TestAcceptDispatches(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	of := func(out []Acceptance) (verdicts string) {
@@ -265,7 +265,7 @@ func TestAcceptHandsOut(t *testing.T) {
 		}
 	}
 	if handed["1"] != 6 || handed["2"] != 8 {
-		t.Errorf("handed out: %v", handed)
+		t.Errorf("dispatched: %v", handed)
 	}
 	// One of agent 2's stands in line: what comes now stands behind it.
 	if out, tasks := accept(t, s, feedbacks(2, 10, 2)...); of(out) != "aa" || len(tasks) != 0 {
@@ -278,7 +278,7 @@ func TestAcceptHandsOut(t *testing.T) {
 		seqs = append(seqs, value[int64](t, s, `SELECT order_seq::bigint FROM herald.deliveries WHERE id = $1`, task.ID))
 	}
 	if fmt.Sprint(seqs) != "[9 10]" {
-		t.Errorf("with two places: feedback %v, want the oldest in line", seqs)
+		t.Errorf("with room for two: feedback %v, want the oldest in line", seqs)
 	}
 }
 
@@ -293,16 +293,16 @@ func TestWaitersTakeNoNinthPlace(t *testing.T) {
 		waits = append(waits, *r.Task)
 		tasks = append(tasks, r.Next...)
 	}
-	if n := handed(t, s); n != MaxDispatchedPerAgent {
-		t.Fatalf("%d handed out", n)
+	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
+		t.Fatalf("%d dispatched", n)
 	}
 	for _, w := range waits {
-		refused(t, s, w.ID, w.N, "eight others are handed out")
+		refused(t, s, w.ID, w.N, "eight others are dispatched")
 	}
 	if d := read(t, s, waits[0].ID); d.Status != Queued || d.NextAttemptAt != nil {
 		t.Errorf("%+v", d)
 	}
-	// The oldest, they go first as soon as there is a place.
+	// The oldest, they go first as soon as there is room.
 	r := record(t, s, claim(t, s, tasks[4]), delivered)
 	if len(r.Next) != 1 || r.Next[0].ID != waits[0].ID || r.Next[0].N != waits[0].N+1 || r.Next[0].Attempts != 1 {
 		t.Errorf("next %+v", r.Next)
@@ -333,7 +333,7 @@ func TestKnownAndConflict(t *testing.T) {
 		}
 	}
 	if len(tasks) != 1 {
-		t.Errorf("handed out %v", tasks)
+		t.Errorf("dispatched %v", tasks)
 	}
 	if first.ID != job.IDOf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/0x00000000000000000000000000000000000000c1/1#NewFeedback") {
 		t.Error("id is not the UUIDv5 of the key")

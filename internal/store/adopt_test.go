@@ -95,7 +95,7 @@ func TestAdopt(t *testing.T) {
 				}
 			}
 			if len(rec.Next) != 1 || rec.Next[0].ID == c.ID {
-				t.Errorf("handed out %+v", rec.Next)
+				t.Errorf("dispatched %+v", rec.Next)
 			}
 			if tt.o.Status == Waiting && d.NextAttemptAt.Sub(d.UpdatedAt) != tt.o.Delay {
 				t.Errorf("waits %s", d.NextAttemptAt.Sub(d.UpdatedAt))

@@ -32,8 +32,8 @@ func TestEnableAgent(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'auth_required' WHERE agent_id = 1 AND order_seq = 7`)
 	released, tasks, err := s.EnableAgent(t.Context(), a, true)
-	if released != 1099 || len(tasks) != MaxDispatchedPerAgent || err != nil || state() != "t pending" || handed(t, s) != MaxDispatchedPerAgent {
-		t.Errorf("%d released, %d tasks, %v, %s, %d handed out", released, len(tasks), err, state(), handed(t, s))
+	if released != 1099 || len(tasks) != MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
+		t.Errorf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, state(), countDispatched(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 1 {
 		t.Errorf("%d are held", n)

@@ -281,7 +281,7 @@ func TestSuccession(t *testing.T) {
 	}
 	c = whenDue(t, s, c)
 	accept(t, s, positioned(7, 2, "b"))
-	if rec := record(t, s, c, unasked); !rec.Succeeded || len(rec.Next) != 0 { // the sweep hands it out
+	if rec := record(t, s, c, unasked); !rec.Succeeded || len(rec.Next) != 0 { // the reconciler dispatches it
 		t.Fatalf("%+v", rec)
 	}
 	if c = next(t, s); tool(c) != "b" {
@@ -669,7 +669,7 @@ func TestFirstComersAndClaims(t *testing.T) {
 	}
 }
 
-// everyTask is what Redis would hold, without Redis: all that is handed out. open counts what has not ended.
+// everyTask is what Redis would hold, without Redis: all that is dispatched. open counts what has not ended.
 func everyTask(ctx context.Context, s *Store) (tasks []Task, open int, err error) {
 	for _, sweep := range []func(context.Context, int) ([]Task, error){s.Due, s.Backlog} {
 		if _, err := sweep(ctx, 100); err != nil {

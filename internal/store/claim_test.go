@@ -98,8 +98,8 @@ func TestFence(t *testing.T) {
 	if e := value[*string](t, s, `SELECT last_error FROM herald.agents`); e != nil {
 		t.Errorf("a lost claim blamed the agent: %s", *e)
 	}
-	if n := handed(t, s); n != 7 {
-		t.Errorf("%d handed out: a lost claim has nobody to give the tasks to", n)
+	if n := countDispatched(t, s); n != 7 {
+		t.Errorf("%d dispatched: a lost claim has nobody to give the tasks to", n)
 	}
 	// The row goes on with another worker, and the first one's number is worth nothing.
 	again, err := s.Backlog(t.Context(), 10)
@@ -186,7 +186,7 @@ func TestUnreadableJob(t *testing.T) {
 			}
 			r := record(t, s, c, Outcome{Status: Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
 			if len(r.Next) != 1 {
-				t.Errorf("handed out %+v", r.Next)
+				t.Errorf("dispatched %+v", r.Next)
 			}
 			if d := read(t, s, c.ID); d.Status != Rejected || d.History[0].Reason != "invalid_job" {
 				t.Errorf("%+v", d)

@@ -50,7 +50,7 @@ func (w *wire) trips() (trips, transactions int, said string) {
 	return trips, transactions, said
 }
 
-// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries handed out with the
+// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries dispatched with the
 // second.
 func TestWarmDelivery(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestWarmDelivery(t *testing.T) {
 	check("record after a wait")
 }
 
-// TestPlans: on a hundred thousand rows, no statement of the hot path or the sweep reads a table from end to end, and
+// TestPlans: on a hundred thousand rows, no statement of the hot path or the reconciler reads a table from end to end, and
 // what is written to attempts goes to its week.
 func TestPlans(t *testing.T) {
 	if testing.Short() {
@@ -107,7 +107,7 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 1000) n`)
-	// Nine of ten are history; the rest is queued, handed out, running, waiting here or in Redis, or held.
+	// Nine of ten are history; the rest is queued, dispatched, running, waiting here or in Redis, or held.
 	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, handed_at,
 			claim_no, lease_until, next_attempt_at, dispatch, attempts, finished_at, accepted_at)
 		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 1000, n::text, n, st, CASE WHEN st = 'held' THEN 'auth_required' END,

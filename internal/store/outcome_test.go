@@ -135,15 +135,15 @@ func TestFileDisagrees(t *testing.T) {
 	}
 }
 
-// TestSkipDispatch: the place stays free until the sweep.
+// TestSkipDispatch: the room stays free until the reconciler comes.
 func TestSkipDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 10)...)
 	o := Outcome{Status: Waiting, Reason: "breaker_open", Stage: "call", Delay: time.Minute, Task: true, Free: true, SkipDispatch: true}
 	r := record(t, s, claim(t, s, tasks[0]), o)
-	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 2 || handed(t, s) != MaxDispatchedPerAgent-1 {
-		t.Errorf("%+v, %d handed out", r, handed(t, s))
+	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 2 || countDispatched(t, s) != MaxDispatchedPerAgent-1 {
+		t.Errorf("%+v, %d dispatched", r, countDispatched(t, s))
 	}
 	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 {
 		t.Error(again, err)

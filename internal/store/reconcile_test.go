@@ -120,7 +120,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 			t.Fatal(again, ok, err)
 		}
 		if _, ok, err := s.Redispatch(t.Context(), x); ok || err != nil {
-			t.Error("handed out again twice", err)
+			t.Error("dispatched again twice", err)
 		}
 		refused(t, s, x.ID, x.N, "the task was replaced")
 		if x.ID == due.Task.ID && again.Attempts != 1 {
@@ -133,8 +133,8 @@ func TestOverdueAndRedispatch(t *testing.T) {
 	if got := find(10); len(got) != 0 {
 		t.Errorf("still overdue: %v", got)
 	}
-	if n := handed(t, s); n != MaxDispatchedPerAgent {
-		t.Errorf("%d handed out", n)
+	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
+		t.Errorf("%d dispatched", n)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestBacklog(t *testing.T) {
 		accept(t, s, feedbacks(agent, 1, 10)...)
 	}
 	if tasks, err := s.Backlog(t.Context(), 10); err != nil || len(tasks) != 0 {
-		t.Fatal(tasks, err) // work, but no place
+		t.Fatal(tasks, err) // work, but no room
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'delivered', handed_at = NULL, finished_at = now() WHERE handed_at IS NOT NULL`)
 	var wg sync.WaitGroup
@@ -162,7 +162,7 @@ func TestBacklog(t *testing.T) {
 	wg.Wait()
 	last, err := s.Backlog(t.Context(), 10)
 	if err != nil || int(got.Load())+len(last) != 12 {
-		t.Errorf("%d + %d handed out, %v", got.Load(), len(last), err)
+		t.Errorf("%d + %d dispatched, %v", got.Load(), len(last), err)
 	}
 }
 
@@ -213,8 +213,8 @@ func TestLead(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		led, err := s.Lead(t.Context(), func(context.Context) error { close(inside); <-leave; return errors.New("sweep failed") })
-		if !led || err == nil || err.Error() != "sweep failed" {
+		led, err := s.Lead(t.Context(), func(context.Context) error { close(inside); <-leave; return errors.New("reconciling failed") })
+		if !led || err == nil || err.Error() != "reconciling failed" {
 			t.Error(led, err)
 		}
 	})

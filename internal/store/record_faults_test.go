@@ -194,7 +194,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 			seen[next.ID] = true
 		}
 	}
-	if n := handed(t, s); n != MaxDispatchedPerAgent || len(seen) != 8 {
+	if n := countDispatched(t, s); n != MaxDispatchedPerAgent || len(seen) != 8 {
 		t.Errorf("%d are dispatched of an agent, %d were given", n, len(seen))
 	}
 }

@@ -117,8 +117,8 @@ func TestReplayLeaves(t *testing.T) {
 	}
 }
 
-// TestReplayHandsOutExactly: replays of many at once keep to eight an agent, and the rest follow as these end.
-func TestReplayHandsOutExactly(t *testing.T) {
+// TestReplayDispatchesExactly: replays of many at once keep to eight an agent, and the rest follow as these end.
+func TestReplayDispatchesExactly(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var all []uuid.UUID
@@ -140,8 +140,8 @@ func TestReplayHandsOutExactly(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if moved.Load() != 40 || given.Load() != MaxDispatchedPerAgent || handed(t, s) != MaxDispatchedPerAgent {
-		t.Errorf("%d moved, %d tasks, %d handed out", moved.Load(), given.Load(), handed(t, s))
+	if moved.Load() != 40 || given.Load() != MaxDispatchedPerAgent || countDispatched(t, s) != MaxDispatchedPerAgent {
+		t.Errorf("%d moved, %d tasks, %d dispatched", moved.Load(), given.Load(), countDispatched(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE replays = 1 AND budget_base = 11`); n != 40 {
 		t.Errorf("%d have a fresh budget", n)
@@ -217,7 +217,7 @@ func TestCancel(t *testing.T) {
 	}
 	refused(t, s, wait.ID, wait.N, "it is cancelled")
 	refused(t, s, tasks[4].ID, tasks[4].N, "it is cancelled")
-	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 { // the one place that a queued one held
+	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 { // the room that a queued one held
 		t.Error(again, err)
 	}
 	if d := read(t, s, running.ID); d.Status != Running {

@@ -158,7 +158,7 @@ func TestLostBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET handed_at = handed_at - interval '1 minute' WHERE handed_at IS NOT NULL`)
-	fresh := acceptOne(t, s, feedback(3, 1)) // handed out to the Redis of today
+	fresh := acceptOne(t, s, feedback(3, 1)) // dispatched to the Redis of today
 	now, started, err := s.Clock(t.Context())
 	if err != nil || !started.Before(now) || time.Since(now).Abs() > time.Minute {
 		t.Fatal(now, started, err)
@@ -195,8 +195,8 @@ func TestLostBefore(t *testing.T) {
 	if w := seen[tasks[0].ID]; !w.At.Equal(r.NextAttemptAt) || w.N != r.Task.N+1 || w.Attempts != 1 {
 		t.Errorf("%+v, it was %+v", w, r.Task)
 	}
-	if handed(t, s) != MaxDispatchedPerAgent {
-		t.Errorf("%d handed out", handed(t, s))
+	if countDispatched(t, s) != MaxDispatchedPerAgent {
+		t.Errorf("%d dispatched", countDispatched(t, s))
 	}
 	if b := seen[replayed.ID]; claim(t, s, b).Budget != 1 {
 		t.Errorf("%+v", b)

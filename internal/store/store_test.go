@@ -76,7 +76,7 @@ func acceptOne(t testing.TB, s *Store, j job.Job) Task {
 	t.Helper()
 	out, tasks := accept(t, s, Intake{Job: j})
 	if out[0].Verdict != Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
-		t.Fatalf("accepted %+v, handed out %+v", out, tasks)
+		t.Fatalf("accepted %+v, dispatched %+v", out, tasks)
 	}
 	return tasks[0]
 }
@@ -136,8 +136,8 @@ func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
 	return v
 }
 
-// handed is how many of an agent's deliveries are handed out.
-func handed(t testing.TB, s *Store) int {
+// countDispatched is how many of an agent's deliveries are dispatched.
+func countDispatched(t testing.TB, s *Store) int {
 	t.Helper()
 	return value[int](t, s, `SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM herald.deliveries
 		WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`)

@@ -92,7 +92,7 @@ func (m *storm) must(what string, err error) {
 func (m *storm) give(tasks ...Task) {
 	for _, t := range tasks {
 		if _, twice := m.once.LoadOrStore(fmt.Sprintf("%s:%d", t.ID, t.N), true); twice {
-			m.Errorf("task %d of %s was handed out twice", t.N, t.ID)
+			m.Errorf("task %d of %s was dispatched twice", t.N, t.ID)
 		}
 		select {
 		case m.tasks <- t:
@@ -276,7 +276,7 @@ func (m *storm) reconcileRest() (left int) {
 }
 
 func (m *storm) lookForNinth(*rand.Rand) {
-	if n := handed(m, m.s); n > MaxDispatchedPerAgent {
+	if n := countDispatched(m, m.s); n > MaxDispatchedPerAgent {
 		m.Errorf("%d deliveries of an agent are dispatched", n)
 	}
 }

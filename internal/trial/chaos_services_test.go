@@ -60,7 +60,7 @@ func (o outage) run(t *testing.T) {
 	r.print()
 }
 
-// Redis FLUSHALL in the middle: what was recorded is not called again, and what was handed out moves again within a minute.
+// Redis FLUSHALL in the middle: what was recorded is not called again, and what was dispatched moves again within a minute.
 func TestChaosFlush(t *testing.T) {
 	const patience = time.Minute
 	r := newRow(t, "Redis FLUSHALL", 60)
@@ -70,7 +70,7 @@ func TestChaosFlush(t *testing.T) {
 	r.underWay(500, 20)
 	flushed := time.Now()
 	r.must(r.Redis.Client().FlushAll(r.ctx).Err())
-	stranded := r.handedOut()
+	stranded := r.listDispatched()
 	v := r.settle(2 * time.Minute)
 	calls := v.calls.ByDelivery()
 	var slowest time.Duration
@@ -97,7 +97,7 @@ func TestChaosFlush(t *testing.T) {
 	r.known(v)
 	r.print()
 	if len(stranded) == 0 {
-		t.Error("nothing was handed out when Redis was flushed")
+		t.Error("nothing was dispatched when Redis was flushed")
 	}
 	if late > 0 {
 		t.Errorf("%d of %d deliveries whose task was lost did not move within %s", late, len(stranded), patience)
@@ -107,8 +107,8 @@ func TestChaosFlush(t *testing.T) {
 	}
 }
 
-// handedOut are deliveries whose task is, or was, in Redis and not taken.
-func (r *row) handedOut() (ids []uuid.UUID) {
+// listDispatched are deliveries whose task is, or was, in Redis and not taken.
+func (r *row) listDispatched() (ids []uuid.UUID) {
 	r.Helper()
 	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `SELECT id FROM herald.deliveries WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL`)

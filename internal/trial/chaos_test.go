@@ -26,7 +26,7 @@ const (
 	rowTimeout = 5 * time.Minute
 	// think is how long the agents take, where calls have to be under way when something happens.
 	think = 200 * time.Millisecond
-	// restless is how old Postgres must be before Herald's sweeper takes up what others left: until then it supposes that
+	// restless is how old Postgres must be before Herald's reconciler takes up what others left: until then it supposes that
 	// workers are about to record what they know (DESIGN §5).
 	restless = 61 * time.Second
 )
@@ -185,7 +185,7 @@ func (r *row) underWay(calls, inFlight int) {
 	}))
 }
 
-// grownUp waits until Postgres is old enough for the sweeper.
+// grownUp waits until Postgres is old enough for the reconciler.
 func (r *row) grownUp() {
 	r.Helper()
 	r.must(Until(r.within(restless+10*time.Second), pollSlow, "Postgres to have been up for a minute", func() (bool, error) {

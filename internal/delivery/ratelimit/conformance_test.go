@@ -164,7 +164,7 @@ var conformance = []struct {
 	keptAfter int64
 	test      func(*bench)
 }{
-	{"places", 0, func(b *bench) {
+	{"permits", 0, func(b *bench) {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -188,7 +188,7 @@ var conformance = []struct {
 		b.give("a", OK, true)
 		b.give("a", OK, false)
 	}},
-	{"a place comes back after PermitTTL", 0, func(b *bench) {
+	{"a permit comes back after PermitTTL", 0, func(b *bench) {
 		for _, token := range tokens("dead", 4) {
 			b.take(token, granted)
 		}
@@ -344,7 +344,7 @@ var conformance = []struct {
 	}},
 	{"reservations at the service rate", 0, func(b *bench) {
 		b.take("a", granted)
-		b.end("a", OK, 4*second) // 4 places, 4 s each: one a second
+		b.end("a", OK, 4*second) // 4 permits, 4 s each: one a second
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
@@ -422,7 +422,7 @@ var conformance = []struct {
 		b.state(b.give("probe", Failed, true), opened)
 		other.take("a", granted)
 	}},
-	{"places and rate: one for all endpoints", 0, func(b *bench) {
+	{"permits and rate: one for all endpoints", 0, func(b *bench) {
 		for i, token := range tokens("p", 100) {
 			e := b.on(fmt.Sprint("e", i%7))
 			e.take(token, granted)
@@ -435,7 +435,7 @@ var conformance = []struct {
 		}
 		b.on("another").take("a", busy)
 	}},
-	{"share: an endpoint alone has all places, also after others have gone", 0, func(b *bench) {
+	{"share: an endpoint alone has all permits, also after others have gone", 0, func(b *bench) {
 		other := b.on("other")
 		other.take("a", granted)
 		other.give("a", OK, true)
@@ -519,7 +519,7 @@ var conformance = []struct {
 		first.take("b", busy) // it holds one, and one is free
 		b.take("a", granted)  // and so it is in nobody's way
 	}},
-	{"share: a place is kept only for one that has waited a little", second / 10, func(b *bench) {
+	{"share: a permit is kept only for one that has waited a little", second / 10, func(b *bench) {
 		other := b.on("other")
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
@@ -535,7 +535,7 @@ var conformance = []struct {
 		b.on("third").take("b", busy)
 		other.take("a", granted)
 	}},
-	{"share: who fails has one place", 0, func(b *bench) {
+	{"share: who fails has one permit", 0, func(b *bench) {
 		other := b.on("other")
 		b.take("a", granted)
 		b.give("a", Failed, true)
@@ -563,7 +563,7 @@ var conformance = []struct {
 		b.take("b", granted)
 		b.take("c", granted)
 	}},
-	{"share: one that may not take the free place is in nobody's way", 0, func(b *bench) {
+	{"share: one that may not take the free permit is in nobody's way", 0, func(b *bench) {
 		hog, other := b.on("hog"), b.on("other")
 		hog.take("a", granted)
 		other.take("a", granted)
@@ -585,7 +585,7 @@ var conformance = []struct {
 		v := waits.ask("a", question{attempt: true, reserve: true})
 		b.move(r.presence + 1)
 		b.on("e0").give("a", OK, true)
-		slow.take("b", busy) // it would hold the place when waits comes back
+		slow.take("b", busy) // it would hold the permit when waits comes back
 		quick.take("b", granted)
 		quick.give("b", OK, true)
 		b.move(v.wait - r.presence)
@@ -617,7 +617,7 @@ var conformance = []struct {
 		b.take("a", throttled)
 		third.take("a", granted)
 	}},
-	{"share: an open breaker waits for no place", 0, func(b *bench) {
+	{"share: an open breaker waits for no permit", 0, func(b *bench) {
 		b.trip()
 		for i := range 4 {
 			b.on(fmt.Sprint("e", i)).take("a", granted)
@@ -655,7 +655,7 @@ var conformance = []struct {
 			b.ask("a", question{reserve: true})
 		}
 		b.move(-3600 * second)
-		b.take("a", granted) // those places are from another time
+		b.take("a", granted) // those permits are from another time
 		if v := b.ask("b", question{reserve: true}); v.wait > b.rules.maxWait {
 			b.t.Fatalf("%+v", v)
 		}

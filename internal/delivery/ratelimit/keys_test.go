@@ -96,7 +96,7 @@ func TestVersionBefore(t *testing.T) {
 	p := enter(t, l, site, "a")
 	refused(t, l, site, "b", reason.AgentBusy)
 	if n, err := rdb.ZCard(ctx, permitsKey(key)).Result(); n != 4 || err != nil {
-		t.Errorf("the version before sees %d places taken, %v", n, err)
+		t.Errorf("the version before sees %d permits taken, %v", n, err)
 	}
 	if err := rdb.Del(ctx, key).Err(); err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func hammer(t *testing.T, endpoints int) {
 	})
 }
 
-// TestCrashedHolder: the places of a worker that died come back after PermitTTL, to another worker.
+// TestCrashedHolder: the permits of a worker that died come back after PermitTTL, to another worker.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -114,12 +114,12 @@ func TestCrashedHolder(t *testing.T) {
 	}
 	refused(t, alive, site, "a", reason.AgentBusy)
 	var got *Permit
-	heraldtest.Await(t, "the places come back", func() bool {
+	heraldtest.Await(t, "the permits come back", func() bool {
 		got, _ = alive.Acquire(t.Context(), site, site, "a")
 		return got != nil
 	})
 	if took := time.Since(began); took < 4*time.Second {
-		t.Errorf("a place came back after %s, before PermitTTL", took)
+		t.Errorf("a permit came back after %s, before PermitTTL", took)
 	}
 	got.Release(t.Context(), OK)
 }
@@ -136,7 +136,7 @@ func TestLeave(t *testing.T) {
 		refused(t, l, site, "b", reason.AgentBusy)
 		cancel()
 		q := p
-		p.Release(ctx, Failed) // the caller's context is over: the place is given back all the same
+		p.Release(ctx, Failed) // the caller's context is over: the permit is given back all the same
 		p.Release(ctx, Failed) // counted once: the breaker stays closed
 		p = enter(t, l, site, "a")
 		q.Release(t.Context(), OK) // nor does it end another pass
@@ -177,7 +177,7 @@ func TestOneProbe(t *testing.T) {
 					all.Go(func() {
 						p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
 						var r *RefusedError
-						// Busy: this process was asking for as many places as it may have.
+						// Busy: this process was asking for as many permits as it may have.
 						if err != nil && (!errors.As(err, &r) || r.Reason == reason.Throttled) {
 							t.Error(err)
 						}
@@ -239,7 +239,7 @@ func TestReservations(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.Now = -1, c.Now })
-		// 400 ms at 4 places: one each 100 ms.
+		// 400 ms at 4 permits: one each 100 ms.
 		p := enter(t, l, site, "slow")
 		c.move(400 * time.Millisecond)
 		p.Release(t.Context(), OK)

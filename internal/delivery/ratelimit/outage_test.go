@@ -82,7 +82,7 @@ func TestFrozen(t *testing.T) {
 
 	freeze.signal(syscall.SIGSTOP)
 	began := time.Now()
-	// Three of four places were given by Redis; this process goes on counting them.
+	// Three of four permits were given by Redis; this process goes on counting them.
 	fourth := enter(t, l, site, "fourth")
 	first := time.Since(began)
 	if first < outageTimeout || first > 6*outageTimeout {
@@ -119,7 +119,7 @@ func TestFrozen(t *testing.T) {
 	freeze.signal(syscall.SIGCONT)
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
-	// Another worker sees no place that nobody holds: neither those given back nor what Redis was asked when it froze.
+	// Another worker sees no permit that nobody holds: neither those given back nor what Redis was asked when it froze.
 	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
 	for _, token := range tokens("other", 4) {
 		enter(t, other, site, token)
@@ -203,7 +203,7 @@ func TestDebts(t *testing.T) {
 	l.mu.Lock()
 	l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
 	l.mu.Unlock()
-	heraldtest.Await(t, "the place is given back in Redis", func() bool {
+	heraldtest.Await(t, "the permit is given back in Redis", func() bool {
 		n, err := rdb.Exists(t.Context(), permitsKey(p.endpoint.origin.key)).Result()
 		return err == nil && n == 0
 	})
@@ -230,7 +230,7 @@ func TestReadOnly(t *testing.T) {
 	var log heraldtest.Log
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }), 5*time.Millisecond)
 	if p := enter(t, l, site, "a"); p.shared {
-		t.Error("a replica took a place")
+		t.Error("a replica took a permit")
 	}
 	heraldtest.Await(t, "the log says why", func() bool { return log.Count("READONLY") == 1 })
 	if err := rdb.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {

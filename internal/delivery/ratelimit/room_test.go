@@ -54,7 +54,7 @@ func blind(l *Limiter) *Limiter {
 	return l
 }
 
-// TestRoom: who finds no place waits, in order, and gets the one that is given back; more than MaxWaiters are refused
+// TestRoom: who finds no permit waits, in order, and gets the one that is given back; more than MaxWaiters are refused
 // at once.
 func TestRoom(t *testing.T) {
 	t.Parallel()
@@ -86,14 +86,14 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// TestNoOvertaking: who comes later does not take the place that somebody waits for.
+// TestNoOvertaking: who comes later does not take the permit that somebody waits for.
 func TestNoOvertaking(t *testing.T) {
 	t.Parallel()
 	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
 	heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
-	// The place is free, and the first in the line does not know yet.
+	// The permit is free, and the first in the line does not know yet.
 	l.mu.Lock()
 	delete(p.endpoint.origin.permits, p.token)
 	l.mu.Unlock()
@@ -110,7 +110,7 @@ func TestNoOvertaking(t *testing.T) {
 	}
 }
 
-// TestRoomAcrossWorkers: a place that another worker gives back is found by looking.
+// TestRoomAcrossWorkers: a permit that another worker gives back is found by looking.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -161,7 +161,7 @@ func TestNeighbour(t *testing.T) {
 			p := pass(at(other, "b"))
 			p.Release(t.Context(), OK)
 		}
-		// With one place taken by each of two more there is none, and who waits is woken past those who may not have
+		// With one permit taken by each of two more there is none, and who waits is woken past those who may not have
 		// it.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
@@ -298,7 +298,7 @@ func TestWaitersBounce(t *testing.T) {
 	})
 }
 
-// TestCancelledWhileAsking: a place that came too late is given back.
+// TestCancelledWhileAsking: a permit that came too late is given back.
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

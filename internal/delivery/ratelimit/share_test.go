@@ -28,7 +28,7 @@ type member struct {
 	calls   int
 	hungry  int64 // since when it waits without a turn; 0: it does not
 	longest int64
-	most    int // places held at once while somebody else waited
+	most    int // permits held at once while somebody else waited
 }
 
 type event struct {
@@ -109,7 +109,7 @@ func (c *crowd) granted(e *member, name string) {
 		e.hungry = 0
 	}
 	if n := c.m.countHeld(&c.rules, c.now, ""); n > c.rules.inflight {
-		c.t.Fatalf("%d places are held", n)
+		c.t.Fatalf("%d permits are held", n)
 	}
 	for _, w := range c.m.waiters {
 		if w.id != e.id && !w.isForgotten(&c.rules, c.now) {
@@ -123,7 +123,7 @@ func (c *crowd) granted(e *member, name string) {
 }
 
 // TestCrowd: whatever its endpoints do to an origin, each has its turn within a bounded time, none holds more than half
-// of the places while another waits, and the origin is not idle for it.
+// of the permits while another waits, and the origin is not idle for it.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	const ms = second / 1000
@@ -136,17 +136,17 @@ func TestCrowd(t *testing.T) {
 		perMinute  int     // calls, at least
 		playedMins int64
 	}{
-		"alone":                 {4, []int64{second}, 8, 0, 2 * second, 238, 20},
-		"two, fast":             {4, []int64{10 * ms, 10 * ms}, 8, second, 0, 5900, 3},
-		"slow beside fast":      {4, []int64{30 * second, 50 * ms}, 8, second, 60 * second, 600, 20},
-		"twenty, fast":          {4, repeat(20, 50*ms), 8, 10 * second, 0, 3000, 3},
-		"twenty, one second":    {4, repeat(20, second), 8, 0, 20 * second, 170, 20},
-		"twenty, half hang":     {4, append(repeat(10, 30*second), repeat(10, 50*ms)...), 8, 120 * second, 300 * second, 200, 30},
-		"twenty hang":           {4, repeat(20, 30*second), 4, 0, 400 * second, 5, 60},
-		"one place, twenty":     {1, repeat(20, 100*ms), 4, 30 * second, 0, 300, 20},
-		"one place, slow, fast": {1, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 60 * second, 150 * second, 100, 60},
-		"two places":            {2, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 40 * second, 100 * second, 20, 60},
-		"a hundred":             {4, repeat(100, 100*ms), 2, 60 * second, 0, 1500, 5},
+		"alone":                  {4, []int64{second}, 8, 0, 2 * second, 238, 20},
+		"two, fast":              {4, []int64{10 * ms, 10 * ms}, 8, second, 0, 5900, 3},
+		"slow beside fast":       {4, []int64{30 * second, 50 * ms}, 8, second, 60 * second, 600, 20},
+		"twenty, fast":           {4, repeat(20, 50*ms), 8, 10 * second, 0, 3000, 3},
+		"twenty, one second":     {4, repeat(20, second), 8, 0, 20 * second, 170, 20},
+		"twenty, half hang":      {4, append(repeat(10, 30*second), repeat(10, 50*ms)...), 8, 120 * second, 300 * second, 200, 30},
+		"twenty hang":            {4, repeat(20, 30*second), 4, 0, 400 * second, 5, 60},
+		"one permit, twenty":     {1, repeat(20, 100*ms), 4, 30 * second, 0, 300, 20},
+		"one permit, slow, fast": {1, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 60 * second, 150 * second, 100, 60},
+		"two permits":            {2, append(repeat(3, 10*second), repeat(3, 50*ms)...), 4, 40 * second, 100 * second, 20, 60},
+		"a hundred":              {4, repeat(100, 100*ms), 2, 60 * second, 0, 1500, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,7 +170,7 @@ func TestCrowd(t *testing.T) {
 					}
 					total, least = total+e.calls, min(least, e.calls)
 					if half := (c.inflight + 1) / 2; e.most > half {
-						t.Errorf("seed %d: %s held %d places while another waited", seed, e.id, e.most)
+						t.Errorf("seed %d: %s held %d permits while another waited", seed, e.id, e.most)
 					}
 				}
 				perMinute := total / int(c.playedMins)
