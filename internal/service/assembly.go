@@ -30,7 +30,7 @@ type assembly struct {
 	store       *store.Store
 	upkeep      *store.Store // connections of maintenance, which deliveries cannot use up
 	queue       *queue.Queue
-	fast        redis.UniversalClient // for limits
+	fast        redis.UniversalClient // for limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
 	unbound     *ratelimit.Limiter // nil with HERALD_BINDING=off: it is not known who would belong there
 	content     *Content
@@ -145,8 +145,12 @@ const (
 )
 
 func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
-	if a.fast, err = a.queue.Client(limitTimeout); err != nil {
-		return err
+	// The embedded Redis is this worker's alone, whose data folder is locked: it counts in memory what workers share in
+	// Redis, and saves two scripts a call. A restart forgets the breakers.
+	if !a.backend.EmbeddedRedis {
+		if a.fast, err = a.queue.Client(limitTimeout); err != nil {
+			return err
+		}
 	}
 	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight,
 		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
