@@ -213,8 +213,7 @@ func TestOneProbe(t *testing.T) {
 		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", reason.BreakerOpen)
 		began = time.Now()
-		one("after a failed probe") // and this one's worker dies
-		dead := time.Now()
+		dead := one("after a failed probe").acquiredAt // and this one's worker dies
 		if dead.Sub(began) < 1900*time.Millisecond {
 			t.Errorf("probed %s after a failed probe", dead.Sub(began))
 		}
