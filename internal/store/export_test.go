@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ForceGroups makes s claim each delivery in a group of size, and record its plain outcomes in groups of one. The
-// others of a group of claims are deliveries that nobody may claim: unknown, running and ended ones.
+// ForceGroups makes s claim each delivery, and record each plain outcome, in a group of size. The others of a group of
+// claims are deliveries that nobody may claim: unknown, running and ended ones. Those of a group of records are claims
+// that are lost, on the same agent.
 func ForceGroups(t testing.TB, s *Store, size int) {
 	t.Helper()
 	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
@@ -23,6 +24,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 		t.Fatal(err)
 	}
 
+	forceRecordGroups(t, s, others, size)
 	s.records.min, s.claims.min = 1, 1
 	flush := s.claims.flush
 	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
@@ -54,5 +56,31 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 			}
 		}
 		return results, nil
+	}
+}
+
+func forceRecordGroups(t testing.TB, s *Store, others []uuid.UUID, size int) {
+	flush := s.records.flush
+	s.records.flush = func(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
+		all := append([]recordRequest{}, group...)
+		for i := 0; len(all) < size; i++ {
+			lost := *group[0].claim
+			lost.ID, lost.No = uuid.New(), -1
+			if i < len(others) {
+				lost.ID = others[i]
+			}
+			all = append(all, recordRequest{&lost, group[0].outcome})
+		}
+		answers, err := flush(ctx, all)
+		if err != nil {
+			t.Errorf("a group failed: %v", err)
+			return nil, err
+		}
+		for _, answer := range answers[len(group):] {
+			if answer.answered {
+				t.Errorf("a lost claim was recorded in a group: %+v", answer.answer)
+			}
+		}
+		return answers[:len(group)], nil
 	}
 }

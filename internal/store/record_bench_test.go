@@ -1,54 +1,63 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/jackc/pgx/v5"
 )
 
-// BenchmarkRecord is records alone and in groups, of 64 agents, by as many callers at a time. What it takes to claim is
-// not in it.
-func BenchmarkRecord(b *testing.B) {
+// BenchmarkDeliveries is claim and record of deliveries of 64 agents by many callers at a time, alone and in groups.
+func BenchmarkDeliveries(b *testing.B) {
 	for _, callers := range []int{16, 64} {
 		s := openBenchStore(b, callers)
 		for turn := range 3 {
-			for _, way := range []struct {
-				name   string
-				record func(*testing.B, recordRequest) (Recorded, error)
-			}{
-				{"alone", func(b *testing.B, r recordRequest) (Recorded, error) { return s.recordAlone(b.Context(), r) }},
-				{"grouped", func(b *testing.B, r recordRequest) (Recorded, error) {
-					return s.Record(b.Context(), r.claim, r.outcome)
-				}},
-			} {
-				b.Run(fmt.Sprintf("%d callers/%s/turn %d", callers, way.name, turn), func(b *testing.B) {
-					exec(b, s, `TRUNCATE herald.deliveries, herald.attempts, herald.agents CASCADE`)
-					claims := make(chan *Claim, b.N)
-					for len(claims) < b.N {
-						claimSome(b, s, claims, min(b.N-len(claims), 64*MaxDispatchedPerAgent))
-					}
-					close(claims)
-					b.ResetTimer()
-					var wg sync.WaitGroup
-					for range callers {
-						wg.Go(func() {
-							for c := range claims {
-								o := delivered
-								o.Arguments, o.Response, o.Result = benchSide, benchSide, benchSide
-								if _, err := way.record(b, recordRequest{c, o}); err != nil {
-									b.Error(err)
-								}
-							}
-						})
-					}
-					wg.Wait()
+			for _, grouped := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%d callers, grouped=%t, turn %d", callers, grouped, turn), func(b *testing.B) {
+					deliverAll(b, s, callers, grouped)
 				})
 			}
 		}
 	}
+}
+
+func deliverAll(b *testing.B, s *Store, callers int, grouped bool) {
+	tasks := make(chan Task, b.N)
+	for _, t := range benchTasks(b, s, b.N) {
+		tasks <- t
+	}
+	close(tasks)
+	o := delivered
+	o.Arguments, o.Response, o.Result = benchSide, benchSide, benchSide
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for t := range tasks {
+				if err := deliverOne(b.Context(), s, t, o, grouped); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func deliverOne(ctx context.Context, s *Store, t Task, o Outcome, grouped bool) error {
+	claim, record := s.claimFirst, s.recordAlone
+	if grouped {
+		claim, record = s.claims.do, s.records.do
+	}
+	c, err := claim(ctx, claimRequest{t.ID, lease})
+	if err != nil || c == nil {
+		return fmt.Errorf("claim of %s: %v, %w", t.ID, c, err)
+	}
+	_, err = record(ctx, recordRequest{c, o})
+	return err
 }
 
 var benchSide = []byte(`{"deliveryId": "00000000-0000-0000-0000-000000000001", "feedback": {"value": "99.77", "tag1": "uptime"},
@@ -63,47 +72,21 @@ func openBenchStore(b *testing.B, callers int) *Store {
 	return s
 }
 
-var benchEvent int
-
-// claimSome accepts and claims n deliveries of 64 agents.
-func claimSome(b *testing.B, s *Store, claims chan<- *Claim, n int) {
-	var in []Intake
-	for i := range n {
-		benchEvent++
-		in = append(in, Intake{Job: feedback(i%64, benchEvent)})
-	}
-	for len(in) > 0 {
-		part := in[:min(len(in), MaxAccept)]
-		in = in[len(part):]
-		_, _ = accept(b, s, part...)
-	}
-	exec(b, s, `UPDATE herald.deliveries SET status = 'queued', dispatch = 1, handed_at = now() WHERE status = 'queued'`)
-	rows, _ := s.pool.Query(b.Context(), `SELECT id FROM herald.deliveries WHERE status = 'queued'`)
-	var ids []Task
-	for rows.Next() {
-		t := Task{N: 1}
-		if err := rows.Scan(&t.ID); err != nil {
-			b.Fatal(err)
+// benchTasks are the first tasks of n deliveries in an otherwise empty store, more of an agent than it may have.
+func benchTasks(b *testing.B, s *Store, n int) []Task {
+	exec(b, s, `TRUNCATE herald.deliveries, herald.attempts, herald.agents CASCADE`)
+	for from := 0; from < n; from += MaxAccept {
+		var in []Intake
+		for i := from; i < min(from+MaxAccept, n); i++ {
+			in = append(in, Intake{Job: feedback(i%64, 1+i/64)})
 		}
-		ids = append(ids, t)
+		accept(b, s, in...)
 	}
-	var wg sync.WaitGroup
-	next := make(chan Task, len(ids))
-	for _, t := range ids {
-		next <- t
+	exec(b, s, `UPDATE herald.deliveries SET dispatch = 1, handed_at = now()`)
+	rows, _ := s.pool.Query(b.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries ORDER BY seq`)
+	tasks, err := pgx.CollectRows(rows, scanTask)
+	if err != nil {
+		b.Fatal(err)
 	}
-	close(next)
-	for range 8 {
-		wg.Go(func() {
-			for t := range next {
-				c, err := s.Claim(b.Context(), t.ID, 1, lease)
-				if err != nil || c == nil {
-					b.Error(c, err)
-					continue
-				}
-				claims <- c
-			}
-		})
-	}
-	wg.Wait()
+	return tasks
 }
