@@ -63,7 +63,8 @@ func listVariables() []variable {
 		{"HERALD_CONCURRENCY", "32", "Deliveries at a time in this process. Agents without a success in the last " +
 			"hour share half of them.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
-		{"HERALD_DB_POOL", "40", "Connections to Postgres. More than HERALD_CONCURRENCY, or deliveries wait for one.",
+		{"HERALD_DB_POOL", "40", "Connections to Postgres: more than HERALD_CONCURRENCY. Claims and records that find none " +
+			"wait for one.",
 			false,
 			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s", "Longest call to an agent; a job's timeoutMs is clamped to it.", false,

@@ -61,7 +61,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	done := make(chan string, 2)
 	for _, id := range []uuid.UUID{first, second} {
 		go func() {
-			note, err := k.runner.Deliver(t.Context(), id, 1)
+			note, err := k.deliver(t.Context(), id, 1)
 			if err != nil {
 				note = err.Error()
 			}
@@ -71,14 +71,14 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	heraldtest.Receive(t, "a call", begun)
 	heraldtest.Receive(t, "another", begun)
 	for _, id := range []uuid.UUID{next, huge} {
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
 			t.Errorf("beyond the bound: %q, %v", note, err)
 		}
 		if d := w.row(id); d.Status != store.Waiting || d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("%s, %d attempts, %d in its history", d.Status, d.Attempts, len(d.History))
 		}
 	}
-	if note, err := k.runner.Deliver(t.Context(), small, 1); err != nil || note != "" {
+	if note, err := k.deliver(t.Context(), small, 1); err != nil || note != "" {
 		t.Errorf("small arguments: %q, %v", note, err)
 	}
 	close(finish)
@@ -89,7 +89,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	}
 	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the bound go when nothing else does
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
-		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" || w.row(id).Status != store.Delivered {
+		if note, err := k.deliver(t.Context(), id, 2); err != nil || note != "" || w.row(id).Status != store.Delivered {
 			t.Errorf("after the others: %q, %v", note, err)
 		}
 	}
@@ -158,14 +158,14 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 		j, _ := w.rate(devnet.Feedback{AgentID: agent, URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash(file)})
 		return w.accept(j)
 	}
-	if note, err := k.runner.Deliver(t.Context(), feedback(healthy, "known from now on"), 1); err != nil || note != "" {
+	if note, err := k.deliver(t.Context(), feedback(healthy, "known from now on"), 1); err != nil || note != "" {
 		t.Fatalf("%q, %v", note, err)
 	}
 	done := make(chan string, 4)
 	for i := range 4 { // 240 kB of arguments each, counted three times: four fill the budget
 		id := feedback(w.register(at(newAgent(t, silence).URL)), strings.Repeat("<", 40<<10)+strings.Repeat("x", i))
 		go func() {
-			note, err := k.runner.Deliver(t.Context(), id, 1)
+			note, err := k.deliver(t.Context(), id, 1)
 			done <- fmt.Sprint(note, err)
 		}()
 	}
@@ -175,7 +175,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 			t.Error(note)
 		}
 	}
-	if note, err := k.runner.Deliver(t.Context(), feedback(healthy, strings.Repeat("b", 70<<10)), 1); err != nil || note != "" {
+	if note, err := k.deliver(t.Context(), feedback(healthy, strings.Repeat("b", 70<<10)), 1); err != nil || note != "" {
 		t.Errorf("the agent that answers: %q, %v", note, err)
 	}
 	close(finish)

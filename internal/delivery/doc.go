@@ -4,6 +4,7 @@
 // file with one entry, and an attempt holds what the steps came to:
 //
 //	claim.go     claimDelivery       the row, for as long as the lease lasts
+//	completer.go slot.acquire        one of the worker's slots, until the agent has answered
 //	spool.go     loadSpooledOutcome  what an attempt led to that Postgres could not take
 //	check.go     checkEvent          is the event real, confirmed, not revoked; checkAgent: is the agent enabled
 //	resolve.go   resolveEndpoint     where the agent is called; package agentauth says with which credential
@@ -14,14 +15,17 @@
 //	outcome.go   decideOutcome       what becomes of the delivery (package retry)
 //	record.go    recordOutcome       one transaction, and the agent's next deliveries into Redis; log.go has the line
 //
-// Around it: Runner (what asynq calls: a slot, a context of its own, one run per delivery), Dispatcher (tasks into
-// Redis; package maintenance finds what Redis or a dead worker lost), Newcomers (what agents without a recent success
-// get of the slots).
+// Around it: Runner (what asynq calls: a context of its own, one run per delivery), completer (how many deliveries may
+// be ahead of a slot, in one, and behind it), Dispatcher (tasks into Redis; package maintenance finds what Redis or a
+// dead worker lost), Newcomers (what agents without a recent success get of the slots).
 //
 // What does not live here: how jobs get into the store (intake), SQL (store), asynq (queue), the meaning of errors
 // (delivery/retry), credentials (agentauth), chains, content, MCP.
 //
 // Invariants:
+//   - A slot is for calls: the claim comes before it and the record after it, maxBesideSlots of both at most, which is
+//     what kill -9 may leave in doubt beside the calls in flight. They wait there without holding a connection or lock.
+//   - asynq is told the end of a delivery when that is recorded, of plain success when only the record is left.
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.
 //   - A delivery runs on a context that asynq cannot cancel; it ends with its deadline or with the process.
 //   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and

@@ -45,14 +45,19 @@ type attempt struct {
 // Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not
 // given and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
 //
+// The slot is held from the claim to the agent's answer; the record comes after it, while another delivery has it.
+//
 // The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still
 // recorded once.
-func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, error) {
+func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
 	if a == nil {
 		return Result{Refused: failure == nil}, failure
 	}
 
+	if failure == nil {
+		failure = slot.acquire(ctx, e.CallTimeout) // no lease runs out meanwhile: it is longer than a call
+	}
 	if failure == nil {
 		var spooled *store.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
@@ -64,13 +69,18 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int) (Result, er
 	}
 	if failure == nil {
 		a.slots, failure = e.Newcomers.acquireSlot(ctx, a.claim)
-		defer a.slots.release(ctx) // recording is part of what a slot is for
+		defer a.slots.release(ctx)
 		a.event.unplaced = failure != nil && mayNameAnotherAgent(a.claim)
 	}
 	if failure == nil {
 		failure = e.runAttempt(ctx, a)
 	}
-	return e.recordOutcome(ctx, a, e.decideOutcome(a, failure), e.Ledger.Record)
+
+	outcome := e.decideOutcome(a, failure)
+	slot.awaitRoom()
+	a.slots.release(ctx)
+	slot.release(outcome.Status == store.Delivered)
+	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
 }
 
 // runAttempt takes a claimed delivery to its agent, step by step, until the agent has answered or a step fails.

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -94,14 +95,14 @@ func TestFaults(t *testing.T) {
 			id uuid.UUID
 			n  int
 		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
-			if note, err := k.runner.Deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "no attempt") {
+			if note, err := k.deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "no attempt") {
 				t.Errorf("task %s:%d: %q, %v", c.id, c.n, note, err)
 			}
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("a second time: %q, %v", note, err)
 		}
 		if n := len(a.received()); n != 1 {
@@ -122,17 +123,17 @@ func TestFaults(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan string)
 		go func() {
-			note, err := k.runner.Deliver(ctx, id, 1)
+			note, err := k.deliver(ctx, id, 1)
 			done <- fmt.Sprint(note, err)
 		}()
 		heraldtest.Receive(t, "the call", begun)
 		cancel() // Redis froze
 
 		// The task comes again while its first run goes on, and so does a newer one.
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.Contains(note, "already") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.Contains(note, "already") {
 			t.Errorf("%q, %v", note, err)
 		}
-		if _, err := k.runner.Deliver(t.Context(), id, 2); err == nil {
+		if _, err := k.deliver(t.Context(), id, 2); err == nil {
 			t.Error("a newer task is used up while the older one runs")
 		}
 		if k.runner.Running() != 1 {
@@ -205,7 +206,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if n := len(a.received()); n != 1 || tries != 4 {
@@ -224,7 +225,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
@@ -239,8 +240,12 @@ func TestFaults(t *testing.T) {
 				return store.Recorded{}, &pgconn.PgError{Code: "23514"}
 			}}
 		})
-		if _, err := k.runner.Deliver(t.Context(), w.dispatchTo(newAgent(t).URL), 1); err == nil {
-			t.Error("it counts as recorded")
+		id := w.dispatchTo(newAgent(t).URL)
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
+			t.Errorf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
+			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease brings it back
 		}
 	})
 
@@ -264,12 +269,64 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
 		}
 		k := w.newWorker()
-		if note, err := k.runner.Deliver(t.Context(), id, 2); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, 2); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		d = w.until(id, store.Delivered)
 		if d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome == "delivered" {
 			t.Errorf("%+v", d.History)
+		}
+	})
+
+	t.Run("a worker that died with a record that asynq was told of", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		dead := make(chan struct{})
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+				<-dead
+				return store.Recorded{}, store.ErrFenced
+			}}
+		})
+		defer k.runner.Wait(t.Context())
+		defer close(dead)
+		id := w.dispatchTo(a.URL)
+		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Running {
+			t.Fatalf("%s", d.Status)
+		}
+		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.reconcile(w.newReconciler())
+		if note, err := w.newWorker().deliver(t.Context(), id, 2); err != nil || note != "" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if d := w.until(id, store.Delivered); d.Attempts != 2 || len(a.received()) != 2 {
+			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
+		}
+	})
+
+	t.Run("two connections to Postgres are enough", func(t *testing.T) {
+		w := w.in(t)
+		few := must(store.Open(store.Config{URL: secret.New(w.dbURL), MaxConns: 2}))
+		defer few.Close()
+		a := newAgent(t)
+		k := w.newWorker(func(c *Config) { c.Ledger = few })
+		var ids []uuid.UUID
+		for range 60 {
+			ids = append(ids, w.dispatchTo(a.URL))
+		}
+		var all sync.WaitGroup
+		for _, id := range ids {
+			all.Go(func() { _, _ = k.runner.Deliver(t.Context(), id, 1) })
+		}
+		all.Wait()
+		k.runner.Wait(t.Context())
+		for _, id := range ids {
+			if d := w.row(id); d.Status != store.Delivered {
+				t.Errorf("%s %s", d.Status, d.Reason)
+			}
 		}
 	})
 
@@ -282,7 +339,7 @@ func TestFaults(t *testing.T) {
 		}))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Status != store.Running {
@@ -295,7 +352,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker(func(c *Config) { c.Fetcher = panics{} })
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
 		id := w.accept(j)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Status != store.Waiting || d.Reason != "internal_error" || d.History[0].Stage != "fetch" {
@@ -311,7 +368,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, claim: func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) { panic("boom") }}
 		})
-		if _, err := k.runner.Deliver(t.Context(), uuid.New(), 1); err == nil || k.runner.Running() != 0 {
+		if _, err := k.deliver(t.Context(), uuid.New(), 1); err == nil || k.runner.Running() != 0 {
 			t.Errorf("%v, %d run", err, k.runner.Running())
 		}
 	})
@@ -323,7 +380,7 @@ func TestFaults(t *testing.T) {
 				return nil, errors.New("Postgres is away")
 			}}
 		})
-		if _, err := k.runner.Deliver(t.Context(), uuid.New(), 1); err == nil {
+		if _, err := k.deliver(t.Context(), uuid.New(), 1); err == nil {
 			t.Error("the task is used up")
 		}
 	})
@@ -333,7 +390,7 @@ func TestFaults(t *testing.T) {
 		id := w.dispatchTo(newAgent(t).URL)
 		w.exec(`UPDATE herald.deliveries SET job = '{"type": 7}' WHERE id = $1`, id)
 		k := w.newWorker()
-		if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil {
+		if _, err := k.deliver(t.Context(), id, 1); err == nil {
 			t.Error("a rejected task is not archived")
 		}
 		if d := w.row(id); d.Status != store.Rejected || d.Reason != "invalid_job" {
@@ -347,7 +404,7 @@ func TestFaults(t *testing.T) {
 		id := w.accept(with(j, own(newAgent(t).URL, map[string]any{"X-Key": "hunter2hunter2"})))
 		w.exec(`UPDATE herald.deliveries SET secret_headers = decode(repeat('01', 64), 'hex') WHERE id = $1`, id)
 		k := w.newWorker()
-		if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+		if _, err := k.deliver(t.Context(), id, 1); err != nil {
 			t.Error(err)
 		}
 		if d := w.row(id); d.Status != store.Held || d.Reason != "auth_required" {
@@ -383,7 +440,7 @@ func TestFaults(t *testing.T) {
 				}}
 			})
 			id := w.dispatchTo(a.URL)
-			if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+			if _, err := k.deliver(t.Context(), id, 1); err != nil {
 				t.Log(err)
 			}
 			d := w.row(id)
@@ -423,7 +480,7 @@ func TestFaults(t *testing.T) {
 					return store.Recorded{}, store.ErrFenced
 				}}
 		})
-		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
+		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
 		if n := len(a.received()); n != 0 {
@@ -443,7 +500,7 @@ func TestFaults(t *testing.T) {
 			k := w.newWorker(func(c *Config) { c.HashPolicy = policy })
 			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: web.URL + "/f"})
 			id := w.accept(j)
-			_, _ = k.runner.Deliver(t.Context(), id, 1)
+			_, _ = k.deliver(t.Context(), id, 1)
 			if d := w.row(id); d.Status != want {
 				t.Errorf("%s: %s %s", policy, d.Status, d.Reason)
 			}

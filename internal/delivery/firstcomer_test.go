@@ -198,7 +198,7 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 		tasks = []store.Task{{ID: id, N: d.Dispatch}}
 	}
 	for _, task := range tasks {
-		if _, err := k.runner.Deliver(ctx, task.ID, task.N); err != nil {
+		if _, err := k.deliver(ctx, task.ID, task.N); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -117,7 +117,7 @@ func TestForgedResults(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		old := w.keptText(id, 1)
 		again := w.expire(id)
-		if note, err := w.newWorker().runner.Deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Fatalf("%q, %v", note, err) // which Redis told
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
@@ -144,7 +144,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	reg := prometheus.NewRegistry()
 	metrics := must(NewMetrics(reg))
 	k := w.newWorker(func(c *Config) { c.Metrics = metrics })
-	if note, err := k.runner.Deliver(w.t.Context(), again.ID, again.Dispatch); err != nil || note != "" {
+	if note, err := k.deliver(w.t.Context(), again.ID, again.Dispatch); err != nil || note != "" {
 		w.t.Fatalf("%q, %v", note, err)
 	}
 	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
@@ -182,7 +182,7 @@ func TestForgedResultsAreToldOnce(t *testing.T) {
 		if err := w.queue.SpoolOutcome(t.Context(), id, []byte("forged")); err != nil {
 			t.Fatal(err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if n := strings.Count(log.String(), "an outcome in Redis is ignored"); n != want {
@@ -209,7 +209,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		w.dies(id, 1)
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) { c.Opener, c.Sealer = tt.keys, tt.keys })
-		if note, err := k.runner.Deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%s: %q, %v", tt.name, note, err)
 		}
 		if n := len(a.received()); n != tt.calls {

@@ -44,12 +44,13 @@ func (s *server) shutdown(patience time.Duration) {
 	timer := time.AfterFunc(patience, func() { close(s.abort) })
 	defer timer.Stop()
 	<-s.took
+	s.p.runner.StopClaiming()
 	s.tasks.Wait()
 }
 
 func (s *server) take() {
 	defer close(s.took)
-	slots := make(chan struct{}, s.p.h.tempo.slots)
+	slots := make(chan struct{}, s.p.runner.Tasks())
 	redis := s.p.h.redis
 	for {
 		select {

@@ -22,8 +22,8 @@ import (
 )
 
 // Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's
-// slots, rounded down and at least one, from the claim to the record of an attempt: as many silent agents as there are
-// slots do not stop those that answer. One registrable domain has at most half of that half, for the agent's endpoint
+// slots, rounded down and at least one, until the agent has answered: as many silent agents as there are slots do not
+// stop those that answer. One registrable domain has at most half of that half, for the agent's endpoint
 // and for the feedback's file; half of that is for agents that are not bound to it and for files, so that who names a
 // domain does not keep its own agents out. While an agent is being resolved it is not known which domain that will be.
 // Those that failed in the last hour have at most half of the half too, so that who is not known yet does not wait

@@ -456,7 +456,7 @@ func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 				j = with(j, c.action)
 			}
 			id := w.accept(j)
-			note, err := k.runner.Deliver(t.Context(), id, 1)
+			note, err := k.deliver(t.Context(), id, 1)
 			if err == nil && note == "" {
 				t.Fatal("it was delivered")
 			}

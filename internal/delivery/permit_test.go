@@ -54,11 +54,11 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL) // two agents of one origin
 		done := make(chan string, 1)
 		go func() {
-			note, _ := k.runner.Deliver(t.Context(), first, 1)
+			note, _ := k.deliver(t.Context(), first, 1)
 			done <- note
 		}()
 		heraldtest.Receive(t, "the call", begun)
-		if note, err := k.runner.Deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
+		if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(second), "agent_busy")
@@ -67,7 +67,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Error(note)
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, second)
-		if note, err := k.runner.Deliver(t.Context(), second, 2); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), second, 2); err != nil || note != "" {
 			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
 	})
@@ -77,10 +77,10 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		a := newAgent(t)
 		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
 		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), first, 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), first, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
+		if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(second), "throttled")
@@ -96,12 +96,12 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}))
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 3 {
-			if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 				t.Fatalf("%q, %v", note, err)
 			}
 		}
 		id := w.dispatchTo(a.URL)
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(id), "breaker_open")
@@ -124,7 +124,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		k := limited(t, w, ratelimit.Config{})
 		deliver := func(path string) string {
 			t.Helper()
-			note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
+			note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 5 {
-			if _, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
+			if _, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
 				t.Fatalf("%v", err)
 			}
 		}
@@ -164,7 +164,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
 		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
-		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
 		agent := w.register(at(a.URL))
@@ -177,7 +177,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
 		first := must(w.store.Deliveries(t.Context(), store.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Status: store.Queued, Limit: 100}))
-		if note, err := k.runner.Deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
+		if note, err := k.deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
 			t.Fatalf("%q, %v", note, err)
 		}
 		if d := w.row(first[1].ID); d.Dispatch != 0 {
@@ -249,11 +249,11 @@ func TestUnboundAgentsShare(t *testing.T) {
 		holder, waits := rated(w, mint(w, a.URL)), w.dispatchTo(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
 		done := make(chan string, 1)
 		go func() {
-			note, _ := k.runner.Deliver(t.Context(), holder, 1)
+			note, _ := k.deliver(t.Context(), holder, 1)
 			done <- note
 		}()
 		heraldtest.Receive(t, "the call", begun)
-		if note, err := k.runner.Deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "nothing binds this agent") {
+		if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "nothing binds this agent") {
 			t.Errorf("an unbound agent beside another: %q, %v", note, err)
 		}
 		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
@@ -262,7 +262,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names that very URL
 			j, _ := w.rate(devnet.Feedback{AgentID: agent})
 			id := w.accept(with(j, own(a.URL, nil)))
-			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
+			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
 				!strings.Contains(note, "the job names its endpoint itself") {
 				t.Errorf("with the job's own target: %q, %v", note, err)
 			}
@@ -275,7 +275,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			"with a target that the operator listed": w.accept(with(j, own(a.URL, nil))),
 			"of another origin":                      w.dispatchTo(newAgent(t).URL),
 		} {
-			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+			if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
 				t.Errorf("%s: %q, %v", name, note, err)
 			}
 		}
@@ -284,7 +284,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			t.Error(note)
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, waits)
-		if note, err := k.runner.Deliver(t.Context(), waits, 2); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), waits, 2); err != nil || note != "" {
 			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
 		if _, step := k.seen(waits, "resolve"); !strings.Contains(step.Detail, "nothing binds") {
@@ -310,7 +310,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		})
 		done := make(chan string, 1+inflight)
 		deliver := func(id uuid.UUID) {
-			note, _ := k.runner.Deliver(t.Context(), id, 1)
+			note, _ := k.deliver(t.Context(), id, 1)
 			done <- note
 		}
 		go deliver(rated(w, mint(w, a.URL)))
@@ -338,15 +338,15 @@ func TestUnboundAgentsShare(t *testing.T) {
 			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
 		})
 		for n := range 10 {
-			if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+			if note, err := k.deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 				t.Fatalf("failure %d: %q, %v", n+1, note, err)
 			}
 		}
 		broken.Store(false)
-		if note, err := k.runner.Deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
+		if note, err := k.deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
 			t.Errorf("an unbound agent after ten failures: %q, %v", note, err)
 		}
-		if note, err := k.runner.Deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
 			t.Errorf("the agent whose endpoint it is, after ten failures of others: %q, %v", note, err)
 		}
 	})
@@ -361,12 +361,12 @@ func TestUnboundAgentsShare(t *testing.T) {
 		})
 		for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
 			id := w.accept(with(w.feedback(stranger), own(a.URL, nil)))
-			if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
+			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
 				t.Fatalf("job %d: %q, %v", n+1, note, err)
 			}
 		}
 		broken.Store(false)
-		if note, err := k.runner.Deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
 			t.Errorf("the agent whose endpoint it is, after ten failures of jobs that name it: %q, %v", note, err)
 		}
 	})
@@ -378,11 +378,11 @@ func TestUnboundAgentsShare(t *testing.T) {
 		share, all := bucket(t, ratelimit.Config{Inflight: 1, MinCalls: 3}), bucket(t, ratelimit.Config{MinCalls: 1})
 		k := w.newWorker(func(c *Config) { c.Limiter, c.UnboundLimiter = all, share })
 		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
-			if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
+			if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
 				t.Errorf("%d: %q, %v", n, note, err)
 			}
 		}
-		if note, err := k.runner.Deliver(t.Context(), w.dispatchTo(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
+		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Errorf("another endpoint of the origin: %q, %v", note, err)
 		}
 		if s := all.Stats(); s.Open != 0 || s.HalfOpen != 0 {
@@ -414,7 +414,7 @@ func TestHurriedCalls(t *testing.T) {
 			id := w.register(at(a.URL))
 			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
 				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000}))
-				if note, err := k.runner.Deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, want) {
+				if note, err := k.deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, want) {
 					t.Errorf("call %d: %q, %v", n+1, note, err)
 				}
 			}
@@ -478,7 +478,7 @@ func TestRequiredBinding(t *testing.T) {
 	a := newAgent(t)
 	k := w.newWorker(func(c *Config) { c.Resolver = strictly{} })
 	id := w.dispatchTo(a.URL)
-	if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
+	if _, err := k.deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
 		t.Errorf("%v", err)
 	}
 	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {

@@ -175,7 +175,7 @@ func TestHeldForWantOfAChain(t *testing.T) {
 	id := w.dispatchTo(a.URL)
 	k := w.newWorker()
 	delete(k.chains, w.net.ChainID())
-	if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+	if _, err := k.deliver(t.Context(), id, 1); err != nil {
 		t.Fatal(err)
 	}
 	if d := w.row(id); d.Status != store.Held || d.Reason != "chain_unconfigured" || d.Attempts != 0 {
@@ -184,7 +184,7 @@ func TestHeldForWantOfAChain(t *testing.T) {
 	// One that names its endpoint needs no chain.
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 	other := w.accept(with(j, own(a.URL, nil)))
-	if note, err := k.runner.Deliver(t.Context(), other, 1); err != nil || note != "" {
+	if note, err := k.deliver(t.Context(), other, 1); err != nil || note != "" {
 		t.Fatalf("%q, %v", note, err)
 	}
 

@@ -19,7 +19,7 @@ import (
 type Runner struct {
 	executor *Executor
 	intake   TaskIntake
-	slots    chan struct{}
+	slots    *completer
 
 	base context.Context // ends when shutdown gives up waiting
 	stop context.CancelCauseFunc
@@ -42,42 +42,52 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{executor: e, intake: in, slots: make(chan struct{}, concurrency), running: map[uuid.UUID]int{}}
+	r := &Runner{executor: e, intake: in, slots: newCompleter(concurrency), running: map[uuid.UUID]int{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
 
 var _ queue.Handler = (*Runner)(nil)
 
-// Deliver runs task n of a delivery. The given context only decides whether it is begun.
+// Tasks is how many tasks asynq shall run at a time: as many as may be claimed before they have the agent's answer.
+func (r *Runner) Tasks() int { return cap(r.slots.claims) }
+
+// Deliver runs task n of a delivery. The given context only decides whether it is begun. It returns when asynq can be
+// told the end: when that is recorded, or, if it is plain success, when only the record is left (see slot.release).
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
-	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	s, err := r.slots.begin(ctx)
+	if err != nil {
+		return "", err
 	}
 	if other, ok := r.markRunning(id, n); !ok {
-		if other == n {
+		if s.end(taskEnd{}); other == n {
 			return "no attempt: this process is delivering it already", nil
 		}
 		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will
 		// tell.
 		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
 	}
-	defer r.unmarkRunning(id)
+	go r.run(id, n, s)
+	told := <-s.told
+	return told.note, told.err
+}
+
+// run ends with the record; Wait waits for it.
+func (r *Runner) run(id uuid.UUID, n int, s *slot) {
+	var end taskEnd
 	defer func() {
 		if v := recover(); v != nil {
 			r.executor.Logger.Error("delivery panicked; its lease brings it back",
 				"delivery", id, "panic", v, "stack", string(debug.Stack()))
-			err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
+			end.err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
+		r.unmarkRunning(id)
+		s.end(end)
 	}()
-	res, err := r.executor.Deliver(r.base, id, n)
-	if err != nil {
-		return "", err
+	res, err := r.executor.Deliver(r.base, id, n, s)
+	if end.err = err; err == nil {
+		end.note, end.err = describeResult(res)
 	}
-	return describeResult(res)
 }
 
 // maxNote bounds what the web UI is told, in characters; Postgres has all of it.
@@ -150,6 +160,10 @@ func (r *Runner) Running() int {
 }
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
+
+// StopClaiming lets no more deliveries begin: what is claimed and has no slot is given back. Call it when the queue's
+// server takes no more tasks: what has a slot goes on.
+func (r *Runner) StopClaiming() { r.slots.stop() }
 
 // Wait returns when nothing runs any more; when ctx ends first, running attempts are cut off, recorded if that can be
 // done at once, and waited for. Call it after the queue's server has stopped: nothing may begin any more.

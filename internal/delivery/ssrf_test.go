@@ -67,7 +67,7 @@ var urlPositions = []struct {
 // blocked delivers and makes sure that the guard ended it, at the step where the URL is met. It returns what people are told.
 func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	w.t.Helper()
-	_, err := k.runner.Deliver(w.t.Context(), id, 1)
+	_, err := k.deliver(w.t.Context(), id, 1)
 	d := w.row(id)
 	if err == nil || d.Status != store.Rejected || d.Reason != reason.AddressBlocked || len(d.History) != 1 || d.History[0].Stage != stage {
 		w.t.Errorf("%s %s: %s (%v), history %+v; want it blocked in step %s", d.Status, d.Reason, d.Error, err, d.History, stage)
@@ -197,7 +197,7 @@ func TestWaysInward(t *testing.T) {
 					return
 				}
 				// An endpoint's redirect is not followed at all, so a name is not looked up and a second redirect is not met.
-				if _, err := k.runner.Deliver(t.Context(), id, 1); err == nil {
+				if _, err := k.deliver(t.Context(), id, 1); err == nil {
 					t.Error("it was taken")
 				}
 				if d := w.row(id); d.Status != store.Rejected || d.Reason != reason.BadResponse || !strings.Contains(d.Error, "redirect") {
@@ -214,7 +214,7 @@ func TestWaysInward(t *testing.T) {
 	t.Run(".well-known", func(t *testing.T) {
 		w, k := w.in(t), worker(t)
 		id := urlPositions[1].put(w, "http://"+outside+"/mcp")
-		if note, err := k.runner.Deliver(t.Context(), id, 1); err != nil || note != "" {
+		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
 			t.Errorf("%q, %v", note, err)
 		}
 		if _, step := k.seen(id, "resolve"); strings.Contains(step.Detail, "bound by") {

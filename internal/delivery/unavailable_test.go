@@ -46,7 +46,7 @@ func TestChainOutage(t *testing.T) {
 	k.chains[w.net.ChainID()] = node
 	n := 1
 	deliver := func() store.Delivery {
-		if _, err := k.runner.Deliver(t.Context(), id, n); err != nil {
+		if _, err := k.deliver(t.Context(), id, n); err != nil {
 			t.Fatal(err)
 		}
 		return w.row(id)
@@ -71,7 +71,7 @@ func TestChainOutage(t *testing.T) {
 	}
 
 	node.away = true
-	if _, err := k.runner.Deliver(t.Context(), other, 1); err != nil {
+	if _, err := k.deliver(t.Context(), other, 1); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, other)
@@ -102,7 +102,7 @@ func TestHeldForWantOfAGateway(t *testing.T) {
 	k := w.newWorker()
 	for name, j := range jobs {
 		id := w.accept(j)
-		if _, err := k.runner.Deliver(t.Context(), id, 1); err != nil {
+		if _, err := k.deliver(t.Context(), id, 1); err != nil {
 			t.Fatal(err)
 		}
 		d := w.row(id)

@@ -47,7 +47,7 @@ func (w *world) impatient(wait time.Duration) *worker {
 // told delivers once, and returns what people are told of it: in the row, the log, the web UI.
 func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task string) {
 	w.t.Helper()
-	note, err := k.runner.Deliver(w.t.Context(), id, 1)
+	note, err := k.deliver(w.t.Context(), id, 1)
 	if task = note; err != nil {
 		task = err.Error()
 	}

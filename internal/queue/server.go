@@ -100,6 +100,9 @@ func (s *Server) Start() error {
 	return nil
 }
 
+// Stop takes no more tasks; running ones go on until Shutdown.
+func (s *Server) Stop() { s.srv.Stop() }
+
 // Shutdown takes no more tasks and waits for running ones, up to the shutdown timeout.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 

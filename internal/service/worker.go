@@ -188,7 +188,7 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	var srv *queue.Server
 	return &funcService{name: "task server",
 		start: func(context.Context) (err error) {
-			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: cfg.Concurrency,
+			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
 				Kinds: taskTypes, ShutdownTimeout: drainTime(cfg)})
 			if err != nil {
 				return err
@@ -196,9 +196,12 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 			return srv.Start()
 		},
 		stop: func() {
-			srv.Shutdown()
-			last, cancel := context.WithTimeout(context.Background(), stopMargin)
+			srv.Stop()
+			a.runner.StopClaiming()
+			// asynq waits for its tasks, and knows nothing of records that outlast them: both have the same end.
+			last, cancel := context.WithTimeout(context.Background(), drainTime(cfg)+stopMargin)
 			defer cancel()
+			srv.Shutdown()
 			a.runner.Wait(last)
 			a.tokens.Flush(last)
 		},

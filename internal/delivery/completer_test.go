@@ -1,0 +1,423 @@
+package delivery
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/memory"
+	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// completerWorld is a runner on a store in memory, in a bubble, with agents and records that wait until they are let go.
+type completerWorld struct {
+	*testing.T
+	ledger *faulty
+	base   *memory.Store
+	runner *Runner
+
+	mu       sync.Mutex
+	claimed  int
+	away     bool // nothing can be claimed any more
+	calls    map[uuid.UUID]int
+	agents   chan struct{}   // closed: agents answer; nil: at once
+	records  []chan struct{} // of the records that wait, in the order in which they came; with hold
+	hold     bool            // records wait
+	listing  time.Duration   // how long agents take to list their tools
+	enqueued []queue.Task
+	spooled  map[uuid.UUID]int
+}
+
+const (
+	completerCall   = 10 * time.Second
+	completerMargin = 20 * time.Second
+)
+
+// inCompleter runs a test in a bubble with a runner of that many slots.
+func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWorld)) {
+	t.Helper()
+	t.Parallel()
+	keys := must(secret.Create())
+	metrics := must(NewMetrics(prometheus.NewRegistry()))
+	synctest.Test(t, func(t *testing.T) {
+		w := &completerWorld{T: t, base: memory.New(time.Now), calls: map[uuid.UUID]int{}, spooled: map[uuid.UUID]int{}}
+		w.ledger = &faulty{Ledger: w.base, claim: w.claim, record: w.record}
+		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (Chain, bool) { return nil, true },
+			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Opener: keys, Sealer: keys,
+			Dispatcher: must(NewDispatcher(w, quiet)), Spool: w, Schedule: must(retry.NewSchedule([]time.Duration{time.Second})),
+			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,
+			Metrics: metrics, Logger: quiet}))
+		w.runner = must(NewRunner(executor, noIntake{}, slots))
+		run(t, w)
+	})
+}
+
+type noIntake struct{}
+
+func (noIntake) FromTask(context.Context, string, []byte) (string, error) { return "", nil }
+
+func (w *completerWorld) claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.away {
+		return nil, errAway
+	}
+	c, err := w.base.Claim(ctx, id, n, lease)
+	if c != nil {
+		w.claimed++
+	}
+	return c, err
+}
+
+func (w *completerWorld) record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	w.mu.Lock()
+	wait := make(chan struct{})
+	if w.hold {
+		w.records = append(w.records, wait)
+	} else {
+		close(wait)
+	}
+	w.mu.Unlock()
+	select {
+	case <-wait:
+		return w.base.Record(ctx, c, o)
+	case <-ctx.Done():
+		return store.Recorded{}, ctx.Err()
+	}
+}
+
+func (w *completerWorld) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
+	return resolver.Target{Transport: "http", URL: "https://agent.example/mcp", Binding: resolver.BoundByDomain}, nil
+}
+
+func (w *completerWorld) Tools(context.Context, mcpcall.Endpoint, bool) (mcpcall.ToolSet, error) {
+	<-time.After(w.listing)
+	return mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}}, nil
+}
+
+func (w *completerWorld) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error) {
+	id := uuid.MustParse(r.Meta[metaKey].(map[string]any)["id"].(string))
+	w.mu.Lock()
+	w.calls[id]++
+	answer := w.agents
+	w.mu.Unlock()
+	if answer != nil {
+		select {
+		case <-answer:
+		case <-ctx.Done():
+			return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: true, Timeout: true, Err: ctx.Err()}
+		}
+	}
+	return says("thanks", false)()
+}
+
+func (w *completerWorld) Enqueue(_ context.Context, t queue.Task) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.enqueued = append(w.enqueued, t)
+	return nil
+}
+
+func (w *completerWorld) Find(queue.Task) (queue.Location, error) { return queue.Nowhere, nil }
+func (w *completerWorld) Marker(_ context.Context, now time.Time) (time.Time, error) {
+	return now, nil
+}
+func (w *completerWorld) DropArchived(context.Context, uuid.UUID, int) error { return nil }
+
+func (w *completerWorld) SpoolOutcome(_ context.Context, id uuid.UUID, _ []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spooled[id]++
+	return nil
+}
+func (w *completerWorld) SpooledOutcome(context.Context, uuid.UUID) ([]byte, error) { return nil, nil }
+func (w *completerWorld) DropOutcome(context.Context, uuid.UUID) error              { return nil }
+
+// accept makes n deliveries, each to an agent of its own.
+func (w *completerWorld) accept(n int) []uuid.UUID {
+	w.Helper()
+	in := make([]store.Intake, n)
+	ids := make([]uuid.UUID, n)
+	for i := range in {
+		j := storetest.Feedback(i+1, 1)
+		j.FeedbackURI = ""
+		in[i], ids[i] = store.Intake{Job: j}, j.ID()
+	}
+	if _, tasks, err := w.base.Accept(w.Context(), in); err != nil || len(tasks) != n {
+		w.Fatal(len(tasks), err)
+	}
+	return ids
+}
+
+// deliverAll gives all tasks to the runner at once; ended tells how many of them asynq was told the end of, in note.
+func (w *completerWorld) deliverAll(ids []uuid.UUID) (ended func() int) {
+	var mu sync.Mutex
+	n := 0
+	for _, id := range ids {
+		go func() {
+			_, _ = w.runner.Deliver(w.Context(), id, 1)
+			mu.Lock()
+			defer mu.Unlock()
+			n++
+		}()
+	}
+	synctest.Wait()
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+func (w *completerWorld) row(id uuid.UUID) store.Delivery {
+	w.Helper()
+	d, err := w.base.Delivery(w.Context(), id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return d
+}
+
+// called is how often a delivery's agent was called.
+func (w *completerWorld) called(id uuid.UUID) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[id]
+}
+
+// TestCompleterBounds: while nothing can be recorded, a worker claims no more than its slots and maxBesideSlots; what finds
+// no room in the completer keeps its slot. Then all of it is recorded, the last first.
+func TestCompleterBounds(t *testing.T) {
+	const slots, deliveries = 4, 200
+	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+		w.hold = true
+		ids := w.accept(deliveries)
+		ended := w.deliverAll(ids)
+		ahead := claimsAhead(slots)
+		room := maxBesideSlots - ahead
+		if w.claimed != slots+maxBesideSlots || len(w.calls) != slots+room || len(w.records) != room || ended() != room {
+			t.Errorf("%d claimed, %d called, %d records wait, asynq was told of %d; want %d, %d, %d and %d", w.claimed, len(w.calls),
+				len(w.records), ended(), slots+maxBesideSlots, slots+room, room, room)
+		}
+		if n := w.runner.Running(); n != slots+maxBesideSlots {
+			t.Errorf("%d run", n)
+		}
+
+		for waiting := w.records; len(waiting) > 0; {
+			w.mu.Lock()
+			w.records = nil
+			w.mu.Unlock()
+			for _, let := range slices.Backward(waiting) {
+				close(let)
+			}
+			synctest.Wait()
+			w.mu.Lock()
+			waiting = w.records
+			w.mu.Unlock()
+		}
+		for _, id := range ids {
+			if d := w.row(id); d.Status != store.Delivered || w.called(id) != 1 {
+				t.Fatalf("%s after %d calls", d.Status, w.called(id))
+			}
+		}
+		if w.runner.Running() != 0 || ended() != deliveries {
+			t.Errorf("%d run, asynq was told of %d", w.runner.Running(), ended())
+		}
+		c := w.runner.slots
+		if n := len(c.claims) + len(c.slots) + len(c.records); n != 0 {
+			t.Errorf("%d places are not given back", n)
+		}
+	})
+}
+
+// TestCompleterGuards: a delivery whose record waits is this process' until that is done, whatever asynq does.
+func TestCompleterGuards(t *testing.T) {
+	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
+		w.hold = true
+		id := w.accept(1)[0]
+		if note, err := w.runner.Deliver(t.Context(), id, 1); note != "" || err != nil {
+			t.Fatalf("%q, %v", note, err)
+		}
+		synctest.Wait()
+		if d := w.row(id); d.Status != store.Running {
+			t.Errorf("%s", d.Status)
+		}
+		if note, err := w.runner.Deliver(t.Context(), id, 1); err != nil || !strings.Contains(note, "already") {
+			t.Errorf("the same task: %q, %v", note, err)
+		}
+		if _, err := w.runner.Deliver(t.Context(), id, 2); err == nil {
+			t.Error("a newer task is used up while the record waits")
+		}
+		close(w.records[0])
+		synctest.Wait()
+		if note, err := w.runner.Deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt: an older") {
+			t.Errorf("after the record: %q, %v", note, err)
+		}
+		if w.called(id) != 1 {
+			t.Errorf("%d calls", w.called(id))
+		}
+	})
+}
+
+// TestCompleterShutdown: Wait waits for records, also for those of tasks that asynq has been told the end of; when it has
+// waited long enough, what Postgres does not take lies in Redis.
+func TestCompleterShutdown(t *testing.T) {
+	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
+		w.hold = true
+		ids := w.accept(2)
+		w.deliverAll(ids)
+		w.runner.StopClaiming()
+		ctx, giveUp := context.WithCancel(t.Context())
+		waited := make(chan struct{})
+		go func() { w.runner.Wait(ctx); close(waited) }()
+
+		close(w.records[0])
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Fatal("it did not wait for the second record")
+		default:
+		}
+		giveUp() // the try that is under way ends by itself
+		<-waited
+		if w.runner.Running() != 0 || len(w.spooled) != 1 {
+			t.Errorf("%d run, %d are in Redis", w.runner.Running(), len(w.spooled))
+		}
+		for _, id := range ids {
+			want := store.Delivered
+			if w.spooled[id] > 0 {
+				want = store.Running // until its lease runs out
+			}
+			if d := w.row(id); d.Status != want || w.called(id) != 1 {
+				t.Errorf("%s after %d calls, want %s", d.Status, w.called(id), want)
+			}
+		}
+	})
+}
+
+// TestCompleterPanics: records that panic cost neither room nor slots, nor the mark of the delivery.
+func TestCompleterPanics(t *testing.T) {
+	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
+		ids := w.accept(3*maxBesideSlots + 1)
+		w.ledger.record = func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) { panic("boom") }
+		for _, id := range ids[1:] {
+			if note, err := w.runner.Deliver(t.Context(), id, 1); note != "" || err != nil {
+				t.Fatalf("%q, %v", note, err)
+			}
+		}
+		synctest.Wait()
+		w.ledger.record = w.record
+		w.deliverAll(ids[:1])
+		if d := w.row(ids[0]); d.Status != store.Delivered || w.runner.Running() != 0 {
+			t.Errorf("%s, %d run", d.Status, w.runner.Running())
+		}
+	})
+}
+
+// TestClaimsAhead: while agents keep all slots, a few more are claimed and no others; they wait no longer than a call takes,
+// and cost no attempt when they are given back, then or because the worker stops.
+func TestClaimsAhead(t *testing.T) {
+	const slots = 4
+	ahead := claimsAhead(slots)
+	for name, end := range map[string]func(*completerWorld){
+		"the worker stops":     func(w *completerWorld) { w.runner.StopClaiming() },
+		"the slots are kept":   func(*completerWorld) { <-time.After(completerCall) },
+		"the process gives up": func(w *completerWorld) { w.runner.stop(errShutdown) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+				w.agents, w.listing = make(chan struct{}), completerCall/2 // an attempt is longer than its call
+				ids := w.accept(slots)
+				w.deliverAll(ids) // they have the slots
+				late := make([]uuid.UUID, 0, 3*ahead)
+				for i := range 3 * ahead {
+					j := storetest.Feedback(100+i, 1)
+					late = append(late, j.ID())
+					if _, _, err := w.base.Accept(t.Context(), []store.Intake{{Job: j}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ended := w.deliverAll(late)
+				if w.claimed != slots+ahead || ended() != 0 {
+					t.Fatalf("%d claimed, %d ended", w.claimed, ended())
+				}
+				w.mu.Lock()
+				w.away = true
+				w.mu.Unlock()
+				end(w)
+				synctest.Wait()
+				back := 0 // of those that never ran
+				for _, id := range late {
+					d := w.row(id)
+					if d.Attempts != 0 || w.called(id) != 0 {
+						t.Errorf("%s after %d calls and %d attempts", d.Status, w.called(id), d.Attempts)
+					}
+					if d.Status == store.Waiting {
+						back++
+					}
+				}
+				if back != ahead || ended() != len(late) {
+					t.Errorf("%d were given back and %d ended; want %d and %d", back, ended(), ahead, len(late))
+				}
+				w.mu.Lock()
+				tasks := len(w.enqueued)
+				w.mu.Unlock()
+				if tasks < back {
+					t.Errorf("%d tasks for %d that were given back", tasks, back)
+				}
+				close(w.agents)
+				w.runner.Wait(t.Context())
+			})
+		})
+	}
+}
+
+// TestClaimThatWaitedForItsSlot: a claim that waited for a slot has less of its lease left than a call and the margin take, so
+// it is extended before the call; when it is lost, nothing is called.
+func TestClaimThatWaitedForItsSlot(t *testing.T) {
+	for name, lost := range map[string]bool{"it is extended": false, "it is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			inCompleter(t, 1, func(t *testing.T, w *completerWorld) {
+				w.agents = make(chan struct{})
+				ids := w.accept(2)
+				w.deliverAll(ids[:1])
+				extended := 0
+				w.ledger.extend = func(ctx context.Context, c *store.Claim, d time.Duration) error {
+					if extended++; lost { // this process slept, and the reconciler took the claim back
+						if _, _, err := w.base.ExpireLeases(ctx, 10, 11); err != nil {
+							t.Error(err)
+						}
+						return store.ErrFenced
+					}
+					return w.base.Extend(ctx, c, d)
+				}
+				w.deliverAll(ids[1:])
+				<-time.After(completerCall / 2)
+				close(w.agents)
+				synctest.Wait()
+				d := w.row(ids[1])
+				switch {
+				case extended != 1:
+					t.Errorf("extended %d times", extended)
+				case lost && w.called(ids[1]) != 0:
+					t.Error("called without a claim")
+				case !lost && (d.Status != store.Delivered || w.called(ids[1]) != 1):
+					t.Errorf("%s after %d calls", d.Status, w.called(ids[1]))
+				}
+			})
+		})
+	}
+}
