@@ -225,12 +225,10 @@ func TestChaosFrozenWorker(t *testing.T) {
 		if _, err := tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id <= $1 FOR UPDATE`, 2*each); err != nil {
 			return err
 		}
-		err = Until(r.within(5*time.Second), pollQuick, "the answers to be on their way into Postgres", func() (bool, error) {
-			var waiting int
-			err := r.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-				return c.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'frozen' AND wait_event_type = 'Lock'`).Scan(&waiting)
-			})
-			return waiting >= 2*each, err
+		answers := fmt.Sprintf(`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} %d`, 2*each)
+		err = Until(r.within(5*time.Second), pollQuick, "the worker to have the answers", func() (bool, error) {
+			metrics, err := frozen.Metrics(ctx)
+			return strings.Contains(metrics, answers+"\n"), err
 		})
 		if err != nil {
 			return err
