@@ -10,10 +10,11 @@ import (
 // How the store groups what its callers ask for one by one.
 const (
 	maxGroup   = 64 // a statement of more rows holds their locks for longer, and hardly costs less per row
-	maxFlights = 2  // under way at a time: one stalled connection does not keep the next group from starting
+	maxFlights = 1  // under way at a time: with two, groups are half as large and cost Postgres a third more each
 
-	// flightStall is how long a flight may keep the next group waiting.
-	flightStall = 2 * time.Second
+	// flightStall is how long a flight may keep the next group waiting: for longer than a busy Postgres takes, not for as
+	// long as somebody may hold a row or a connection may be silent.
+	flightStall = 250 * time.Millisecond
 
 	// groupTimeout is longer, because a claim that Postgres commits after its group gave up has no worker until its
 	// lease ends. It is shorter than the caller's 10 seconds, so that there is time left to try a row alone.

@@ -149,10 +149,10 @@ func TestCoalescerGroupsWhatWaits(t *testing.T) {
 	})
 }
 
-func TestCoalescerHasTwoFlights(t *testing.T) {
+func TestCoalescerHasSoManyFlights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{})
+		l := newLedger(coalescerConfig[int, int]{flights: 2})
 		first := l.block(t, 1)
 		second := l.block(t, 2)
 		third, fourth := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
@@ -274,7 +274,7 @@ func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
 func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{stall: time.Second, timeout: time.Minute})
+		l := newLedger(coalescerConfig[int, int]{flights: 2, stall: time.Second, timeout: time.Minute})
 		stall := func(ctx context.Context) { <-ctx.Done() }
 		l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
 			if slices.Contains(group, 3) {
@@ -285,7 +285,7 @@ func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 		first, second := l.block(t, 1), l.block(t, 2)
 		began := time.Now()
 		stalled, with := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
-		time.Sleep(time.Second) // the two alone no longer count, and the group begins
+		<-time.After(time.Second) // by the bubble's clock: the two alone no longer count, and the group begins
 		synctest.Wait()
 		l.ask(t.Context(), 5).want(t, -5, nil) // beside the group
 		again := l.block(t, 6)
@@ -422,7 +422,7 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 	var all sync.WaitGroup
 	for q := range requests {
 		all.Go(func() {
-			time.Sleep(time.Duration(roll(1000)) * time.Millisecond)
+			<-time.After(time.Duration(roll(1000)) * time.Millisecond)
 			ctx, cancel := t.Context(), func() {}
 			if roll(4) == 0 {
 				ctx, cancel = context.WithTimeout(ctx, time.Duration(roll(50))*time.Millisecond)

@@ -27,13 +27,13 @@
 //
 // A warm delivery costs two round trips and two commits alone: Claim, and Record, which also dispatches the agent's next
 // ones. Under load it shares both with others (coalescer.go):
-//   - Callers claim and record one delivery. While two statements are under way, requests wait; the next statement takes
+//   - Callers claim and record one delivery. While a statement is under way, requests wait; the next statement takes
 //     all that wait, 64 at most, and answers each. Nobody waits for a group to fill, and a request that finds nothing
 //     under way is made alone, by the statement for one.
 //   - Only plain requests go in groups. A row that is missing from a group's answer, and every row of a group that
 //     failed, is tried alone, so the statements for one decide.
 //   - The first caller of a group runs its statement, on a context that is no caller's. Who gives up while waiting leaves;
 //     who gives up later gets what was committed nevertheless, and uses it as if it had not given up.
-//   - A statement that stalls keeps the next one waiting for two seconds, and its own group for five. What Postgres commits
-//     after that has no caller: a claim's lease runs out, as when the answer to a claim made alone is lost.
+//   - A statement that stalls keeps the next one waiting for 250 ms, and its own group for five seconds. What Postgres
+//     commits after that has no caller: a claim's lease runs out, as when the answer to a claim made alone is lost.
 package store

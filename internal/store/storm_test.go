@@ -268,7 +268,7 @@ func (m *storm) reconcileRest() (left int) {
 		m.must("release", err)
 		m.give(tasks...)
 	}
-	exec(m, m.s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE status = 'waiting'`)
+	exec(m, m.s, `UPDATE herald.deliveries SET next_attempt_at = now() - interval '1 second' WHERE status = 'waiting'`)
 	_, _, err := m.s.ExpireLeases(m.Context(), 100, 11)
 	m.must("expire leases", err)
 	m.reconcileOnce(100 * time.Millisecond)
