@@ -128,12 +128,27 @@ func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, 
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
 	s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
-	res := s.pool.SendBatch(ctx, b)
+	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	if _, err := res.Exec(); err != nil {
 		return Recorded{}, fmt.Errorf("lock the agent: %w", err)
 	}
 	return readRecorded(res, c, o, c.Attempt)
+}
+
+// onceClosed is a batch of the pool that may be closed again. The first Close gives the connection to others; of a batch
+// that failed, a second one of pgx's own would still look into the connection's cache, which belongs to them by then.
+type onceClosed struct {
+	pgx.BatchResults
+	closed bool
+}
+
+func (r *onceClosed) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	return r.BatchResults.Close()
 }
 
 // isMissingWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be

@@ -49,7 +49,7 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	b.Queue(inWeek(statement("record_group"), week), namedStatement("record_group").args(rows.args())...)
 	b.Queue(statement("dispatch_group"), namedStatement("dispatch_group").args(pgx.NamedArgs{
 		"ids": rows.ids, "claim_nos": rows.claimNos, "max_dispatched": MaxDispatchedPerAgent})...)
-	res := s.pool.SendBatch(ctx, b)
+	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	return readRecordedGroup(res, group, members)
 }
