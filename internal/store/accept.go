@@ -401,11 +401,12 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
 		a.agent.Registry).Scan(&out.ID)
 	switch {
-	case err == nil:
-		out.Verdict, out.Status = Accepted, Queued
-	case !errors.Is(err, pgx.ErrNoRows): // no row: it was called once
-		return out, fmt.Errorf("queue %s anew: %w", a.key, err)
+	case errors.Is(err, pgx.ErrNoRows) && h.called:
+		return out, nil
+	case err != nil: // no row: somebody else queued it anew, so that this job joins the line behind it
+		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errMoved))
 	}
+	out.Verdict, out.Status = Accepted, Queued
 	return out, nil
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -514,6 +516,49 @@ func TestSealedCandidateOfAnotherAgent(t *testing.T) {
 	page, _, _, err := s.SealedAfter(t.Context(), [16]byte{})
 	if err != nil || len(page) != 1 || page[0].AgentID != "42" {
 		t.Errorf("%+v, %v", page, err)
+	}
+}
+
+// TestReopenedMeanwhile: between reading a delivery whose event could not be found and queueing it anew, somebody who
+// names another registry, and so holds another agent's lock, queues it anew with his own job. The job that comes second
+// stands in line behind it, and is not answered as known and dropped.
+func TestReopenedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	first := acceptOne(t, s, positioned(1, 1, "a").Job)
+	c := claim(t, s, acceptOne(t, s, positioned(2, 1, "a").Job))
+	record(t, s, c, refuted)
+
+	// The batch reads both deliveries at once, and waits for the first one's row before it answers to the second.
+	answered := make(chan error, 1)
+	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, first.ID); err != nil {
+			return err
+		}
+		go func() {
+			_, _, err := s.Accept(t.Context(), []Intake{positioned(1, 2, "a"), positioned(2, 3, "a")})
+			answered <- err
+		}()
+		heraldtest.Await(t, "the batch waits for the row", func() bool {
+			return value[bool](t, s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+		})
+		other := positioned(2, 2, "a")
+		other.Job.IdentityRegistry = common.HexToAddress("0xaa")
+		if out, _, err := s.Accept(t.Context(), []Intake{other}); err != nil || out[0].Verdict != Accepted {
+			t.Errorf("%+v, %v", out, err)
+		}
+		return nil
+	})
+	if err = errors.Join(err, <-answered); err != nil {
+		t.Fatal(err)
+	}
+
+	var job []byte
+	if err := s.pool.QueryRow(t.Context(), `SELECT job FROM herald.candidates WHERE delivery_id = $1`, c.ID).Scan(&job); err != nil {
+		t.Fatalf("the second job of the event stands nowhere: %v", err)
+	}
+	if hash := positioned(2, 3, "a").Job.TransactionHash.Hex(); !bytes.Contains(job, []byte(hash)) {
+		t.Errorf("%s stands in line", job)
 	}
 }
 
