@@ -16,6 +16,9 @@ const (
 	maxBesideSlots = 64
 	// givenBackWait is how soon a delivery that found no slot here may be claimed again, here or elsewhere.
 	givenBackWait = 100 * time.Millisecond
+	// slotPatience is how long a claim ahead waits for a slot. It saves a few milliseconds of each slot's time: nothing
+	// where calls take longer than this, while another worker may have a slot for the delivery now.
+	slotPatience = 250 * time.Millisecond
 )
 
 // claimsAhead is how many deliveries a worker claims beyond its slots, so that a slot that becomes free does not wait
@@ -28,12 +31,14 @@ func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 // agent's answer: its record waits here, beside others, while the slot takes the next delivery. Each of the three is
 // bounded, and a delivery that finds no room stays where it is.
 //
-// What waits for a slot does so with its claim, so that no other worker can run it: claimsAhead deliveries at most, and
-// no longer than a call may take. Then, and when the worker stops, it is given back without having cost an attempt.
+// What waits for a slot does so with its claim, so that no other worker can run it: claimsAhead deliveries at most, for
+// slotPatience. Then, and when the worker stops, it is given back without having cost an attempt, and its right to claim
+// rests until a slot was held for less than that: a worker whose agents are slow takes no more than it has slots.
 type completer struct {
 	claims  chan struct{} // from before the claim to the agent's answer: as many as slots, and claimsAhead
 	slots   chan struct{} // from the slot to the agent's answer
 	records chan struct{} // from the agent's answer to the record
+	turned  chan struct{} // a slot was held for a short time: one that rests goes on
 	stopped chan struct{} // closed: who has no slot gets none
 	stop    func()        // closes stopped
 }
@@ -41,16 +46,19 @@ type completer struct {
 func newCompleter(slots int) *completer {
 	ahead := claimsAhead(slots)
 	c := &completer{claims: make(chan struct{}, slots+ahead), slots: make(chan struct{}, slots),
-		records: make(chan struct{}, maxBesideSlots-ahead), stopped: make(chan struct{})}
+		records: make(chan struct{}, maxBesideSlots-ahead), turned: make(chan struct{}),
+		stopped: make(chan struct{})}
 	c.stop = sync.OnceFunc(func() { close(c.stopped) })
 	return c
 }
 
 // slot is what one delivery holds of the completer. Its methods are called in this order by one goroutine.
 type slot struct {
-	of   *completer
-	held []chan struct{} // what it has a share of
-	told chan taskEnd    // what asynq is told, once
+	of     *completer
+	held   []chan struct{} // what it has a share of
+	since  time.Time       // when it got the slot
+	gaveUp bool            // it waited for a slot in vain
+	told   chan taskEnd    // what asynq is told, once
 }
 
 // taskEnd is what asynq is told of a task.
@@ -73,22 +81,16 @@ func (c *completer) begin(ctx context.Context) (*slot, error) {
 	}
 }
 
-// acquire waits for a slot, for patience at most. An error gives the delivery back.
-func (s *slot) acquire(ctx context.Context, patience time.Duration) error {
+// acquire waits for a slot. An error gives the delivery back.
+func (s *slot) acquire(ctx context.Context) error {
+	patience := time.NewTimer(slotPatience)
+	defer patience.Stop()
 	select {
 	case s.of.slots <- struct{}{}:
-		s.held = append(s.held, s.of.slots)
+		s.held, s.since = append(s.held, s.of.slots), time.Now()
 		return nil
-	default:
-	}
-
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case s.of.slots <- struct{}{}:
-		s.held = append(s.held, s.of.slots)
-		return nil
-	case <-timer.C:
+	case <-patience.C:
+		s.gaveUp = true
 		return retry.Pause(reason.AgentBusy, givenBackWait,
 			"other deliveries keep all slots of this worker; any worker may take this one")
 	case <-s.of.stopped:
@@ -96,6 +98,19 @@ func (s *slot) acquire(ctx context.Context, patience time.Duration) error {
 	}
 	return retry.Pause(reason.AgentBusy, givenBackWait,
 		"the worker stopped before it had a slot for this one; any worker may take it")
+}
+
+// rest keeps the right to claim of one that gave up, until slots are free after a short time again.
+func (s *slot) rest() {
+	if !s.gaveUp {
+		return
+	}
+	releaseAll(s.held[1:]) // what follows the right to claim
+	s.held = s.held[:1]
+	select {
+	case <-s.of.turned:
+	case <-s.of.stopped:
+	}
 }
 
 // awaitRoom keeps the slot until the record may wait in the completer.
@@ -108,6 +123,15 @@ func (s *slot) awaitRoom() {
 // success asynq is told now: the web UI shows nothing of it, and should this process die before it is recorded,
 // Postgres has it running, and the reconciler brings it back when its lease runs out.
 func (s *slot) release(delivered bool) {
+	if s.gaveUp {
+		return // see rest
+	}
+	if time.Since(s.since) < slotPatience {
+		select {
+		case s.of.turned <- struct{}{}:
+		default: // nobody rests
+		}
+	}
 	last := len(s.held) - 1
 	releaseAll(s.held[:last])
 	s.held = s.held[last:]

@@ -327,14 +327,13 @@ func TestCompleterPanics(t *testing.T) {
 	})
 }
 
-// TestClaimsAhead: while agents keep all slots, a few more are claimed and no others; they wait no longer than a call takes,
-// and cost no attempt when they are given back, then or because the worker stops.
+// TestClaimsAhead: while agents keep all slots, a few more are claimed and no others; they cost no attempt when they are
+// given back because the worker stops.
 func TestClaimsAhead(t *testing.T) {
 	const slots = 4
 	ahead := claimsAhead(slots)
 	for name, end := range map[string]func(*completerWorld){
 		"the worker stops":     func(w *completerWorld) { w.runner.StopClaiming() },
-		"the slots are kept":   func(*completerWorld) { <-time.After(completerCall) },
 		"the process gives up": func(w *completerWorld) { w.runner.stop(errShutdown) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -385,6 +384,47 @@ func TestClaimsAhead(t *testing.T) {
 	}
 }
 
+// TestSlowAgentsEndClaimsAhead: while calls are long, a worker gives back what it has claimed ahead and claims no more
+// than its slots; when they are short, it claims ahead again.
+func TestSlowAgentsEndClaimsAhead(t *testing.T) {
+	const slots = 4
+	ahead := claimsAhead(slots)
+	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+		w.agents = make(chan struct{})
+		ids := w.accept(slots + 4*ahead)
+		w.deliverAll(ids[:slots]) // they have the slots
+		ended := w.deliverAll(ids[slots:])
+
+		<-time.After(slotPatience)
+		synctest.Wait()
+		back := 0
+		for _, id := range ids {
+			d := w.row(id)
+			if d.Status == store.Waiting && d.Attempts == 0 && w.called(id) == 0 {
+				back++
+			}
+		}
+		<-time.After(completerCall / 2)
+		synctest.Wait()
+		if back != ahead || ended() != 0 || w.claimed != slots+ahead {
+			t.Errorf("%d were given back, %d claimed and %d ended; want %d, %d and none", back, w.claimed, ended(), ahead, slots+ahead)
+		}
+
+		close(w.agents) // from now on they answer at once
+		synctest.Wait()
+		delivered := 0
+		for _, id := range ids {
+			if w.row(id).Status == store.Delivered && w.called(id) == 1 {
+				delivered++
+			}
+		}
+		if delivered != len(ids)-ahead || ended() != 4*ahead || len(w.runner.slots.claims) != 0 {
+			t.Errorf("%d are delivered, %d ended, %d rights to claim are kept; want %d, %d and none", delivered, ended(),
+				len(w.runner.slots.claims), len(ids)-ahead, 4*ahead)
+		}
+	})
+}
+
 // TestClaimThatWaitedForItsSlot: a claim that waited for a slot has less of its lease left than a call and the margin take, so
 // it is extended before the call; when it is lost, nothing is called.
 func TestClaimThatWaitedForItsSlot(t *testing.T) {
@@ -405,7 +445,7 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 					return w.base.Extend(ctx, c, d)
 				}
 				w.deliverAll(ids[1:])
-				<-time.After(completerCall / 2)
+				<-time.After(slotPatience / 2)
 				close(w.agents)
 				synctest.Wait()
 				d := w.row(ids[1])

@@ -56,7 +56,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	}
 
 	if failure == nil {
-		failure = slot.acquire(ctx, e.CallTimeout) // no lease runs out meanwhile: it is longer than a call
+		failure = slot.acquire(ctx)
 	}
 	if failure == nil {
 		var spooled *store.SpooledOutcome

@@ -82,6 +82,7 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 			end.err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 		r.unmarkRunning(id)
+		s.rest()
 		s.end(end)
 	}()
 	res, err := r.executor.Deliver(r.base, id, n, s)

@@ -17,7 +17,7 @@ import (
 // was moved by ten minutes: claims refuse, and nothing is called that is not due.
 func TestChaosForgedTasks(t *testing.T) {
 	const (
-		each  = 20
+		each  = 16 // as many newcomers as one worker of 32 slots takes at a time: a worker may get all of them
 		pause = 30 * time.Second
 		moved = 10 * time.Minute
 	)
