@@ -156,7 +156,8 @@ func (w *world) startAgent(ctx context.Context) (string, error) {
 
 // followChain hands the registries' events to the worker's intake, as an indexer would, until ctx ends or unfollow.
 func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *timeline) error {
-	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()), Logger: tl.logger()})
+	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
+		Logger: tl.logger()})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func newWorld(t *testing.T, confirmations uint64) *world {
 	t.Cleanup(cancel)
 	net := devnettest.Start(t, devnet.Config{})
 	w := &world{t: t, ctx: ctx, net: net, owner: net.Account(0), rater: net.Account(1)}
-	w.client = newClient(t, Config{ChainID: net.ChainID(), URL: secret.New(net.URL()), Confirmations: confirmations,
+	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: confirmations,
 		Registries: net.Deployment().Registries(), LogRange: 1000})
 	var err error
 	if w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}"); err != nil {
@@ -349,7 +349,7 @@ func TestCheckAfterReorg(t *testing.T) {
 
 func TestWrongChain(t *testing.T) {
 	w := newWorld(t, 0)
-	c := newClient(t, Config{ChainID: 8453, URL: secret.New(w.net.URL())})
+	c := newClient(t, Config{ChainID: 8453, URLs: []secret.Secret{secret.New(w.net.URL())}})
 	for range 2 {
 		var wrong *WrongChainError
 		if err := c.Ping(w.ctx); !errors.As(err, &wrong) || wrong.Got != w.net.ChainID() || wrong.Want != 8453 {
@@ -387,8 +387,8 @@ func TestNodeGone(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []Config{
-		{URL: secret.New("http://a")}, {ChainID: 1}, {ChainID: 1, URL: secret.New("a")}, {ChainID: 1, URL: secret.New("ftp://u:pw@a")},
-		{ChainID: 1, URL: secret.New("http://a"), Timeout: -1}, {ChainID: 1, URL: secret.New("http://u:pw@\x7f")},
+		{URLs: []secret.Secret{secret.New("http://a")}}, {ChainID: 1}, {ChainID: 1, URLs: []secret.Secret{secret.New("a")}}, {ChainID: 1, URLs: []secret.Secret{secret.New("ftp://u:pw@a")}},
+		{ChainID: 1, URLs: []secret.Secret{secret.New("http://a")}, Timeout: -1}, {ChainID: 1, URLs: []secret.Secret{secret.New("http://u:pw@\x7f")}},
 	} {
 		if _, err := New(cfg); err == nil || strings.Contains(err.Error(), "pw") {
 			t.Errorf("%v: %v", cfg, err)
@@ -433,7 +433,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 		urls[name] = strings.Replace(server.URL, "://", "://us:KEY9@", 1) + "/v3/KEY-of-ours?k=KEY-of-ours"
 	}
 	for name, url := range urls {
-		c := newClient(t, Config{ChainID: 1, URL: secret.New(url), Timeout: 300 * time.Millisecond})
+		c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(url)}, Timeout: 300 * time.Millisecond})
 		err := c.Ping(t.Context())
 		var away *UnavailableError
 		var wrong *WrongChainError

@@ -1,12 +1,12 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
-	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -24,12 +24,13 @@ const maxAnswer = 16 << 20
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 
-// Config says which node to ask.
+// Config says which nodes to ask.
 type Config struct {
-	// ChainID is what the node must serve.
+	// ChainID is what the nodes must serve.
 	ChainID uint64
-	// URL is the node's address: http, https, ws or wss.
-	URL secret.Secret
+	// URLs are the nodes' addresses, http, https, ws or wss, the preferred one first. The next is asked when one does
+	// not answer.
+	URLs []secret.Secret
 	// Timeout of one question, dialling included. Default 10 s.
 	Timeout time.Duration
 	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is
@@ -43,38 +44,34 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Client asks one node about one chain. It is safe for concurrent use.
+// Client asks the nodes of one chain. It is safe for concurrent use.
 type Client struct {
-	chainID       uint64
-	url           secret.Secret
-	mask          *secret.Masker // of what in the URL may be a key
-	timeout       time.Duration
+	*link
+	nodes         []*node // in the order of RPC_URL_<chain>
 	confirmations uint64
 	registries    erc8004.Registries
 	logRange      uint64
 	log           *slog.Logger
-	transport     *http.Transport
-
-	dialing chan struct{} // holds one token: who has it may dial
-	silence silence
 
 	mu         sync.Mutex
-	node       *rpc.Client // nil until the node's chain id was seen
-	closed     bool
 	identities map[common.Address]common.Address // what getIdentityRegistry answered
 }
 
-var errClosed = errors.New("the client is closed")
-
-// New makes a client. It does not touch the network: the node may be away now and come later.
+// New makes a client. It does not touch the network: the nodes may be away now and come later.
 func New(cfg Config) (*Client, error) {
 	if cfg.ChainID == 0 {
 		return nil, errors.New("chain: the chain id is 0")
 	}
-	u, err := url.Parse(cfg.URL.Reveal())
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" &&
-		u.Scheme != "wss" {
-		return nil, fmt.Errorf("RPC_URL_%d is no http, https, ws or wss address", cfg.ChainID)
+	if len(cfg.URLs) == 0 {
+		return nil, fmt.Errorf("RPC_URL_%d names no node", cfg.ChainID)
+	}
+	var keys []string
+	for i, address := range cfg.URLs {
+		u, err := url.Parse(address.Reveal())
+		if err != nil || !isNodeURL(u) {
+			return nil, fmt.Errorf("address %d of RPC_URL_%d is no http, https, ws or wss address", i+1, cfg.ChainID)
+		}
+		keys = append(keys, listKeys(u)...)
 	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("chain %d: the timeout %s is negative", cfg.ChainID, cfg.Timeout)
@@ -85,114 +82,73 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Client{
-		chainID: cfg.ChainID, url: cfg.URL, mask: secret.NewMasker(listKeys(u)), timeout: cfg.Timeout,
-		confirmations: cfg.Confirmations,
-		registries:    cfg.Registries, logRange: cfg.LogRange, log: cfg.Logger,
-		transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
-			MaxIdleConnsPerHost:   16,
-			IdleConnTimeout:       90 * time.Second,
-			TLSHandshakeTimeout:   cfg.Timeout,
-			ResponseHeaderTimeout: cfg.Timeout,
-			ForceAttemptHTTP2:     true,
-		},
-		dialing:    make(chan struct{}, 1),
-		silence:    silence{quiet: quietTime},
-		identities: make(map[common.Address]common.Address),
-	}, nil
+	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys)}
+	c := &Client{link: l, confirmations: cfg.Confirmations, registries: cfg.Registries, logRange: cfg.LogRange,
+		log: cfg.Logger, identities: make(map[common.Address]common.Address)}
+	for i, address := range cfg.URLs {
+		c.nodes = append(c.nodes, newNode(l, i+1, address))
+	}
+	return c, nil
 }
 
 // ChainID returns the id of the chain.
 func (c *Client) ChainID() uint64 { return c.chainID }
 
-// Ping asks the node for its chain id. The error is an *UnavailableError or a *WrongChainError.
-func (c *Client) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	node, err := c.connect(ctx)
-	if err == nil {
-		err = c.checkChainID(ctx, node)
+// NodeStatus is what a node came to when it was asked for its chain id.
+type NodeStatus struct {
+	Number int   // its position in RPC_URL_<chain>, from 1
+	Err    error // nil, an *UnavailableError or a *WrongChainError
+}
+
+// PingNodes asks every node for its chain id. It fails if none serves the chain, with an *UnavailableError or a
+// *WrongChainError.
+func (c *Client) PingNodes(ctx context.Context) ([]NodeStatus, error) {
+	nodes := make([]NodeStatus, len(c.nodes))
+	var asked sync.WaitGroup
+	for i, n := range c.nodes {
+		asked.Go(func() { nodes[i] = NodeStatus{n.number, n.ping(ctx)} })
 	}
-	c.silence.noteOutcome(ctx, err)
+	asked.Wait()
+
+	var failures []nodeFailure
+	for _, n := range nodes {
+		if n.Err == nil {
+			return nodes, nil
+		}
+		failures = append(failures, nodeFailure{n.Number, c.maskFailure(n.Err)})
+	}
+	if len(nodes) == 1 {
+		return nodes, nodes[0].Err
+	}
+	return nodes, c.combineFailures("asking for the chain id", failures)
+}
+
+// Ping asks every node for its chain id and fails as PingNodes does.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := c.PingNodes(ctx)
 	return err
 }
 
 // Close ends the connections. Later calls fail.
 func (c *Client) Close() {
-	c.mu.Lock()
-	node := c.node
-	c.node, c.closed = nil, true
-	c.mu.Unlock()
-	if node != nil {
-		node.Close()
+	for _, n := range c.nodes {
+		n.close()
 	}
-	c.transport.CloseIdleConnections()
 }
 
-// connect returns the connection, making it if there is none; one caller at a time does, the others wait for it.
-func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
-	if node, err := c.currentNode(); node != nil || err != nil {
-		return node, err
-	}
-	select {
-	case c.dialing <- struct{}{}:
-		defer func() { <-c.dialing }()
-	case <-ctx.Done():
-		return nil, c.newUnavailable("connecting", ctx.Err())
-	}
-	if node, err := c.currentNode(); node != nil || err != nil {
-		return node, err
-	}
-	node, err := rpc.DialOptions(ctx, c.url.Reveal(), rpc.WithHTTPClient(&http.Client{
-		Transport:     boundedTransport{c.transport},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
-	if err != nil {
-		return nil, c.newUnavailable("connecting", err)
-	}
-	if err := c.checkChainID(ctx, node); err != nil {
-		node.Close()
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		node.Close()
-		return nil, c.newUnavailable("connecting", errClosed)
-	}
-	c.node = node
-	return node, nil
-}
-
-func (c *Client) currentNode() (*rpc.Client, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, c.newUnavailable("connecting", errClosed)
-	}
-	return c.node, nil
-}
-
-func (c *Client) checkChainID(ctx context.Context, node *rpc.Client) error {
-	var id hexutil.Big
-	if err := node.CallContext(ctx, &id, "eth_chainId"); err != nil {
-		return c.newUnavailable("asking for the chain id", err)
-	}
-	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != c.chainID {
-		return &WrongChainError{Want: c.chainID, Got: got.Uint64()}
-	}
-	return nil
-}
-
-func (c *Client) newUnavailable(op string, err error) error {
-	return &UnavailableError{ChainID: c.chainID, Op: op, Err: maskError(err, c.timeout, c.mask)}
-}
-
-// sendBatch asks several things in one request. Errors of single elements stay in them.
+// sendBatch asks one node several things in one request. Errors of single elements stay in them.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
-		return node.BatchCallContext(ctx, elems)
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+		for i := range elems {
+			elems[i].Error = nil // of the node that was asked before
+		}
+		err := conn.BatchCallContext(ctx, elems)
+		for i := range elems {
+			if errors.Is(elems[i].Error, rpc.ErrMissingBatchResponse) {
+				err = cmp.Or(err, elems[i].Error) // the answer was cut
+			}
+		}
+		return err
 	})
 	if err == nil && failure != nil {
 		err = c.newUnavailable(op, failure)
@@ -202,8 +158,8 @@ func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem
 
 // sendCall asks one thing.
 func (c *Client) sendCall(ctx context.Context, op string, result any, method string, args ...any) error {
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
-		return node.CallContext(ctx, result, method, args...)
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+		return conn.CallContext(ctx, result, method, args...)
 	})
 	if err == nil && failure != nil {
 		err = c.newUnavailable(op, failure)
@@ -226,8 +182,8 @@ func (r *revert) Error() string {
 // callView calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
 func (c *Client) callView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
 	var ret hexutil.Bytes
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, node *rpc.Client) error {
-		return node.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+		return conn.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
 	})
 	if err != nil {
 		return nil, err
@@ -289,16 +245,4 @@ func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentErr
 		return err
 	}
 	return c.newUnavailable(op, reverted)
-}
-
-// boundedTransport ends an answer that is too large.
-type boundedTransport struct{ next http.RoundTripper }
-
-func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.next.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	return resp, nil
 }

@@ -140,5 +140,5 @@ func fakeNode(t *testing.T, answer func(method string) string) *Client {
 		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":` + string(request.ID) + `,` + body + `}`))
 	}))
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: 1, URL: secret.New(server.URL)})
+	return newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}})
 }

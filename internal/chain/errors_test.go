@@ -17,7 +17,7 @@ func TestFailuresAreTold(t *testing.T) {
 			urls = append(urls, strings.Replace(f.URL, "http", "ws", 1))
 		}
 		for _, url := range urls {
-			c := newClient(t, Config{ChainID: 1, URL: secret.New(url + "/v3/s3cret-of-ours"), Timeout: f.Wait()})
+			c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(url + "/v3/s3cret-of-ours")}, Timeout: f.Wait()})
 			err := c.Ping(t.Context())
 			if err == nil || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("%s: %v", f.Name, err)

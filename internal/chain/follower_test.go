@@ -157,7 +157,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 
 func TestFollowWaitsForTheNode(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, Config{ChainID: 1, URL: secret.New("http://127.0.0.1:1"), Timeout: time.Second})
+	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}, Timeout: time.Second})
 	ctx, cancel := context.WithCancel(t.Context())
 	warned := make(chan struct{}, 1)
 	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
@@ -188,7 +188,7 @@ func (s signal) Write(p []byte) (int, error) {
 
 func TestNewFollowerRefuses(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, Config{ChainID: 1, URL: secret.New("http://127.0.0.1:1")})
+	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
 	handle := func(context.Context, job.Job) error { return nil }
 	d := erc8004.Deployment{Reputation: common.Address{1}}
 	for _, cfg := range []FollowConfig{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},

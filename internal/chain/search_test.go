@@ -172,7 +172,7 @@ func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duratio
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: 1, URL: secret.New(server.URL), Timeout: timeout,
+	return newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
 		Registries: scriptedRegistries().Registries(), LogRange: logRange})
 }
 

@@ -3,11 +3,8 @@ package chain
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	"github.com/ethereum/go-ethereum/rpc"
 )
 
 const (
@@ -72,27 +69,4 @@ func (s *silence) noteOutcome(ctx context.Context, err error) {
 	default:
 		s.timeouts = 0
 	}
-}
-
-// askNode makes one request within the client's timeout. failure is what do returned; err, a typed error, says why do
-// was not run.
-func (c *Client) askNode(
-	ctx context.Context, op string, do func(context.Context, *rpc.Client) error,
-) (failure, err error) {
-	probe, err := c.silence.beginRequest(time.Now())
-	if err != nil {
-		return nil, &UnavailableError{ChainID: c.chainID, Op: op,
-			Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
-	}
-	defer c.silence.endProbe(probe)
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	node, err := c.connect(ctx)
-	if err != nil {
-		c.silence.noteOutcome(ctx, err)
-		return nil, err
-	}
-	failure = do(ctx, node)
-	c.silence.noteOutcome(ctx, failure)
-	return failure, nil
 }

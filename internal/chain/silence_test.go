@@ -32,12 +32,12 @@ func TestSilentNode(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(node.Close)
-	c, err := New(Config{ChainID: 31337, URL: secret.New(node.URL), Timeout: 100 * time.Millisecond})
+	c, err := New(Config{ChainID: 31337, URLs: []secret.Secret{secret.New(node.URL)}, Timeout: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	c.silence.quiet = time.Hour
+	c.nodes[0].silence.quiet = time.Hour
 	ask := func() error {
 		var id string
 		return c.sendCall(t.Context(), "asking", &id, "eth_chainId")
@@ -61,9 +61,9 @@ func TestSilentNode(t *testing.T) {
 		t.Errorf("the silent node was asked %d times more", n-had)
 	}
 
-	c.silence.mu.Lock()
-	c.silence.until = time.Time{}
-	c.silence.mu.Unlock()
+	c.nodes[0].silence.mu.Lock()
+	c.nodes[0].silence.until = time.Time{}
+	c.nodes[0].silence.mu.Unlock()
 	var tried sync.WaitGroup
 	var probes atomic.Int64
 	for range 8 {

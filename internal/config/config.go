@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -82,7 +81,7 @@ const maxFile = 64 << 10
 // Chain is what is known of one chain.
 type Chain struct {
 	ID         uint64
-	RPCURL     secret.Secret      // zero: deliveries that need the chain are held, chain_unconfigured
+	RPCURLs    []secret.Secret    // the preferred first; none: what needs the chain is held, chain_unconfigured
 	Registries erc8004.Registries // whose events count
 	Known      bool               // the identity and reputation registries are known or configured
 }
@@ -208,10 +207,11 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	case err != nil:
 		faults = append(faults, err)
 	case source != "":
-		if !isRPC(text) {
-			faults = append(faults, &Error{rpc, "must be a URL with http://, https://, ws:// or wss://"})
+		urls, problem := parseRPC(text)
+		if problem != "" {
+			faults = append(faults, &Error{rpc, problem})
 		}
-		chain.RPCURL = secret.New(text)
+		chain.RPCURLs = urls
 		c.noteSource(rpc, mask, source)
 	}
 	for _, r := range []struct {
@@ -234,11 +234,6 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
 	c.Chains[id] = chain
 	return faults
-}
-
-func isRPC(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
 }
 
 // parseAddresses reads a list of at least one address.

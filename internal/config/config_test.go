@@ -105,7 +105,14 @@ func TestTakes(t *testing.T) {
 		}, "6 32 15 3 0 0"},
 		{[]string{"HERALD_DATA=/d", "HERALD_CACHE=/c"}, func(c *Config) any { return c.DataDir + c.CacheDir }, "/d/c"},
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
-		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURL.Reveal() }, "https://k:s@rpc.example/key"},
+		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURLs[0].Reveal() }, "https://k:s@rpc.example/key"},
+		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key?a=1,2, wss://b.example/x,http://c"}, func(c *Config) any {
+			var urls []string
+			for _, u := range c.Chains[8453].RPCURLs {
+				urls = append(urls, u.Reveal())
+			}
+			return strings.Join(urls, " ")
+		}, "https://k:s@rpc.example/key?a=1,2 wss://b.example/x http://c"},
 		{[]string{"RPC_URL_31337=ws://127.0.0.1:8545", "IDENTITY_REGISTRY_31337=" + oneAddress, "REPUTATION_REGISTRY_31337=" + mixedAddress},
 			func(c *Config) any {
 				return fmt.Sprint(c.Chains[31337].Known, c.Chains[31337].Registries.Reputation[0])
@@ -186,6 +193,13 @@ func TestRefuses(t *testing.T) {
 		{[]string{"RPC_URL_08453=https://h/pw1234"}, "RPC_URL_08453: must end in a chain id"},
 		{[]string{"RPC_URL_1=pw1234"}, "RPC_URL_1: must be a URL with http://, https://, ws:// or wss://"},
 		{[]string{"RPC_URL_1=ftp://pw1234@h"}, "RPC_URL_1: must be a URL with"},
+		{[]string{"RPC_URL_1=https://h,pw1234"}, "RPC_URL_1: must be a URL with"},
+		{[]string{"RPC_URL_1=https://h/pw1234, pw1234"}, "RPC_URL_1: URL 2 must be a URL with http://, https://, ws:// or wss://"},
+		{[]string{"RPC_URL_1=https://h/pw1234,"}, "RPC_URL_1: URL 2 must be a URL with"},
+		{[]string{"RPC_URL_1=,https://h/pw1234"}, "RPC_URL_1: URL 1 must be a URL with"},
+		{[]string{"RPC_URL_1=https://h/pw1234,ftp://h/pw1234"}, "RPC_URL_1: URL 2 must be a URL with"},
+		{[]string{"RPC_URL_1=https://h/pw1234, https://h/pw1234"}, "RPC_URL_1: names the same URL twice (URL 2)"},
+		{[]string{"RPC_URL_1=https://h" + strings.Repeat(",https://h", 16)}, "RPC_URL_1: names 17 nodes, more than 16"},
 		{[]string{"RPC_URL_1=https://h/a", "RPC_URL_1_FILE=/x"}, "RPC_URL_1: is set, and RPC_URL_1_FILE too"},
 		{[]string{"IDENTITY_REGISTRY_1=0x11"}, "IDENTITY_REGISTRY_1: must be an address"},
 		{[]string{"IDENTITY_REGISTRY_1=" + oneAddress[2:]}, "IDENTITY_REGISTRY_1: must be an address"},
@@ -245,8 +259,8 @@ func TestFiles(t *testing.T) {
 	}
 	c := load(t, "HERALD_API_TOKEN_FILE="+file("token", "the token\r\n"), "RPC_URL_5_FILE="+file("rpc", "https://h/key\n"),
 		"REDIS_URL_FILE="+file("redis", "redis://:pw1234@h"))
-	if c.APIToken.Reveal() != "the token" || c.Chains[5].RPCURL.Reveal() != "https://h/key" || c.RedisURL.Reveal() != "redis://:pw1234@h" {
-		t.Errorf("got %q, %q, %q", c.APIToken.Reveal(), c.Chains[5].RPCURL.Reveal(), c.RedisURL.Reveal())
+	if c.APIToken.Reveal() != "the token" || c.Chains[5].RPCURLs[0].Reveal() != "https://h/key" || c.RedisURL.Reveal() != "redis://:pw1234@h" {
+		t.Errorf("got %q, %q, %q", c.APIToken.Reveal(), c.Chains[5].RPCURLs[0].Reveal(), c.RedisURL.Reveal())
 	}
 	for environ, want := range map[string]string{
 		"HERALD_API_TOKEN_FILE=" + filepath.Join(dir, "none"):                        "HERALD_API_TOKEN_FILE: cannot be read: ",
@@ -314,7 +328,7 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	keys := heraldtest.Keyset(t)
 	c := load(t, "REDIS_URL=redis://:pw1234@h", "DATABASE_URL=postgres://u:pw1234@h/d", "HERALD_KEYSET="+keys, "HERALD_API_TOKEN=pw1234",
-		"RPC_URL_8453=https://h/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_NEW_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
+		"RPC_URL_8453=https://h/pw1234,https://i/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_NEW_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
 		"HERALD_BINDNIG=require", "PATH=/pw1234")
 	settings := c.Settings()
 	shown, err := json.Marshal(settings)

@@ -170,8 +170,9 @@ func Docs() []Doc {
 		out = append(out, d)
 	}
 	return append(out,
-		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain. Without it deliveries of that chain are held " +
-			"(chain_unconfigured). Also as …_FILE."},
+		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain, or several, separated by commas, the " +
+			"preferred one first: while one does not answer the next is asked. Without it deliveries of that chain are held (chain_unconfigured). Also " +
+			"as …_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
 			"IdentityRegistry of a chain, or several, separated by commas; a job that names " +
 				"none means the first. Agents of others are refused."},

@@ -100,7 +100,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.queue.Close() })
-	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(w.net.URL()),
+	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
 		Registries: w.net.Deployment().Registries(),
 		LogRange:   1000, Logger: w.logger()}); err != nil {
 		t.Fatal(err)

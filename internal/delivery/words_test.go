@@ -101,7 +101,7 @@ func TestNodesAreTold(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			k := w.impatient(f.Wait())
-			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URL: secret.New(f.URL), Timeout: f.Wait(),
+			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(f.URL)}, Timeout: f.Wait(),
 				Registries: w.net.Deployment().Registries(), Logger: w.logger()}))
 			t.Cleanup(node.Close)
 			k.chains[w.net.ChainID()] = node

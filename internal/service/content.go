@@ -46,10 +46,10 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		return nil, err
 	}
 	for id, known := range cfg.Chains {
-		if known.RPCURL.IsZero() {
+		if len(known.RPCURLs) == 0 {
 			continue
 		}
-		client, err := chain.New(chain.Config{ChainID: id, URL: known.RPCURL, Confirmations: cfg.ConfirmationsOf(id),
+		client, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Confirmations: cfg.ConfirmationsOf(id),
 			Registries: known.Registries,
 			LogRange:   uint64(cfg.LogRange), Logger: log})
 		if err != nil {

@@ -19,8 +19,9 @@ func (d *doctor) checkChains(ctx context.Context) []Finding {
 	var findings []Finding
 	for _, id := range slices.Sorted(maps.Keys(d.Settings.Chains)) {
 		usual := d.Settings.Chains[id].Registries.Default()
-		for _, f := range reportResult(d.checkChain(ctx, id), "answers; identity registry %s, reputation registry %s",
-			usual.Identity, usual.Reputation) {
+		away, err := d.checkChain(ctx, id)
+		for _, f := range append(reportResult(err, "answers; identity registry %s, reputation registry %s",
+			usual.Identity, usual.Reputation), away...) {
 			f.Check = fmt.Sprintf("chain %d", id)
 			findings = append(findings, f)
 		}
@@ -28,23 +29,32 @@ func (d *doctor) checkChains(ctx context.Context) []Finding {
 	return findings
 }
 
-func (d *doctor) checkChain(ctx context.Context, id uint64) error {
+// checkChain tells whether a chain can be asked, and which of its nodes cannot while others can.
+func (d *doctor) checkChain(ctx context.Context, id uint64) (away []Finding, err error) {
 	c := d.Settings.Chains[id]
-	if c.RPCURL.IsZero() {
-		return fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id)
+	if len(c.RPCURLs) == 0 {
+		return nil, fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id)
 	}
-	client, err := chain.New(chain.Config{ChainID: id, URL: c.RPCURL, Logger: d.Logger})
+	client, err := chain.New(chain.Config{ChainID: id, URLs: c.RPCURLs, Logger: d.Logger})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer client.Close()
-	if err := try(ctx, client.Ping); err != nil {
-		return err
+
+	nodes, err := ask(ctx, client.PingNodes)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if n.Err != nil && len(nodes) > 1 {
+			away = append(away, reportWarning("node %d of RPC_URL_%d: %v; the others are asked instead", n.Number, id,
+				n.Err)...)
+		}
 	}
 	if !c.Known {
-		return fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
+		err = fmt.Errorf("no registries are known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id)
 	}
-	return nil
+	return away, err
 }
 
 // checkGateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the

@@ -1,0 +1,181 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// link is what a client and its nodes share: which chain they are of, and how an error of theirs is told.
+type link struct {
+	chainID uint64
+	timeout time.Duration  // of one question to one node
+	mask    *secret.Masker // of what in any node's URL may be a key
+}
+
+func (l *link) newUnavailable(op string, err error) error {
+	return &UnavailableError{ChainID: l.chainID, Op: op, Err: maskError(err, l.timeout, l.mask)}
+}
+
+// node is one address of RPC_URL_<chain>: its connection, and what is known of its health.
+type node struct {
+	*link
+	number    int // its position in RPC_URL_<chain>, from 1
+	url       secret.Secret
+	transport *http.Transport
+	silence   silence
+	health    health
+
+	dialing chan struct{} // holds one token: who has it may dial, or ask for the chain id
+
+	mu       sync.Mutex
+	conn     *rpc.Client
+	verified bool // the node's chain id was seen since it last failed
+	closed   bool
+}
+
+var errClosed = errors.New("the client is closed")
+
+func newNode(l *link, number int, address secret.Secret) *node {
+	return &node{
+		link: l, number: number, url: address,
+		transport: &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
+			MaxIdleConnsPerHost:   16,
+			IdleConnTimeout:       90 * time.Second,
+			TLSHandshakeTimeout:   l.timeout,
+			ResponseHeaderTimeout: l.timeout,
+			ForceAttemptHTTP2:     true,
+		},
+		silence: silence{quiet: quietTime},
+		dialing: make(chan struct{}, 1),
+	}
+}
+
+// isNodeURL tells whether an address is one that a node can be reached at.
+func isNodeURL(u *url.URL) bool {
+	return u.Host != "" && (u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "ws" || u.Scheme == "wss")
+}
+
+// close ends the connection. Later requests fail.
+func (n *node) close() {
+	n.mu.Lock()
+	conn := n.conn
+	n.conn, n.verified, n.closed = nil, false, true
+	n.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+	n.transport.CloseIdleConnections()
+}
+
+// connect returns the connection. It is made if there is none, and the chain id is asked for again after a failure,
+// since another node may answer at the same address then; one caller at a time does either, the others wait for it.
+func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
+	if conn, verified, err := n.currentConn(); verified || err != nil {
+		return conn, err
+	}
+	select {
+	case n.dialing <- struct{}{}:
+		defer func() { <-n.dialing }()
+	case <-ctx.Done():
+		return nil, n.newUnavailable("connecting", ctx.Err())
+	}
+	conn, verified, err := n.currentConn()
+	if verified || err != nil {
+		return conn, err
+	}
+	if conn == nil {
+		if conn, err = n.dial(ctx); err != nil {
+			return nil, n.newUnavailable("connecting", err)
+		}
+	}
+	// It is kept though the answer be wrong: the next caller asks again.
+	if err := n.keepConn(conn); err != nil {
+		return nil, err
+	}
+	if err := n.checkChainID(ctx, conn); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.verified = !n.closed
+	n.mu.Unlock()
+	return conn, nil
+}
+
+func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
+	return rpc.DialOptions(ctx, n.url.Reveal(), rpc.WithHTTPClient(&http.Client{
+		Transport:     boundedTransport{n.transport},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
+}
+
+func (n *node) keepConn(conn *rpc.Client) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		conn.Close()
+		return n.newUnavailable("connecting", errClosed)
+	}
+	n.conn = conn
+	return nil
+}
+
+func (n *node) currentConn() (conn *rpc.Client, verified bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, false, n.newUnavailable("connecting", errClosed)
+	}
+	return n.conn, n.verified, nil
+}
+
+// forgetChainID has the chain id asked for before the next question.
+func (n *node) forgetChainID() {
+	n.mu.Lock()
+	n.verified = false
+	n.mu.Unlock()
+}
+
+func (n *node) checkChainID(ctx context.Context, conn *rpc.Client) error {
+	var id hexutil.Big
+	if err := conn.CallContext(ctx, &id, "eth_chainId"); err != nil {
+		return n.newUnavailable("asking for the chain id", err)
+	}
+	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != n.chainID {
+		return &WrongChainError{Want: n.chainID, Got: got.Uint64()}
+	}
+	return nil
+}
+
+// ping asks the node for its chain id.
+func (n *node) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	conn, err := n.connect(ctx)
+	if err == nil {
+		err = n.checkChainID(ctx, conn)
+	}
+	n.silence.noteOutcome(ctx, err)
+	return err
+}
+
+// boundedTransport ends an answer that is too large.
+type boundedTransport struct{ next http.RoundTripper }
+
+func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	return resp, nil
+}

@@ -1,0 +1,318 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// stubNode is a node of chain 1 with its own blocks, of which a test changes what it answers.
+type stubNode struct {
+	t      *testing.T
+	url    string
+	number byte // in the hashes of its blocks
+
+	mu     sync.Mutex
+	spoil  func(http.ResponseWriter, *http.Request) bool            // answers a whole request otherwise
+	answer func(method string, params []json.RawMessage) (any, any) // result, error; nil, nil: as a node does
+	asked  [][]string                                               // methods, request by request
+}
+
+func newStubNode(t *testing.T, number byte) *stubNode {
+	t.Helper()
+	s := &stubNode{t: t, number: number}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+func (s *stubNode) hash(n uint64) common.Hash { return common.Hash{s.number, 31: byte(n)} }
+
+func (s *stubNode) set(
+	spoil func(http.ResponseWriter, *http.Request) bool, answer func(string, []json.RawMessage) (any, any),
+) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spoil, s.answer, s.asked = spoil, answer, nil
+}
+
+// requests lists the methods of every request since set, the chain id's aside.
+func (s *stubNode) requests() (out [][]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, methods := range s.asked {
+		if !slices.Equal(methods, []string{"eth_chainId"}) {
+			out = append(out, methods)
+		}
+	}
+	return out
+}
+
+func (s *stubNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var requests []nodeRequest
+	batch := strings.HasPrefix(string(body), "[")
+	if !batch {
+		body = []byte("[" + string(body) + "]")
+	}
+	if err := json.Unmarshal(body, &requests); err != nil {
+		s.t.Error(err)
+		return
+	}
+	var methods []string
+	for _, q := range requests {
+		methods = append(methods, q.Method)
+	}
+	s.mu.Lock()
+	s.asked = append(s.asked, methods)
+	spoil, answer := s.spoil, s.answer
+	s.mu.Unlock()
+
+	rw.Header().Set("Content-Type", "application/json")
+	if spoil != nil && spoil(rw, r) {
+		return
+	}
+	var answers []map[string]any
+	for _, q := range requests {
+		var result, failure any
+		if answer != nil {
+			result, failure = answer(q.Method, q.Params)
+		}
+		if result == nil && failure == nil {
+			result = s.usual(q)
+		}
+		a := map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
+		if failure != nil {
+			a = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
+		}
+		answers = append(answers, a)
+	}
+	var out any = answers
+	if !batch {
+		out = answers[0]
+	}
+	_ = json.NewEncoder(rw).Encode(out)
+}
+
+// usual is what a node at block 9 answers, whose finalized block is 5.
+func (s *stubNode) usual(q nodeRequest) any {
+	switch q.Method {
+	case "eth_chainId":
+		return "0x1"
+	case "eth_getBlockByNumber":
+		n := uint64(9)
+		if tag := strings.Trim(string(q.Params[0]), `"`); tag == finalized {
+			n = 5
+		} else if tag != latest {
+			n = hexutil.MustDecodeUint64(tag)
+		}
+		return map[string]any{"number": hexutil.Uint64(n), "hash": s.hash(n), "timestamp": "0x1"}
+	case "eth_getLogs":
+		return []any{}
+	}
+	return nil
+}
+
+// newPool is a client of several nodes.
+func newPool(t *testing.T, nodes ...*stubNode) *Client {
+	t.Helper()
+	cfg := Config{ChainID: 1, Timeout: 20 * time.Second}
+	for _, n := range nodes {
+		cfg.URLs = append(cfg.URLs, secret.New(n.url))
+	}
+	return newClient(t, cfg)
+}
+
+// failures are the ways in which a node that is not there or not itself fails.
+func failures() map[string]func(http.ResponseWriter, *http.Request) bool {
+	write := func(text string) func(http.ResponseWriter, *http.Request) bool {
+		return func(rw http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(rw, text)
+			return true
+		}
+	}
+	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
+		return func(rw http.ResponseWriter, _ *http.Request) bool { http.Error(rw, "no", code); return true }
+	}
+	return map[string]func(http.ResponseWriter, *http.Request) bool{
+		"503":           status(http.StatusServiceUnavailable),
+		"401":           status(http.StatusUnauthorized),
+		"a page":        write("<html>"),
+		"nothing":       write(""),
+		"cut":           func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
+		"half an":       write(`{"jsonrpc":"2.0","id":1,"resu`),
+		"another chain": write(`{"jsonrpc":"2.0","id":1,"result":"0x2"}`),
+	}
+}
+
+// TestFailover: the next node answers what the first does not, and is asked first until the first had time to recover.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range failures() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := newStubNode(t, 1), newStubNode(t, 2)
+			first.set(spoil, nil)
+			c := newPool(t, first, second)
+			head, err := c.readHead(t.Context())
+			if err != nil || head.Hash != second.hash(9) {
+				t.Fatalf("%v, %v", head.Hash, err)
+			}
+
+			until := c.nodes[0].health.demoted
+			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 2 || got[1].number != 1 {
+				t.Error("the node that failed is not demoted")
+			}
+			if got := c.orderNodes(until); got[0].number != 1 {
+				t.Error("the demotion does not end")
+			}
+
+			first.set(nil, nil)
+			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn *rpc.Client) error {
+				return conn.CallContext(ctx, new(any), "eth_getLogs")
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 1 {
+				t.Error("the node is not first although it answers again")
+			}
+		})
+	}
+}
+
+// TestFailedConnectionAsksForTheChainAgain: behind the address of a node that failed may be another one afterwards.
+func TestFailedConnectionAsksForTheChainAgain(t *testing.T) {
+	t.Parallel()
+	n := newStubNode(t, 1)
+	c := newPool(t, n)
+	if _, err := c.readHead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.set(failures()["503"], nil)
+	if _, err := c.readHead(t.Context()); err == nil {
+		t.Fatal("the node did not fail")
+	}
+	n.set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		if method == "eth_chainId" {
+			return "0x2", nil
+		}
+		return nil, nil
+	})
+	var wrong *WrongChainError
+	if _, err := c.readHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
+		t.Errorf("%v", err)
+	}
+	if asked := n.requests(); len(asked) > 0 {
+		t.Errorf("a node of another chain was asked %v", asked)
+	}
+}
+
+// TestBatchStaysOnOneNode: an answer is never put together from two nodes, whatever of it was there before the first
+// failed.
+func TestBatchStaysOnOneNode(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x3"` {
+			return nil, nodeError{-32603, "internal error"}
+		}
+		return nil, nil
+	})
+	c := newPool(t, first, second)
+	read := func() (a, b *block, errs [2]error) {
+		t.Helper()
+		elems := []rpc.BatchElem{
+			{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &a},
+			{Method: "eth_getBlockByNumber", Args: []any{"0x3", false}, Result: &b},
+		}
+		if err := c.sendBatch(t.Context(), "asking", elems); err != nil {
+			t.Fatal(err)
+		}
+		return a, b, [2]error{elems[0].Error, elems[1].Error}
+	}
+	if a, b, errs := read(); a == nil || a.Hash != first.hash(2) || b != nil || errs[0] != nil || errs[1] == nil {
+		t.Errorf("of the first node: %v, %v, %v", a, b, errs)
+	}
+	first.set(failures()["503"], nil)
+	if a, b, errs := read(); a.Hash != second.hash(2) || b.Hash != second.hash(3) || errs != [2]error{} {
+		t.Errorf("of the second node: %v, %v, %v", a, b, errs)
+	}
+	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 2 {
+		t.Errorf("the second node was asked %v", asked)
+	}
+}
+
+// TestAllNodesFail: the error says of each why, and nothing of their addresses.
+func TestAllNodesFail(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(failures()["503"], nil)
+	second.set(failures()["another chain"], nil)
+	first.url += "/v3/KEY-of-ours"
+	second.url += "/v3/KEY-of-yours"
+	c := newPool(t, first, second)
+	_, err := c.readHead(t.Context())
+	var away *UnavailableError
+	if !errors.As(err, &away) || !strings.Contains(err.Error(), "node 1: the node answered 503") ||
+		!strings.Contains(err.Error(), "node 2: the node that RPC_URL_1 names serves chain 2") ||
+		strings.Contains(err.Error(), "KEY") {
+		t.Errorf("%v", err)
+	}
+	nodes, err := c.PingNodes(t.Context())
+	if err == nil || nodes[0].Err == nil || nodes[1].Err == nil {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	first.set(nil, nil)
+	if nodes, err := c.PingNodes(t.Context()); err != nil || nodes[0].Err != nil || nodes[1].Err == nil {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	first.set(failures()["another chain"], nil)
+	var wrong *WrongChainError
+	if err := c.Ping(t.Context()); !errors.As(err, &wrong) {
+		t.Errorf("both of another chain: %v", err)
+	}
+}
+
+// TestOwnAnswersStand: what a contract answers, and a range that is to be narrowed, is not asked of the next node.
+func TestOwnAnswersStand(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		switch method {
+		case "eth_call":
+			return nil, nodeError{3, "execution reverted"}
+		case "eth_getLogs":
+			return nil, nodeError{-32602, "block range too large"}
+		}
+		return nil, nil
+	})
+	c := newPool(t, first, second)
+	var reverted *revert
+	if _, err := c.callView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, &reverted) {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := c.readLogs(t.Context(), logFilter{ToBlock: 3}); err == nil || !isRangeLimit(err) {
+		t.Errorf("%v", err)
+	}
+	if asked := second.requests(); len(asked) > 0 {
+		t.Errorf("the second node was asked %v", asked)
+	}
+}

@@ -1,0 +1,59 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// maxNodes bounds the nodes of one chain: a question that none of them answers is put to each.
+const maxNodes = 16
+
+// parseRPC reads a list of nodes. Problems quote no URL, which may hold a key.
+func parseRPC(text string) (urls []secret.Secret, problem string) {
+	const wanted = "must be a URL with http://, https://, ws:// or wss://"
+	parts := splitURLs(text)
+	if len(parts) > maxNodes {
+		return nil, fmt.Sprintf("names %d nodes, more than %d", len(parts), maxNodes)
+	}
+	for i, part := range parts {
+		switch {
+		case isRPC(part) && slices.Contains(parts[:i], part):
+			return nil, fmt.Sprintf("names the same URL twice (URL %d): one node is not to be counted as two", i+1)
+		case isRPC(part):
+			urls = append(urls, secret.New(part))
+		case len(parts) > 1:
+			return nil, fmt.Sprintf("URL %d %s", i+1, wanted)
+		default:
+			return nil, wanted
+		}
+	}
+	return urls, ""
+}
+
+// splitURLs splits a list at the commas that a scheme follows: a comma may also be part of a path or a query.
+func splitURLs(text string) (parts []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if n := len(parts); n > 0 && !strings.Contains(part, "://") && !isBlankOrSpaced(part) {
+			parts[n-1] += "," + part
+			continue
+		}
+		parts = append(parts, strings.TrimSpace(part))
+	}
+	return parts
+}
+
+// isBlankOrSpaced tells a part that stands for itself although it is no URL, so that it is named as wrong: nothing
+// between two commas, or a word after a space.
+func isBlankOrSpaced(part string) bool {
+	return strings.TrimSpace(part) == "" || strings.TrimSpace(part) != part
+}
+
+func isRPC(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ",") &&
+		slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
+}
