@@ -1,0 +1,186 @@
+package chaintrial
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+)
+
+// maxTimeout is what jobs are made with; no event says a timeout.
+const maxTimeout = time.Minute
+
+// Row is a delivery as Postgres has it.
+type Row struct {
+	ID       string
+	Key      string
+	Status   string
+	Reason   string
+	Called   bool // an attempt wrote a call, or may have
+	OrderSeq uint64
+	Job      job.Job
+}
+
+func (r Row) position() Position {
+	p := Position{Block: r.Job.BlockNumber, BlockHash: r.Job.BlockHash, Transaction: r.Job.TransactionHash}
+	if r.Job.LogIndex != nil {
+		p.LogIndex = *r.Job.LogIndex
+	}
+	return p
+}
+
+// takenBack tells whether the row ended because its event left the chain.
+func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
+
+// Findings is what Compare found: how many rows there are of each sort, and each difference as a line. All
+// differences are faults.
+type Findings struct {
+	Accepted  int // rows of events that are on the chain
+	Rejected  int // rows of logs on the chain that make no job
+	Cancelled int // rows of events that left it
+	Retracted int // retractions of what was called
+
+	Missing   []string // on the chain, and no row, or one that was taken back
+	TooMany   []string // a row that nothing on the chain, or that ever was on it, asks for
+	Misplaced []string // the row is of another block, transaction or log
+	Wrong     []string // the row has another content, status or place in its line
+}
+
+// Faults are all differences.
+func (f Findings) Faults() []string {
+	var all []string
+	for _, part := range [][]string{f.Missing, f.TooMany, f.Misplaced, f.Wrong} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Compare holds the rows against what the final chain asks for and against every key that was ever on a branch which
+// is gone.
+func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
+	f := comparison{byKey: map[string]Row{}, rejected: map[Position]Row{}, gone: gone, used: map[string]bool{},
+		called: map[string]bool{}, retracted: map[string]bool{}}
+	for _, r := range rows {
+		f.byKey[r.Key] = r
+		key, _, _ := strings.Cut(r.Key, "~")
+		f.called[key] = f.called[key] || r.Called
+		if feedback, isRetraction := feedbackOf(key); isRetraction {
+			f.retracted[feedback] = true
+		}
+		if r.Status == "rejected" && r.Reason == "invalid_job" {
+			f.rejected[r.position()] = r
+		}
+	}
+	for _, w := range wanted {
+		if w.Refused != "" {
+			f.lookForRefused(w)
+			continue
+		}
+		f.lookFor(w)
+	}
+	for _, r := range rows {
+		if !f.used[r.ID] {
+			f.judgeRest(r)
+		}
+	}
+	return f.Findings
+}
+
+type comparison struct {
+	Findings
+	byKey    map[string]Row
+	rejected map[Position]Row
+	gone     map[string]bool
+	used     map[string]bool // rows that were found, by id
+
+	called, retracted map[string]bool // by key
+}
+
+// feedbackOf gives the key of the feedback that a retraction takes back.
+func feedbackOf(key string) (feedback string, isRetraction bool) {
+	before, _, isRetraction := strings.Cut(key, "#Retraction@")
+	return before + "#" + string(job.KindNewFeedback), isRetraction
+}
+
+// lookFor finds the row of an event on the chain.
+func (f *comparison) lookFor(w Wanted) {
+	r, there := f.byKey[w.Key]
+	f.used[r.ID] = f.used[r.ID] || there
+	what := fmt.Sprintf("%s of block %d", w.Key, w.Position.Block)
+	switch {
+	case !there:
+		f.Missing = append(f.Missing, what+": no row")
+		return
+	case r.takenBack():
+		f.Missing = append(f.Missing, what+": it was taken back as "+r.ID)
+		return
+	case r.Status == "rejected" || r.Status == "cancelled":
+		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is %s %s", what, r.ID, r.Status, r.Reason))
+		return
+	}
+	f.Accepted++
+	if got := r.position(); got != w.Position {
+		f.Misplaced = append(f.Misplaced, fmt.Sprintf("%s: %s is at %+v, the event at %+v", what, r.ID, got,
+			w.Position))
+	}
+	if field, differs := w.Job.Conflict(r.Job); differs || r.Job.Kind != w.Job.Kind {
+		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s differs from the event in %s", what, r.ID, field))
+	}
+	if r.OrderSeq != w.Job.OrderSeq() {
+		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s has place %d in its line, the event %d", what, r.ID, r.OrderSeq,
+			w.Job.OrderSeq()))
+	}
+}
+
+// lookForRefused finds the rejected row of a log that makes no job.
+func (f *comparison) lookForRefused(w Wanted) {
+	r, there := f.rejected[w.Position]
+	if !there {
+		f.Missing = append(f.Missing, fmt.Sprintf("the log %d of block %d (%s): no rejected row at %+v",
+			w.Position.LogIndex,
+			w.Position.Block, w.Refused, w.Position))
+		return
+	}
+	f.used[r.ID] = true
+	f.Rejected++
+}
+
+// judgeRest judges a row that nothing on the final chain asks for.
+func (f *comparison) judgeRest(r Row) {
+	key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
+	feedback, isRetraction := feedbackOf(key)
+	switch {
+	case isRetraction && f.gone[feedback] && f.called[feedback]:
+		f.Retracted++
+		return
+	case r.Status == "rejected" && r.Reason == "invalid_job" && f.gone[goneAt(r.position())]:
+		return // it was final before its log left the chain
+	case f.gone[key] && r.Called:
+		f.Cancelled++
+		if r.Job.Kind == job.KindNewFeedback && !f.retracted[key] {
+			f.Missing = append(f.Missing, fmt.Sprintf("%s of block %d: %s was called, and nothing retracts it", r.Key,
+				r.Job.BlockNumber, r.ID))
+		}
+		return
+	case f.gone[key] && r.takenBack():
+		f.Cancelled++
+		return
+	}
+	f.TooMany = append(f.TooMany, fmt.Sprintf("%s of block %d: %s is %s %s, and no event asks for it", r.Key,
+		r.Job.BlockNumber, r.ID,
+		r.Status, r.Reason))
+}
+
+// Bury adds what logs that leave the chain asked for to the keys that are gone.
+func Bury(gone map[string]bool, wanted []Wanted) {
+	for _, w := range wanted {
+		if w.Key != "" {
+			gone[w.Key] = true
+		}
+		gone[goneAt(w.Position)] = true
+	}
+}
+
+// goneAt names a log that has no key of its own.
+func goneAt(p Position) string { return fmt.Sprintf("%s/%d", p.BlockHash, p.LogIndex) }

@@ -1,0 +1,128 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"encoding/binary"
+
+	"github.com/ethereum/go-ethereum/core/vm"
+)
+
+// EmitterCode is the creation code of a contract that logs whatever its calldata says. It stands in for the three
+// registries: no registry emits all the forms, and those of 2025 have no compiler here.
+func EmitterCode() []byte {
+	runtime := assembleEmitter()
+	var create assembler
+	create.push(len(runtime))
+	create.do(vm.DUP1)
+	create.jumpTo("runtime") // its offset, to be copied from
+	create.push(0)
+	create.do(vm.CODECOPY)
+	create.push(0)
+	create.do(vm.RETURN)
+	create.labels["runtime"] = len(create.code)
+	return append(create.link(), runtime...)
+}
+
+// assembleEmitter writes the loop over the records. The comments show the stack, its top on the right; p is where the
+// record begins.
+func assembleEmitter() []byte {
+	var a assembler
+	load := func(dup vm.OpCode, at int) { // a word of the record
+		a.do(dup)
+		a.push(at)
+		a.do(vm.ADD, vm.CALLDATALOAD)
+	}
+	a.push(0)
+	a.label("loop") // p
+	a.do(vm.DUP1, vm.CALLDATASIZE, vm.GT, vm.ISZERO)
+	a.jumpTo("end")
+	a.do(vm.JUMPI)
+
+	load(vm.DUP1, wordSize) // p len
+	a.do(vm.DUP1, vm.DUP3)
+	a.push(dataAt)
+	a.do(vm.ADD)
+	a.push(0)
+	a.do(vm.CALLDATACOPY) // p len, the data at 0 of the memory
+
+	load(vm.DUP2, topicsAt+3*wordSize) // p len t4
+	load(vm.DUP3, topicsAt+2*wordSize) // p len t4 t3
+	load(vm.DUP4, topicsAt+wordSize)   // p len t4 t3 t2
+	load(vm.DUP5, topicsAt)            // p len t4 t3 t2 t1
+	a.do(vm.DUP5)
+	a.push(0)
+	a.do(vm.DUP8, vm.CALLDATALOAD) // p len t4 t3 t2 t1 len 0 n
+
+	names := []string{"one", "two", "three", "four"}
+	for i, name := range names {
+		a.do(vm.DUP1)
+		a.push(i + 1)
+		a.do(vm.EQ)
+		a.jumpTo(name)
+		a.do(vm.JUMPI)
+	}
+	a.do(vm.INVALID)
+	for i, name := range names {
+		a.label(name)
+		a.do(vm.POP, vm.LOG1+vm.OpCode(i))
+		for range len(names) - 1 - i {
+			a.do(vm.POP) // the topics that it has not
+		}
+		a.jumpTo("next")
+		a.do(vm.JUMP)
+	}
+
+	a.label("next") // p len
+	a.do(vm.ADD)
+	a.push(dataAt)
+	a.do(vm.ADD)
+	a.jumpTo("loop")
+	a.do(vm.JUMP)
+	a.label("end")
+	a.do(vm.STOP)
+	return a.link()
+}
+
+// assembler writes EVM code. Every number and every label is pushed as two bytes.
+type assembler struct {
+	code   []byte
+	labels map[string]int // where they are
+	uses   map[int]string // which are to be written where
+}
+
+func (a *assembler) do(ops ...vm.OpCode) {
+	for _, op := range ops {
+		a.code = append(a.code, byte(op))
+	}
+}
+
+func (a *assembler) push(n int) {
+	a.code = append(a.code, byte(vm.PUSH2), byte(n>>8), byte(n))
+}
+
+func (a *assembler) label(name string) {
+	a.remember()
+	a.labels[name] = len(a.code)
+	a.do(vm.JUMPDEST)
+}
+
+// jumpTo pushes where a label is.
+func (a *assembler) jumpTo(name string) {
+	a.remember()
+	a.uses[len(a.code)+1] = name
+	a.push(0)
+}
+
+func (a *assembler) remember() {
+	if a.labels == nil {
+		a.labels, a.uses = map[string]int{}, map[int]string{}
+	}
+}
+
+func (a *assembler) link() []byte {
+	for at, name := range a.uses {
+		binary.BigEndian.PutUint16(a.code[at:], uint16(a.labels[name]))
+	}
+	return a.code
+}

@@ -1,0 +1,122 @@
+package chaintrial
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// registry says which of the three emits a form.
+type registry int
+
+const (
+	identity registry = iota
+	reputation
+	validation
+	registries // how many there are
+)
+
+// form is an event as its contract declared it: its name and its parameters as NAME:TYPE, with ! where they are
+// indexed.
+type form struct {
+	by     registry
+	name   string
+	params string
+}
+
+// forms are written out here once more, so that what the decoder takes for a form is not what it is tried with.
+var forms = []form{
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! index:uint64 value:int128 decimals:uint8 tag1:string! tag1:string " +
+			"tag2:string endpoint:string uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! index:uint64 value:int256 decimals:uint8 tag1:string! tag1:string " +
+			"tag2:string endpoint:string uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! index:uint64 magnitude:uint256 decimals:uint8 tag1:string! " +
+			"tag1:string tag2:string endpoint:string uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! index:uint64 score:uint8 tag1:string! tag1:string tag2:string " +
+			"endpoint:string uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! index:uint64 score:uint8 tag1:string! tag2:string endpoint:string " +
+			"uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! score:uint8 tag1:string! tag2:string endpoint:string uri:string " +
+			"hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! score:uint8 tag1:string! tag2:string uri:string hash:bytes32"},
+	{reputation, "NewFeedback",
+		"agentId:uint256! client:address! score:uint8 tag1:bytes32! tag2:bytes32 uri:string hash:bytes32"},
+	{reputation, "FeedbackRevoked", "agentId:uint256! client:address! index:uint64!"},
+	{reputation, "ResponseAppended",
+		"agentId:uint256! client:address! index:uint64 responder:address! uri:string hash:bytes32"},
+	{reputation, "ResponseAppended", "agentId:uint256! client:address! index:uint64 responder:address! uri:string"},
+	{validation, "ValidationRequest", "validator:address! agentId:uint256! uri:string request:bytes32!"},
+	{validation, "ValidationResponse",
+		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string hash:bytes32 " +
+			"tag:string"},
+	{validation, "ValidationResponse",
+		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string hash:bytes32 " +
+			"tag:bytes32"},
+	{validation, "ValidationResponse",
+		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string tag:bytes32"},
+	{identity, "Registered", "agentId:uint256! uri:string account:address!"},
+	{identity, "URIUpdated", "agentId:uint256! uri:string account:address!"},
+	{identity, "UriUpdated", "agentId:uint256! uri:string account:address!"},
+	{identity, "MetadataSet", "agentId:uint256! tag1:string! tag1:string metadata:bytes"},
+	{identity, "MetadataSet", "agentId:uint256! tag1:string! tag1:string tag2:string"},
+	{identity, "MetadataUpdate", "agentId:uint256"},
+	{identity, "BatchMetadataUpdate", "agentId:uint256 lastId:uint256"},
+	{identity, "Transfer", "from:address! to:address! agentId:uint256!"},
+}
+
+// has tells whether the form has a parameter of this name.
+func (f form) has(name string) bool { return strings.Contains(" "+f.params, " "+name+":") }
+
+// signature is the text whose hash is the first topic.
+func (f form) signature() string {
+	var types []string
+	for p := range strings.FieldsSeq(f.params) {
+		_, t, _ := strings.Cut(p, ":")
+		types = append(types, strings.TrimSuffix(t, "!"))
+	}
+	return f.name + "(" + strings.Join(types, ",") + ")"
+}
+
+// encode makes the form's log. Every parameter's value is asked for by name and type, as Go has it.
+func (f form) encode(value func(name, of string) any) (Log, error) {
+	log := Log{Topics: []common.Hash{crypto.Keccak256Hash([]byte(f.signature()))}}
+	var arguments abi.Arguments
+	var values []any
+	for p := range strings.FieldsSeq(f.params) {
+		name, of, _ := strings.Cut(p, ":")
+		of, isTopic := strings.CutSuffix(of, "!")
+		v := value(name, of)
+		if text, ok := v.(string); ok && isTopic {
+			log.Topics = append(log.Topics, crypto.Keccak256Hash([]byte(text)))
+			continue
+		}
+		t, err := abi.NewType(of, "", nil)
+		if err != nil {
+			return Log{}, fmt.Errorf("encode %s: %w", f.signature(), err)
+		}
+		if isTopic {
+			word, err := abi.Arguments{{Type: t}}.Pack(v)
+			if err != nil {
+				return Log{}, fmt.Errorf("encode topic %s of %s: %w", name, f.signature(), err)
+			}
+			log.Topics = append(log.Topics, common.BytesToHash(word))
+			continue
+		}
+		arguments, values = append(arguments, abi.Argument{Type: t}), append(values, v)
+	}
+	var err error
+	if log.Data, err = arguments.Pack(values...); err != nil {
+		return Log{}, fmt.Errorf("encode %s: %w", f.signature(), err)
+	}
+	return log, nil
+}

@@ -1,0 +1,234 @@
+package chaintrial
+
+import (
+	"math/big"
+	"math/rand/v2"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// The world that events are about: few enough agents and clients that most pairs have several feedbacks.
+const (
+	agents     = 60
+	clients    = 5
+	mostEvents = 20 // in a block
+	longText   = 300
+)
+
+// pair is an agent and who rated it; place is one feedback of theirs, or one validation request.
+type pair struct {
+	agent  uint64
+	client uint64
+}
+
+type place struct {
+	pair
+	index uint64
+}
+
+// Event is one event that was made. Emitter says which registry logs it.
+type Event struct {
+	Emitter int // 0 identity, 1 reputation, 2 validation
+	Log     Log
+
+	gives   *place // the feedback that it gives
+	revokes *place // or takes back
+}
+
+// Generator makes the events of one branch, block by block, and forgets blocks that a reorg takes back.
+type Generator struct {
+	random  *rand.Rand
+	blocks  [][]Event // of the branch
+	pending []Event   // of a dropped branch, to come again in later blocks
+
+	given   map[place]bool // feedback of the branch or pending
+	revoked map[place]bool
+	live    []place // feedback that may be revoked or responded to; some of it may be gone
+}
+
+// NewGenerator makes a generator. The seed decides everything.
+func NewGenerator(seed uint64) *Generator {
+	return &Generator{random: rand.New(rand.NewPCG(seed, 1)), given: map[place]bool{}, revoked: map[place]bool{}}
+}
+
+// Next makes a block of about so many events on average, as many in one as twice that.
+func (g *Generator) Next(average int) ([]Event, error) {
+	n := g.random.IntN(min(2*average, mostEvents) + 1)
+	var block []Event
+	for range n {
+		e, err := g.makeEvent()
+		if err != nil {
+			return nil, err
+		}
+		block = append(block, e)
+	}
+	g.blocks = append(g.blocks, block)
+	return block, nil
+}
+
+// Blocks is how many blocks the branch has.
+func (g *Generator) Blocks() int { return len(g.blocks) }
+
+// Newest gives the events of the newest depth blocks, for a reorg that mines them again.
+func (g *Generator) Newest(depth int) [][]Event { return g.blocks[len(g.blocks)-depth:] }
+
+// Fold moves the events of the newest depth blocks into the first of as many blocks that replace them, and adds
+// further empty ones.
+func (g *Generator) Fold(depth, further int) {
+	var all []Event
+	for _, block := range g.Newest(depth) {
+		all = append(all, block...)
+	}
+	g.blocks = append(g.blocks[:len(g.blocks)-depth], all)
+	for range depth - 1 + further {
+		g.blocks = append(g.blocks, nil)
+	}
+}
+
+// Drop takes the newest depth blocks back. Most of their events come again in the blocks that Next makes, unchanged
+// but elsewhere; the others are gone, and their feedback's indexes are given to others.
+func (g *Generator) Drop(depth int) {
+	dropped := g.Newest(depth)
+	g.blocks = g.blocks[:len(g.blocks)-depth]
+	for _, block := range dropped {
+		for _, e := range block {
+			if g.random.IntN(10) < 6 {
+				g.pending = append(g.pending, e)
+				continue
+			}
+			if e.gives != nil {
+				delete(g.given, *e.gives)
+			}
+			if e.revokes != nil {
+				delete(g.revoked, *e.revokes)
+			}
+		}
+	}
+}
+
+// AddEmpty tells of blocks without events that a reorg made.
+func (g *Generator) AddEmpty(n int) {
+	for range n {
+		g.blocks = append(g.blocks, nil)
+	}
+}
+
+// makeEvent makes an event, or takes one that waits to come again.
+func (g *Generator) makeEvent() (Event, error) {
+	if len(g.pending) > 0 && g.random.IntN(2) == 0 {
+		e := g.pending[0]
+		g.pending = g.pending[1:]
+		return e, nil
+	}
+	return g.make(g.random.IntN(len(forms)))
+}
+
+// make makes an event of a form. One that needs feedback where there is none becomes feedback.
+func (g *Generator) make(which int) (Event, error) {
+	f := forms[which]
+	e := Event{Emitter: int(f.by)}
+	at := place{pair{g.random.Uint64N(agents), g.random.Uint64N(clients)}, 0}
+	switch {
+	case f.name == "NewFeedback":
+		if f.has("index") {
+			at.index = 1
+			for g.given[at] {
+				at.index++
+			}
+			given := at
+			g.given[given], e.gives = true, &given
+			g.live = append(g.live, given)
+		}
+	case f.name == "FeedbackRevoked" || f.name == "ResponseAppended":
+		known, ok := g.pick(f.name == "FeedbackRevoked")
+		if !ok {
+			return g.make(0)
+		}
+		at = known
+		if f.name == "FeedbackRevoked" {
+			g.revoked[known], e.revokes = true, &known
+		}
+	}
+	broken := g.random.IntN(50) == 0 // beyond what a registry allows: no job
+	var err error
+	memory := map[string]any{} // tag1 comes twice, as a topic and as text
+	e.Log, err = f.encode(func(name, of string) any {
+		if _, ok := memory[name]; !ok {
+			memory[name] = g.value(name, of, at, broken)
+		}
+		return memory[name]
+	})
+	return e, err
+}
+
+// pick chooses a feedback of the branch.
+func (g *Generator) pick(toRevoke bool) (place, bool) {
+	for range 20 {
+		if len(g.live) == 0 {
+			break
+		}
+		p := g.live[g.random.IntN(len(g.live))]
+		if g.given[p] && !(toRevoke && g.revoked[p]) {
+			return p, true
+		}
+	}
+	return place{}, false
+}
+
+// value makes a parameter's value.
+func (g *Generator) value(name, of string, at place, broken bool) any {
+	switch name {
+	case "agentId":
+		return new(big.Int).SetUint64(at.agent)
+	case "client":
+		return addressOf(1000 + at.client)
+	case "index":
+		return at.index
+	case "decimals":
+		if broken {
+			return uint8(19 + g.random.IntN(200))
+		}
+		return uint8(g.random.IntN(19))
+	case "score", "response":
+		if broken {
+			return uint8(101 + g.random.IntN(155))
+		}
+		return uint8(g.random.IntN(101))
+	case "value":
+		return new(big.Int).Sub(new(big.Int).SetUint64(g.random.Uint64()), new(big.Int).SetUint64(g.random.Uint64()))
+	}
+	switch of {
+	case "uint256":
+		return new(big.Int).SetUint64(g.random.Uint64())
+	case "address":
+		return addressOf(2000 + g.random.Uint64N(20))
+	case "bytes32":
+		return [32]byte(g.bytes(32))
+	case "bytes":
+		return g.bytes(g.random.IntN(longText))
+	}
+	return g.text()
+}
+
+// text makes a string: plain, empty, long, or one that Postgres could not store.
+func (g *Generator) text() string {
+	switch g.random.IntN(8) {
+	case 0:
+		return ""
+	case 1:
+		return string(g.bytes(g.random.IntN(longText)))
+	case 2:
+		return "a\x00b\xffc \u202e<script> {{score}}"
+	}
+	return "word-" + big.NewInt(g.random.Int64N(1000)).String()
+}
+
+func (g *Generator) bytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(g.random.Uint64())
+	}
+	return b
+}
+
+func addressOf(n uint64) common.Address { return common.BigToAddress(new(big.Int).SetUint64(n)) }

@@ -1,0 +1,399 @@
+package chaintrial
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+)
+
+// Fault is one way in which a node is not what it should be.
+type Fault string
+
+// What nodes do. A Proxy has one of them at a time, for a few questions.
+const (
+	Errs       Fault = "errs"       // failing statuses, 429 with Retry-After, JSON-RPC errors, closed connections
+	Slow       Fault = "slow"       // answers late
+	Cuts       Fault = "cuts"       // answers half
+	Behind     Fault = "behind"     // is some blocks behind the head, and has no logs above without saying so
+	Ahead      Fault = "ahead"      // names a head that is not there
+	Repeats    Fault = "repeats"    // has every log twice
+	Forgets    Fault = "forgets"    // has some of the logs only
+	OtherChain Fault = "otherchain" // answers for another chain: its id, its hashes, no logs
+	Limits     Fault = "limits"     // refuses ranges and answers above a limit
+)
+
+// Faults are all of them.
+var Faults = []Fault{Errs, Slow, Cuts, Behind, Ahead, Repeats, Forgets, OtherChain, Limits}
+
+const (
+	mostOfMood    = 12 // requests
+	mostBlocks    = 40 // of a range, while Limits lasts
+	mostLogs      = 300
+	mostBehind    = 6
+	proxyTimeout  = 10 * time.Second
+	mostSlow      = 300 * time.Millisecond
+	largestAsking = 8 << 20
+)
+
+// Proxy stands in front of an honest node and lies half of the time.
+type Proxy struct {
+	node     string
+	faults   []Fault
+	finality uint64
+
+	mu     sync.Mutex
+	random *rand.Rand
+	mood   Fault // empty: honest
+	left   int   // requests of this mood
+	told   map[Fault]int
+}
+
+// NewProxy makes one. No faults: it is honest for ever. The block that it calls finalized is so many behind the head:
+// development chains finalise what they replace a moment later.
+func NewProxy(node string, seed, finality uint64, faults ...Fault) *Proxy {
+	return &Proxy{node: node, faults: faults, finality: finality, random: rand.New(rand.NewPCG(seed, 2)),
+		told: map[Fault]int{}}
+}
+
+// Told is how many requests met each fault.
+func (p *Proxy) Told() map[Fault]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.told)
+}
+
+// Repent makes it honest for ever.
+func (p *Proxy) Repent() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults, p.mood, p.left = nil, "", 0
+}
+
+// lie is what one request meets, with the dice that it needs.
+type lie struct {
+	fault Fault
+	roll  int // 0 to 999
+	seed  uint64
+}
+
+func (p *Proxy) next() lie {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left == 0 {
+		p.mood = ""
+		if len(p.faults) > 0 && p.random.IntN(2) == 0 {
+			p.mood = p.faults[p.random.IntN(len(p.faults))]
+		}
+		p.left = 1 + p.random.IntN(mostOfMood)
+	}
+	p.left--
+	if p.mood != "" {
+		p.told[p.mood]++
+	}
+	return lie{p.mood, p.random.IntN(1000), p.random.Uint64()}
+}
+
+type question struct {
+	Version string            `json:"jsonrpc"`
+	ID      json.RawMessage   `json:"id"`
+	Method  string            `json:"method"`
+	Params  []json.RawMessage `json:"params"`
+}
+
+type answer struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *fault          `json:"error,omitempty"`
+}
+
+type fault struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// ServeHTTP answers one request, a question or a batch of them.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), proxyTimeout)
+	defer cancel()
+	l := p.next()
+	if l.fault == Errs && fail(w, l.roll) {
+		return
+	}
+	if l.fault == Slow {
+		wait(ctx, mostSlow*time.Duration(l.roll)/1000)
+	}
+	body, err := p.answer(ctx, http.MaxBytesReader(w, r.Body, largestAsking), l)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if l.fault == Cuts {
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		_, _ = w.Write(body[:len(body)*l.roll/1000]) // the client sees what became of it
+		_ = http.NewResponseController(w).Flush()    // or it would see nothing at all
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(body) // a client that is gone needs no answer
+}
+
+// fail answers without asking the node; one time in four it leaves that to answerOne.
+func fail(w http.ResponseWriter, roll int) bool {
+	switch roll % 5 {
+	case 0:
+		http.Error(w, "internal", http.StatusInternalServerError)
+	case 1:
+		http.Error(w, "<html>bad gateway</html>", http.StatusBadGateway)
+	case 2:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "slow down", http.StatusTooManyRequests)
+	case 3:
+		panic(http.ErrAbortHandler)
+	default:
+		return false
+	}
+	return true
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// answer asks the node one question after the other and bends the answers.
+func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, error) {
+	body, err := io.ReadAll(asked)
+	if err != nil {
+		return nil, err
+	}
+	isBatch := bytes.HasPrefix(bytes.TrimSpace(body), []byte("["))
+	var questions []question
+	if !isBatch {
+		questions = make([]question, 1)
+		err = json.Unmarshal(body, &questions[0])
+	} else {
+		err = json.Unmarshal(body, &questions)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the question: %w", err)
+	}
+	head, err := Head(ctx, p.node) // once, so that a batch is one view
+	if err != nil {
+		return nil, err
+	}
+	random := rand.New(rand.NewPCG(l.seed, 3))
+	answers := make([]answer, len(questions))
+	for i, q := range questions {
+		answers[i] = p.answerOne(ctx, q, view{lie: l, random: random, head: head, finality: p.finality})
+	}
+	if isBatch {
+		return json.Marshal(answers)
+	}
+	return json.Marshal(answers[0])
+}
+
+func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
+	a := answer{Version: "2.0", ID: q.ID}
+	if v.fault == Errs {
+		a.Error = &fault{-32000, "header not found"}
+		return a
+	}
+	params, known := v.bend(q)
+	switch {
+	case known != nil:
+		a.Result = known
+		return a
+	case params == nil:
+		a.Error = &fault{-32005, fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
+		return a
+	}
+	asked := make([]any, len(params))
+	for i, raw := range params {
+		asked[i] = raw
+	}
+	var result json.RawMessage
+	if err := Ask(ctx, p.node, &result, q.Method, asked...); err != nil {
+		_, said, _ := strings.Cut(err.Error(), " is refused: ")
+		a.Error = &fault{-32000, said}
+		return a
+	}
+	a.Result = result
+	v.distort(q.Method, &a)
+	return a
+}
+
+// view is the chain as one request is shown it.
+type view struct {
+	lie
+	random   *rand.Rand
+	head     uint64
+	finality uint64
+}
+
+// top is the head as it is told.
+func (v view) top() uint64 {
+	if v.fault == Behind {
+		return v.head - min(v.head, uint64(1+v.roll%mostBehind))
+	}
+	return v.head
+}
+
+// bend changes a question's parameters; answered says the answer instead, no parameters that the range is refused.
+func (v view) bend(q question) (params []json.RawMessage, answered json.RawMessage) {
+	params = slices.Clone(q.Params)
+	if params == nil {
+		params = []json.RawMessage{}
+	}
+	switch q.Method {
+	case "eth_chainId":
+		if v.fault == OtherChain {
+			return params, quote(uint64(424242))
+		}
+	case "eth_blockNumber":
+		if v.fault == Behind {
+			return params, quote(v.top())
+		}
+	case "eth_getBlockByNumber":
+		if len(params) == 0 {
+			return params, nil
+		}
+		n := v.number(params[0])
+		if v.fault == Behind && n > v.top() {
+			return params, json.RawMessage("null")
+		}
+		params[0] = quote(n)
+	case "eth_getLogs":
+		return v.bendFilter(params)
+	}
+	return params, nil
+}
+
+// bendFilter looks at the range that logs are asked for.
+func (v view) bendFilter(params []json.RawMessage) ([]json.RawMessage, json.RawMessage) {
+	filter := map[string]json.RawMessage{}
+	if len(params) != 1 || json.Unmarshal(params[0], &filter) != nil || filter["blockHash"] != nil {
+		return params, nil
+	}
+	from, to := v.number(filter["fromBlock"]), v.number(filter["toBlock"])
+	switch {
+	case v.fault == Limits && to >= from+mostBlocks:
+		return nil, nil
+	case from > v.top():
+		return params, json.RawMessage("[]")
+	}
+	filter["fromBlock"], filter["toBlock"] = quote(from), quote(min(to, v.top()))
+	bent, err := json.Marshal(filter)
+	if err != nil {
+		return params, nil
+	}
+	return []json.RawMessage{bent}, nil
+}
+
+// number reads a block number or a name of one.
+func (v view) number(raw json.RawMessage) uint64 {
+	var n hexutil.Uint64
+	switch name := strings.Trim(string(raw), `"`); name {
+	case "earliest":
+		return 0
+	case "finalized", "safe":
+		return v.top() - min(v.top(), v.finality)
+	default:
+		if json.Unmarshal(raw, &n) != nil {
+			return v.top() // latest, pending, nothing
+		}
+	}
+	return uint64(n)
+}
+
+// distort changes the node's answer.
+func (v view) distort(method string, a *answer) {
+	switch {
+	case v.fault == Ahead && method == "eth_blockNumber":
+		a.Result = quote(v.head + uint64(1+v.roll%mostBehind))
+	case method == "eth_getBlockByNumber" || method == "eth_getBlockByHash":
+		v.distortBlock(a)
+	case method == "eth_getLogs":
+		v.distortLogs(a)
+	}
+}
+
+func (v view) distortBlock(a *answer) {
+	block := map[string]json.RawMessage{}
+	if json.Unmarshal(a.Result, &block) != nil || len(block) == 0 {
+		return
+	}
+	switch {
+	case v.fault == Ahead && v.number(block["number"]) == v.head:
+		block["number"] = quote(v.head + uint64(1+v.roll%mostBehind))
+	case v.fault == OtherChain:
+		block["hash"] = otherHash(block["hash"])
+		block["parentHash"] = otherHash(block["parentHash"])
+	default:
+		return
+	}
+	if bent, err := json.Marshal(block); err == nil {
+		a.Result = bent
+	}
+}
+
+func (v view) distortLogs(a *answer) {
+	var logs []json.RawMessage
+	if json.Unmarshal(a.Result, &logs) != nil {
+		return
+	}
+	switch v.fault {
+	case OtherChain:
+		logs = []json.RawMessage{}
+	case Repeats:
+		twice := make([]json.RawMessage, 0, 2*len(logs))
+		for _, l := range logs {
+			twice = append(twice, l, l)
+		}
+		logs = twice
+	case Forgets:
+		all := v.roll%3 == 0
+		logs = slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
+	case Limits:
+		if len(logs) > mostLogs {
+			a.Result, a.Error = nil, &fault{-32005, fmt.Sprintf("query returned more than %d results", mostLogs)}
+			return
+		}
+	default:
+		return
+	}
+	if bent, err := json.Marshal(logs); err == nil {
+		a.Result = bent
+	}
+}
+
+// otherHash is a hash of the other chain, always the same for the same block.
+func otherHash(raw json.RawMessage) json.RawMessage {
+	if len(raw) < 5 {
+		return raw
+	}
+	other := slices.Clone(raw)
+	if at := len(other) - 2; other[at] == 'f' {
+		other[at] = '0'
+	} else {
+		other[at] = 'f'
+	}
+	return other
+}
+
+func quote(n uint64) json.RawMessage { return json.RawMessage(`"` + hexutil.EncodeUint64(n) + `"`) }

@@ -1,0 +1,132 @@
+package chaintrial
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// Ask sends one JSON-RPC question and reads the answer into result. It retries nothing and believes everything, for
+// it asks an honest node.
+func Ask(ctx context.Context, url string, result any, method string, params ...any) error {
+	if params == nil {
+		params = []any{}
+	}
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", method, err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", method, err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", method, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer := struct {
+		Result json.RawMessage
+		Error  *struct{ Message string }
+	}{}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return fmt.Errorf("read the answer to %s: %w", method, err)
+	}
+	if answer.Error != nil {
+		return fmt.Errorf("%s is refused: %s", method, answer.Error.Message)
+	}
+	if result == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer.Result, result); err != nil {
+		return fmt.Errorf("read the answer to %s: %w", method, err)
+	}
+	return nil
+}
+
+// Head asks for the newest block's number.
+func Head(ctx context.Context, url string) (uint64, error) {
+	var head hexutil.Uint64
+	err := Ask(ctx, url, &head, "eth_blockNumber")
+	return uint64(head), err
+}
+
+// ReadBlocks is the plain reading: the logs of the blocks from first to last, one question for each block, nothing
+// between them.
+func ReadBlocks(ctx context.Context, url string, first, last uint64, of erc8004.Deployment) ([]types.Log, error) {
+	var all []types.Log
+	for n := first; n <= last; n++ {
+		var logs []types.Log
+		err := Ask(ctx, url, &logs, "eth_getLogs", map[string]any{"fromBlock": hexutil.Uint64(n),
+			"toBlock": hexutil.Uint64(n),
+			"address": []common.Address{of.Identity, of.Reputation, of.Validation}})
+		if err != nil {
+			return nil, fmt.Errorf("read block %d: %w", n, err)
+		}
+		all = append(all, logs...)
+	}
+	return all, nil
+}
+
+// Position is where on the chain an event is.
+type Position struct {
+	Block       uint64
+	BlockHash   common.Hash
+	Transaction common.Hash
+	LogIndex    uint
+}
+
+// Wanted is what Herald ought to have of one log: a delivery, or, where Refused says why, a rejected row.
+type Wanted struct {
+	Key      string // empty: the refused log has none of its own
+	Job      job.Job
+	Position Position
+	Refused  string
+}
+
+// Want says what the logs ask for. Logs that are no delivery of any kind (AgentUpdated, ValidationRequest) ask for
+// nothing.
+func Want(logs []types.Log, chainID uint64, of erc8004.Deployment) ([]Wanted, error) {
+	var wanted []Wanted
+	seen := map[string]bool{}
+	for _, l := range logs {
+		at := Position{l.BlockNumber, l.BlockHash, l.TxHash, l.Index}
+		event, err := erc8004.Decode(l)
+		var notKnown *erc8004.NotKnownError
+		if errors.As(err, &notKnown) {
+			continue
+		}
+		if err != nil {
+			wanted = append(wanted, Wanted{Position: at, Refused: err.Error()})
+			continue
+		}
+		if event.Kind == erc8004.ValidationRequest || event.Kind == erc8004.BatchMetadataUpdate {
+			continue
+		}
+		made, err := chain.Job(event, chainID, of, l.BlockTimestamp, job.Limits{MaxTimeout: maxTimeout})
+		switch {
+		case err != nil:
+			wanted = append(wanted, Wanted{Position: at, Refused: err.Error()})
+		case made.Kind == job.KindAgentUpdated:
+		case seen[made.Key()]:
+			return nil, fmt.Errorf("the chain has %s twice, at last in block %d: the generator is at fault", made.Key(),
+				at.Block)
+		default:
+			seen[made.Key()] = true
+			wanted = append(wanted, Wanted{Key: made.Key(), Job: made, Position: at})
+		}
+	}
+	return wanted, nil
+}

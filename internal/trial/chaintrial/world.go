@@ -1,0 +1,140 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/erc8004"
+)
+
+// mostDepth is the deepest reorg.
+const mostDepth = 40
+
+// World is a chain with emitters, the generator that fills it, and what was on branches that are gone.
+type World struct {
+	Node       Node
+	Deployment erc8004.Deployment
+	First      uint64 // the block after the emitters'
+	Gone       map[string]bool
+
+	generator *Generator
+	random    *rand.Rand
+
+	Blocks, Events  int // that were made, on all branches
+	Reorgs, Deepest int
+}
+
+// NewWorld deploys the emitters.
+func NewWorld(ctx context.Context, node Node, seed uint64) (*World, error) {
+	w := &World{Node: node, Gone: map[string]bool{}, generator: NewGenerator(seed),
+		random: rand.New(rand.NewPCG(seed, 4))}
+	for _, at := range []*[20]byte{(*[20]byte)(&w.Deployment.Identity), (*[20]byte)(&w.Deployment.Reputation),
+		(*[20]byte)(&w.Deployment.Validation)} {
+		address, err := node.Deploy(ctx, EmitterCode())
+		if err != nil {
+			return nil, fmt.Errorf("deploy an emitter: %w", err)
+		}
+		*at = address
+	}
+	head, err := Head(ctx, node.URL())
+	w.First = head + 1
+	return w, err
+}
+
+// calls are the transactions that emit these events: as many of one registry in a row as there are become one.
+func (w *World) calls(events []Event) []Call {
+	emitters := []Call{{To: w.Deployment.Identity}, {To: w.Deployment.Reputation}, {To: w.Deployment.Validation}}
+	var calls []Call
+	last := -1
+	for _, e := range events {
+		if e.Emitter != last {
+			calls = append(calls, emitters[e.Emitter])
+		}
+		last = e.Emitter
+		c := &calls[len(calls)-1]
+		c.Data = append(c.Data, EmitCall(e.Log)...)
+	}
+	return calls
+}
+
+// Mine makes a block.
+func (w *World) Mine(ctx context.Context, average int) error {
+	events, err := w.generator.Next(average)
+	if err != nil {
+		return err
+	}
+	w.Blocks++
+	w.Events += len(events)
+	return w.Node.Mine(ctx, w.calls(events))
+}
+
+// Reorg replaces up to mostDepth blocks, or takes them away.
+func (w *World) Reorg(ctx context.Context) error {
+	depth := 1 + w.random.IntN(mostDepth)
+	keep := w.random.IntN(2) == 0
+	if depth > w.generator.Blocks() {
+		depth = w.generator.Blocks()
+	}
+	if depth == 0 {
+		return nil
+	}
+	if err := w.bury(ctx, depth); err != nil {
+		return err
+	}
+	w.Reorgs++
+	w.Deepest = max(w.Deepest, depth)
+	if keep {
+		var again []Call
+		for _, block := range w.generator.Newest(depth) {
+			again = append(again, w.calls(block)...)
+		}
+		further, err := w.Node.Replace(ctx, depth, again)
+		if err != nil {
+			return fmt.Errorf("replace %d blocks: %w", depth, err)
+		}
+		w.generator.Fold(depth, further)
+	} else {
+		empty, err := w.Node.Rollback(ctx, depth)
+		if err != nil {
+			return fmt.Errorf("take %d blocks back: %w", depth, err)
+		}
+		w.generator.Drop(depth)
+		w.generator.AddEmpty(empty)
+	}
+	return w.checkHead(ctx)
+}
+
+// bury remembers what the newest blocks ask for, before they go.
+func (w *World) bury(ctx context.Context, depth int) error {
+	last := w.First + uint64(w.generator.Blocks()) - 1
+	logs, err := ReadBlocks(ctx, w.Node.URL(), last-uint64(depth)+1, last, w.Deployment)
+	if err != nil {
+		return err
+	}
+	wanted, err := Want(logs, ChainID, w.Deployment)
+	Bury(w.Gone, wanted)
+	return err
+}
+
+// checkHead: the generator and the node agree about the branch's length.
+func (w *World) checkHead(ctx context.Context) error {
+	head, err := Head(ctx, w.Node.URL())
+	if want := w.First + uint64(w.generator.Blocks()) - 1; err == nil && head != want {
+		err = fmt.Errorf("the head of %s is %d, that of the generator %d", w.Node.Name(), head, want)
+	}
+	return err
+}
+
+// Read is the plain reading of the whole branch.
+func (w *World) Read(ctx context.Context) ([]types.Log, error) {
+	head, err := Head(ctx, w.Node.URL())
+	if err != nil {
+		return nil, err
+	}
+	return ReadBlocks(ctx, w.Node.URL(), w.First, head, w.Deployment)
+}
