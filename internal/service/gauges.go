@@ -28,6 +28,10 @@ var (
 		"Endpoints whose breaker is open or half open, as this worker saw them last.", "state")
 	sharedLimits = newGauge("herald_limits_shared",
 		"1: the limits per origin are shared through Redis; 0: this worker applies its own.")
+	groupedCommits = newGauge("herald_commits_grouped_total", "Claims and records that shared a commit with others, "+
+		"by statement.", "statement")
+	failedGroups = newGauge("herald_commit_groups_failed_total", "Groups of claims or records that failed as a whole, "+
+		"so that each was committed alone.", "statement")
 	expiringTokens = newGauge("herald_tokens_expiring", "Stored tokens of agents that expire within 7 days (state soon), "+
 		"and that have expired and are not sent any more (state expired).", "state")
 )
@@ -50,7 +54,7 @@ type gauges struct {
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, connections, openBreakers,
-		sharedLimits, expiringTokens} {
+		sharedLimits, groupedCommits, failedGroups, expiringTokens} {
 		ch <- d
 	}
 }
@@ -64,6 +68,10 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(connections, float64(st.Acquired), "used")
 	send(connections, float64(st.Idle), "idle")
 	send(connections, float64(st.Max), "max")
+	for statement, st := range g.store.GroupStats() {
+		ch <- prometheus.MustNewConstMetric(groupedCommits, prometheus.CounterValue, float64(st.Grouped), statement)
+		ch <- prometheus.MustNewConstMetric(failedGroups, prometheus.CounterValue, float64(st.Failed), statement)
+	}
 	seen := g.limits.Stats()
 	send(openBreakers, float64(seen.Open), "open")
 	send(openBreakers, float64(seen.HalfOpen), "half_open")

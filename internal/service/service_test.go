@@ -131,7 +131,8 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 	metrics := r.get("/metrics")
 	for _, want := range []string{`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} 1`, `herald_deliveries_open{status="queued"} 0`,
 		`herald_deliveries_total{kind="NewFeedback",reason="",status="delivered"} 1`, "herald_overdue_seconds 0", "herald_delivery_latency_seconds_count 1",
-		`herald_queue_tasks{lane="first",state="completed"} 1`, `herald_postgres_connections{state="max"}`} {
+		`herald_queue_tasks{lane="first",state="completed"} 1`, `herald_postgres_connections{state="max"}`,
+		`herald_commit_groups_failed_total{statement="record"} 0`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}

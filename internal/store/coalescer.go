@@ -218,6 +218,12 @@ func (c *coalescer[Q, A]) count(grouped int, err error) {
 	}
 }
 
+func (c *coalescer[Q, A]) countGroups() GroupStat {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return GroupStat{Groups: c.stats.groups, Grouped: c.stats.grouped, Failed: c.stats.failed}
+}
+
 // close waits for all that is under way. What comes later is made alone.
 func (c *coalescer[Q, A]) close() {
 	c.mu.Lock()

@@ -180,6 +180,15 @@ func (s *Store) PoolStat() PoolStat {
 	return PoolStat{Acquired: st.AcquiredConns(), Idle: st.IdleConns(), Max: st.MaxConns()}
 }
 
+// GroupStat counts the groups in which claims or records were committed since the start, and what went in them. Of a
+// group that failed each was tried alone.
+type GroupStat struct{ Groups, Grouped, Failed int }
+
+// GroupStats are of "claim" and "record".
+func (s *Store) GroupStats() map[string]GroupStat {
+	return map[string]GroupStat{"claim": s.claims.countGroups(), "record": s.records.countGroups()}
+}
+
 // Task is what is put into Redis: a delivery's id and the dispatch counter that makes the task the newest one.
 type Task struct {
 	ID       uuid.UUID
