@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,8 +143,8 @@ func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem
 		}
 		err := conn.BatchCallContext(ctx, elems)
 		for i := range elems {
-			if errors.Is(elems[i].Error, rpc.ErrMissingBatchResponse) {
-				err = cmp.Or(err, elems[i].Error) // the answer was cut
+			if e := elems[i].Error; e != nil && c.isBatchFailure(e) {
+				return e
 			}
 		}
 		return err
@@ -154,6 +153,13 @@ func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem
 		err = c.newUnavailable(op, failure)
 	}
 	return err
+}
+
+// isBatchFailure tells whether the error of one element fails its whole batch: the answer was cut, or the node was
+// asked too often or for blocks that it has not reached. Another node is asked for all of it then.
+func (c *Client) isBatchFailure(err error) bool {
+	shown := c.maskFailure(err)
+	return errors.Is(err, rpc.ErrMissingBatchResponse) || isRateLimit(shown) || isBehind(shown)
 }
 
 // sendCall asks one thing.

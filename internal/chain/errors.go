@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,10 +70,23 @@ func (e *NoContractError) Error() string {
 		e.Address, e.ChainID)
 }
 
-// statusError is an answer with an HTTP status of failure. The body is left out: gateways put keys into it.
-type statusError struct{ status string }
+// statusError is an answer with an HTTP status of failure. The body is never shown: gateways put keys into it.
+type statusError struct {
+	status string
+	body   string // bounded; how wide a range may be is read from it
+}
 
 func (e *statusError) Error() string { return "the node answered " + e.status }
+
+// code is the status as a number, 0 if it has none.
+func (e *statusError) code() int {
+	digits, _, _ := strings.Cut(e.status, " ")
+	code, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return code
+}
 
 // rpcError is a JSON-RPC error. The message is the node's, bounded.
 type rpcError struct {
@@ -98,7 +112,7 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	case errors.As(err, &tooLarge):
 		return errTooLarge
 	case errors.As(err, &httpErr):
-		return &statusError{httpErr.Status}
+		return &statusError{httpErr.Status, text.Excerpt(string(httpErr.Body), maxMessage)}
 	case errors.As(err, &code):
 		return &rpcError{code.ErrorCode(), text.Excerpt(mask.Replace(code.Error()), maxMessage)}
 	}

@@ -47,9 +47,9 @@ type Follower struct {
 	filter logFilter
 	log    *slog.Logger
 
-	next  uint64   // first block that was not handed over
-	width uint64   // blocks to ask for at once
-	done  []anchor // ends of the ranges handed over, oldest first
+	next  uint64     // first block that was not handed over
+	width rangeWidth // blocks to ask for at once
+	done  []anchor   // ends of the ranges handed over, oldest first
 }
 
 // anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
@@ -86,7 +86,8 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 			erc8004.ValidationResponse,
 			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataUpdate, erc8004.Transfer}
 	}
-	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From, width: cfg.Range}
+	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
+		width: newRangeWidth(cfg.Range)}
 	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
 		if a != (common.Address{}) {
 			f.filter.Address = append(f.filter.Address, a)
@@ -166,7 +167,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	end := &head
-	if last := f.next + f.width - 1; last < uint64(head.Number) {
+	if last := f.next + f.width.blocks - 1; last < uint64(head.Number) {
 		if end, err = f.client.readBlock(ctx, formatNumber(last)); err != nil {
 			return false, err
 		}
@@ -176,7 +177,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	}
 	logs, err := f.readRangeLogs(ctx, *end)
 	if err != nil {
-		return f.narrowRange(err)
+		return f.narrowRange(err, uint64(end.Number)-f.next+1)
 	}
 	times, err := f.readBlockTimes(ctx, logs)
 	if err != nil {
@@ -190,7 +191,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		f.done = f.done[len(f.done)-maxAnchors:]
 	}
 	f.next = uint64(end.Number) + 1
-	f.width = min(f.width*2, f.cfg.Range)
+	f.width.widen()
 	return uint64(end.Number) < uint64(head.Number), nil
 }
 
@@ -229,10 +230,15 @@ func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, e
 	return logs, err
 }
 
-// narrowRange asks for fewer blocks next time when that may help.
-func (f *Follower) narrowRange(err error) (more bool, _ error) {
-	if f.width > 1 && isRefusedRange(err) {
-		f.width = max(f.width/2, 1)
+// narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.
+func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
+	if asked == 1 || !isRefusedRange(err) {
+		return false, err
+	}
+	f.width.narrow(err, asked)
+	if isRangeLimit(err) {
+		f.log.Debug("the node refused a range", "blocks", asked, "next", f.width.blocks, "error", err)
+		return true, nil
 	}
 	return false, err
 }

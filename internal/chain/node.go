@@ -33,6 +33,7 @@ type node struct {
 	transport *http.Transport
 	silence   silence
 	health    health
+	rest      rest
 
 	dialing chan struct{} // holds one token: who has it may dial, or ask for the chain id
 
@@ -113,7 +114,7 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 
 func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
 	return rpc.DialOptions(ctx, n.url.Reveal(), rpc.WithHTTPClient(&http.Client{
-		Transport:     boundedTransport{n.transport},
+		Transport:     nodeTransport{n},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
 }
@@ -168,13 +169,17 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// boundedTransport ends an answer that is too large.
-type boundedTransport struct{ next http.RoundTripper }
+// nodeTransport ends an answer that is too large, and reads how long a node that was asked too often wants to rest.
+type nodeTransport struct{ node *node }
 
-func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.next.RoundTrip(req)
+func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.node.transport.RoundTrip(req)
 	if err != nil {
 		return nil, err
+	}
+	now := time.Now()
+	if wait, ok := readRetryAfter(resp, now); ok {
+		t.node.rest.noteStated(now, wait)
 	}
 	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
 	return resp, nil

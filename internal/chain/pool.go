@@ -79,7 +79,10 @@ type question func(context.Context, *rpc.Client) error
 // askNode asks the healthiest node within the client's timeout, and the next one when it does not answer. failure is
 // what the question returned; err, a typed error, says why nobody answered it.
 func (c *Client) askNode(ctx context.Context, op string, ask question) (failure, err error) {
-	nodes := c.orderNodes(time.Now())
+	nodes, err := c.awaitNodes(ctx, op)
+	if err != nil {
+		return nil, err
+	}
 	var failures []nodeFailure
 	for _, n := range nodes {
 		failure, err = c.askOne(ctx, n, op, ask)
@@ -87,7 +90,7 @@ func (c *Client) askNode(ctx context.Context, op string, ask question) (failure,
 		if trouble == nil {
 			trouble = failure
 		}
-		if len(nodes) == 1 || ctx.Err() != nil || !c.mayOtherAnswer(trouble) {
+		if len(c.nodes) == 1 || ctx.Err() != nil || !c.mayOtherAnswer(trouble) {
 			return failure, err
 		}
 		failures = append(failures, nodeFailure{n.number, c.maskFailure(trouble)})
@@ -128,7 +131,11 @@ func (c *Client) noteHealth(ctx context.Context, n *node, err error) {
 		return
 	case errors.As(err, &wrong):
 		least = maxDemotion
+	case err != nil && isRateLimit(c.maskFailure(err)):
+		n.rest.noteRefusal(time.Now())
+		return
 	case !c.isFault(err):
+		n.rest.noteAnswer()
 		if n.health.noteAnswer() && len(c.nodes) > 1 {
 			c.log.Info("a node answers again", "chain", c.chainID, "node", n.number)
 		}
@@ -148,7 +155,7 @@ func (c *Client) isFault(err error) bool {
 	}
 	var answered *rpcError
 	shown := c.maskFailure(err)
-	return !errors.As(shown, &answered) && !isRangeLimit(shown)
+	return !errors.As(shown, &answered) && !isRangeLimit(shown) && !isRateLimit(shown)
 }
 
 // mayOtherAnswer tells whether it is worth while to ask another node: not when this one gave the chain's own answer,

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -57,37 +54,6 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 		return nil, block{}, c.newUnavailable(op, errNoBlock)
 	}
 	return logs, *end, nil
-}
-
-// isRefusedRange tells whether fewer blocks may be answered: nodes bound ranges and answers in different ways and
-// words.
-func isRefusedRange(err error) bool {
-	var answered *rpcError
-	var status *statusError
-	return errors.Is(err, errTooLarge) || errors.As(err, &answered) || errors.As(err, &status) ||
-		errors.Is(err, context.DeadlineExceeded)
-}
-
-// isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again. Two codes also
-// mean that there were too many requests.
-func isRangeLimit(err error) bool {
-	const limitExceeded, tooManyRequests = -32005, http.StatusTooManyRequests
-	var answered *rpcError
-	var refused *statusError
-	return errors.As(err, &answered) && answered.code != limitExceeded && answered.code != tooManyRequests ||
-		errors.As(err, &refused) && strings.HasPrefix(refused.status, strconv.Itoa(http.StatusBadRequest)) ||
-		errors.Is(err, errTooLarge)
-}
-
-// isRefusedForGood tells whether the node will not search even one block, whenever it is asked: it has no such method,
-// has dropped its old blocks (EIP-4444), or the answer is larger than what is read. Other refusals may be trouble that
-// passes.
-func isRefusedForGood(err error) bool {
-	const methodNotFound, methodNotSupported, prunedHistory = -32601, -32004, 4444
-	var answered *rpcError
-	return errors.Is(err, errTooLarge) ||
-		errors.As(err, &answered) && slices.Contains([]int{methodNotFound, methodNotSupported, prunedHistory},
-			answered.code)
 }
 
 // listTopics selects a job's event by what is indexed in every form of its kind.
@@ -147,7 +113,7 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 		logs, _, err := c.readLogs(search, filter)
 		switch {
 		case err != nil && asked > 1 && search.Err() == nil && isRefusedRange(err):
-			width, refusal = asked/2, err
+			width, refusal = narrowWidth(err, asked), err
 			continue
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 			if _, err := c.readHead(ctx); err != nil {

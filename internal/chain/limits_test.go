@@ -1,0 +1,298 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// TestLimitsOfProviders: what the providers say to eth_getLogs, as it was reported.
+func TestLimitsOfProviders(t *testing.T) {
+	t.Parallel()
+	const narrow, wait, behind = "narrow", "wait", "behind"
+	for _, c := range []struct {
+		source  string
+		code    int
+		message string
+		want    string
+		width   uint64 // asked for after 20,000 blocks
+	}{
+		{"Alchemy, risc0/risc0-ethereum#656, 2025-08", -32600, "You can make eth_getLogs requests with up to a 500 block range. Based on your parameters, this block range should work: [0x1be4213, 0x1be4406]", narrow, 500},
+		{"Alchemy, by results; bancorprotocol/webapp#523 and later", -32602, "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range and no limit on the response size, or you can request any block range with a cap of 10K logs in the response. Based on your parameters and the response size limit, this block range should work: [0xc5dc00, 0xc614a7]", narrow, 14504},
+		{"Alchemy, latticexyz/mud#1522", 429, "Your app has exceeded its compute units per second capacity. If you have retries enabled, you can safely ignore this message.", wait, 0},
+		{"Infura, INFURA/infura#237, 2026-08", -32602, "range 1000000 exceeds limit of 10000", narrow, 10000},
+		{"Infura by results, INFURA/infura#237 (documentation)", -32005, "query returned more than 10000 results", narrow, 10000},
+		{"Infura by results, ponder-sh/ponder getLogsRetryHelper", -32005, "query returned more than 10000 results. Try with this block range [0x10, 0x1F].", narrow, 16},
+		{"QuickNode, OffchainLabs/arbitrum-sdk#609, 2025-08", -32614, "eth_getLogs is limited to a 10,000 range", narrow, 10000},
+		{"QuickNode, latticexyz/mud#1522", -32012, "credits limited to 6000/sec", wait, 0},
+		{"reth, paradigmxyz/reth#8558", -32602, "query exceeds max block range 5000", narrow, 5000},
+		{"reth by results, paradigmxyz/reth#23810, 2026-04", -32602, "query exceeds max results 20000, retry with the range 25766988-25770000", narrow, 3013},
+		{"reth says the range that it refused, paradigmxyz/reth#23810", -32602, "query exceeds max results 20000, retry with the range 25750000-25769999", narrow, 10000},
+		{"BNB chain, AlphaWallet/alpha-wallet-android#2736", -32000, "exceed maximum block range: 5000", narrow, 5000},
+		{"Morph, enviodev/hyperindex#605, 2025-06", -32000, "block range is larger than max block range, block range = 5120, max block range = 5000", narrow, 5000},
+		{"Moonbeam, moonbeam-foundation/moonbeam#3250, 2025-04", -32603, "block range is too wide (maximum 1024)", narrow, 1024},
+		{"Ankr, ponder-sh/ponder#1940, 2025-07", -32602, "maximum [from, to] blocks distance: 10000", narrow, 10000},
+		{"Ankr before, getLogsRetryHelper", -32600, "block range is too wide", narrow, 10000},
+		{"Scroll, scroll-tech/go-ethereum#529", -32000, "block range is bigger than maxBlockRange", narrow, 10000},
+		{"Candle, AlphaWallet/alpha-wallet-ios#5277", -32600, "block range too high", narrow, 10000},
+		{"Tenderly, bobanetwork/boba_legacy#827: the limit is in the data", -32602, "invalid params", narrow, 10000},
+		{"BNB chain's own, bnb-chain/docs-site#621: too many of what it does not say", -32005, "limit exceeded", "half", 10000},
+		{"Base, base/node#368, 2024-12", -32016, "over rate limit", wait, 0},
+		{"Base behind a proxy, base/node#368", -32000, `429 Too Many Requests: {"jsonrpc":"2.0","error":{"code":-32016,"message":"over rate limit"}}`, wait, 0},
+		{"geth, Nethermind, Besu, Erigon: ethereum/execution-apis#875, 2026-08", -32602, "block range extends beyond current head block", behind, 0},
+		// The patterns of ponder-sh/ponder getLogsRetryHelper, as of 2026.
+		{"Avalanche", -32000, "requested too many blocks from 1 to 20000, maximum is set to 2048", narrow, 2048},
+		{"Cloudflare", -32047, "Invalid eth_getLogs request. 'fromBlock'-'toBlock' range too large. Max range: 800", narrow, 800},
+		{"thirdweb", -32602, "Maximum allowed number of requested blocks is 1000", narrow, 1000},
+		{"BlockPI", -32602, "eth_getLogs is limited to 1024 block range", narrow, 1024},
+		{"1RPC", -32602, "response size should not greater than 10000000 bytes", narrow, 10000},
+		{"LlamaRPC", -32602, "query exceeds max results 20000", narrow, 10000},
+		{"Optimism", -32011, "backend response too large", narrow, 10000},
+		{"Base's public one", -32614, "block range too large", narrow, 10000},
+		{"Arbitrum", -32000, "logs matched by query exceeds limit of 10000", narrow, 10000},
+		{"Blast, paid", -32600, "exceeds the range allowed for your plan (20000 > 3000)", narrow, 3000},
+		{"Chainstack", -32602, "Block range limit exceeded. See more details at https://docs.chainstack.com", narrow, 10000},
+		{"Coinbase", -32602, "please limit the query to at most 1,000 blocks", narrow, 1000},
+		{"PublicNode", -32701, "exceed maximum block range: 50000", narrow, 10000},
+		{"Hyperliquid", -32603, "query exceeds max block range 50", narrow, 50},
+		{"Swell", -32000, "block range greater than 10000 max", narrow, 10000},
+		{"Somnia", -32000, "block range exceeds 1000", narrow, 1000},
+		{"Merkle", -32000, "eth_getLogs range is too large, max is 10k blocks", narrow, 10000},
+		{"Harmony", -32000, "query must be smaller than size 1024", narrow, 1024},
+	} {
+		err := error(&UnavailableError{ChainID: 1, Op: "asking", Err: &rpcError{c.code, c.message}})
+		got := "half" // it may be either: fewer blocks are tried, and it is believed to pass
+		switch {
+		case isRateLimit(err):
+			got = wait
+		case isBehind(err):
+			got = behind
+		case isRangeLimit(err):
+			got = narrow
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.source, got, c.want)
+		}
+		if narrows := got == narrow || got == "half"; isRefusedRange(err) != narrows {
+			t.Errorf("%s: isRefusedRange is %t", c.source, !narrows)
+		} else if width := narrowWidth(err, 20_000); narrows && width != c.width {
+			t.Errorf("%s: asks for %d blocks then, want %d", c.source, width, c.width)
+		}
+	}
+}
+
+// TestLimitInStatus: QuickNode puts its refusal under a status of failure. The body is read and not shown.
+func TestLimitInStatus(t *testing.T) {
+	t.Parallel()
+	n := newStubNode(t, 1)
+	n.set(func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.WriteHeader(http.StatusRequestEntityTooLarge)
+		_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32614,"message":"eth_getLogs is limited to a 10,000 range"}}`)
+		return true
+	}, func(string, []json.RawMessage) (any, any) { return nil, nil })
+	c := newPool(t, n)
+	c.nodes[0].verified = true
+	conn, err := c.nodes[0].dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[0].conn = conn
+	_, _, err = c.readLogs(t.Context(), logFilter{ToBlock: hexutil.Uint64(20_000)})
+	if !isRangeLimit(err) || narrowWidth(err, 20_001) != 10_000 {
+		t.Errorf("%v", err)
+	}
+	if want := "chain 1: reading the logs of blocks 0 to 20000: the node answered 413 Request Entity Too Large"; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestRangeWidth: a width narrows to what the node takes, costs few refusals where a limit stays, and widens again where
+// it does not.
+func TestRangeWidth(t *testing.T) {
+	t.Parallel()
+	w := newRangeWidth(1000)
+	w.narrow(&rpcError{-32602, "range 1000 exceeds limit of 300"}, 1000)
+	if w.blocks != 300 {
+		t.Errorf("%d blocks", w.blocks)
+	}
+	refusals := 0
+	for range 10 * holdAfterRefusal {
+		if w.blocks > 300 {
+			refusals++
+			w.narrow(&rpcError{-32602, "block range too large"}, w.blocks)
+			continue
+		}
+		w.widen()
+	}
+	if refusals < 5 || refusals > 10 || w.blocks != 300 {
+		t.Errorf("%d refusals of %d questions, %d blocks at the end", refusals, 10*holdAfterRefusal, w.blocks)
+	}
+	for range holdAfterRefusal + 2 {
+		w.widen() // now it takes all
+	}
+	if w.blocks != 1000 {
+		t.Errorf("%d blocks", w.blocks)
+	}
+	for range 30 {
+		w.narrow(context.DeadlineExceeded, w.blocks)
+	}
+	if w.blocks != 1 {
+		t.Errorf("%d blocks", w.blocks)
+	}
+}
+
+// TestFollowerKeepsToTheRange: the follower asks once too much, then for what the node says, and leaves no block out.
+func TestFollowerKeepsToTheRange(t *testing.T) {
+	t.Parallel()
+	var ranges [][2]uint64
+	refused := 0
+	n := newStubNode(t, 1)
+	n.set(nil, func(method string, params []json.RawMessage) (any, any) {
+		switch {
+		case method == "eth_getBlockByNumber" && string(params[0]) == `"latest"`:
+			return map[string]any{"number": "0x1388", "hash": n.hash(5000), "timestamp": "0x1"}, nil
+		case method != "eth_getLogs":
+			return nil, nil
+		}
+		var f logFilter
+		if err := json.Unmarshal(params[0], &f); err != nil {
+			t.Error(err)
+		}
+		if f.ToBlock-f.FromBlock >= 300 {
+			refused++
+			return nil, nodeError{-32000, "exceed maximum block range: 300"}
+		}
+		ranges = append(ranges, [2]uint64{uint64(f.FromBlock), uint64(f.ToBlock)})
+		return nil, nil
+	})
+	f, err := newPool(t, n).NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
+		Handle: func(context.Context, job.Job) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		if more, err = f.readNext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := uint64(0)
+	for _, r := range ranges {
+		if r[0] != next {
+			t.Errorf("%d follows %d", r[0], next)
+		}
+		next = r[1] + 1
+	}
+	if next != 5001 || refused != 1 {
+		t.Errorf("read to %d, %d refusals", next, refused)
+	}
+}
+
+// refuse answers a status of too many requests.
+func refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
+	return func(rw http.ResponseWriter, _ *http.Request) bool {
+		if retryAfter != "" {
+			rw.Header().Set("Retry-After", retryAfter)
+		}
+		http.Error(rw, "no", http.StatusTooManyRequests)
+		return true
+	}
+}
+
+// TestRetryAfterIsKept: a node that asks for a pause is not asked before it is over; another is.
+func TestRetryAfterIsKept(t *testing.T) {
+	t.Parallel()
+	for name, stated := range map[string]string{
+		"seconds": "600", "a date": time.Now().Add(time.Hour).UTC().Format(http.TimeFormat),
+	} {
+		first, second := newStubNode(t, 1), newStubNode(t, 2)
+		first.set(refuse(stated), nil)
+		alone, both := newPool(t, first), newPool(t, first, second)
+		for range 3 {
+			if head, err := both.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
+				t.Errorf("%s: %v, %v", name, head, err)
+			}
+		}
+		if n := len(first.asked); n != 1 {
+			t.Errorf("%s: the node was asked %d times", name, n)
+		}
+		first.set(refuse(stated), nil)
+		for range 3 {
+			if _, err := alone.readHead(t.Context()); !as[*UnavailableError](err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := len(first.asked); n != 1 {
+			t.Errorf("%s: the only node was asked %d times", name, n)
+		}
+		if _, err := alone.readHead(t.Context()); !errors.Is(err, errResting) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRefusedElementRests: one refused question of a batch is a refusal of the node's; the batch is asked of the next.
+func TestRefusedElementRests(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		if method == "eth_getLogs" {
+			return nil, nodeError{-32016, "over rate limit"}
+		}
+		return nil, nil
+	})
+	c := newPool(t, first, second)
+	if _, last, err := c.readLogs(t.Context(), logFilter{ToBlock: 9}); err != nil || last.Hash != second.hash(9) {
+		t.Errorf("%v, %v", last, err)
+	}
+	if c.nodes[0].rest.until.IsZero() || !c.nodes[0].health.demoted.IsZero() {
+		t.Error("the node does not rest, or is taken to be ill")
+	}
+}
+
+// TestRest: without a Retry-After a node rests longer each time until it answers, and a short rest is waited for.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	var r rest
+	now := time.Now()
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		r.noteRefusal(now)
+		r.noteRefusal(now) // of a request that was under way
+		if got := r.remaining(now); got != want*time.Second {
+			t.Errorf("rests %s, want %s", got, want*time.Second)
+		}
+		now = r.until
+	}
+	r.noteAnswer()
+	r.noteRefusal(now)
+	if got := r.remaining(now); got != time.Second {
+		t.Errorf("rests %s after an answer", got)
+	}
+	r.noteStated(now, 48*time.Hour)
+	if got := r.remaining(now); got != maxStatedRest {
+		t.Errorf("rests %s", got)
+	}
+
+	n := newStubNode(t, 1)
+	c := newPool(t, n)
+	until := time.Now().Add(50 * time.Millisecond)
+	c.nodes[0].rest.until = until
+	if _, err := c.readHead(t.Context()); err != nil || time.Now().Before(until) {
+		t.Errorf("asked too early, or %v", err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.nodes[0].rest.until = time.Now().Add(time.Second)
+	if _, err := c.readHead(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,120 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/netguard"
+)
+
+const (
+	// firstRest is how long a node that was asked too often is left alone when it does not say how long; it doubles
+	// until it answers.
+	firstRest = time.Second
+	// maxRest bounds that, and maxStatedRest what a node asks for.
+	maxRest       = 30 * time.Second
+	maxStatedRest = time.Hour
+	// maxPause is how long a question waits for a node that rests; if that is longer, it fails.
+	maxPause = 2 * time.Second
+)
+
+var errResting = errors.New("it was asked too often")
+
+// rest keeps to what a node says that was asked too often (429, Retry-After).
+type rest struct {
+	mu     sync.Mutex
+	until  time.Time // nothing is asked before
+	inARow int       // refusals since the last answer
+}
+
+// noteStated takes a Retry-After.
+func (r *rest) noteStated(now time.Time, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if until := now.Add(min(wait, maxStatedRest)); until.After(r.until) {
+		r.until = until
+	}
+}
+
+// noteRefusal takes a refusal because of too many requests. What was stated with it counts.
+func (r *rest) noteRefusal(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Before(r.until) {
+		return
+	}
+	r.until = now.Add(min(firstRest<<min(r.inARow, 10), maxRest))
+	r.inARow++
+}
+
+// noteAnswer takes an answer.
+func (r *rest) noteAnswer() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inARow = 0
+}
+
+// remaining is how long nothing may be asked.
+func (r *rest) remaining(now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(r.until.Sub(now), 0)
+}
+
+// readRetryAfter reads how long an answer asks to wait: a number of seconds, or a date.
+func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok bool) {
+	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+		return 0, false
+	}
+	stated := resp.Header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(stated, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, true
+	}
+	if at, err := http.ParseTime(stated); err == nil && at.After(now) {
+		return at.Sub(now), true
+	}
+	return 0, false
+}
+
+// awaitNodes lists the nodes that may be asked, healthiest first. If all of them rest it waits for the first, unless
+// that is long.
+func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
+	for {
+		now := time.Now()
+		var ready []*node
+		shortest := maxStatedRest
+		for _, n := range c.orderNodes(now) {
+			if wait := n.rest.remaining(now); wait > 0 {
+				shortest = min(shortest, wait)
+			} else {
+				ready = append(ready, n)
+			}
+		}
+		if len(ready) > 0 {
+			return ready, nil
+		}
+		if shortest > maxPause {
+			return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf(
+				"the node of RPC_URL_%d: %w and is asked again in %s", c.chainID, errResting, netguard.Seconds(shortest))}
+		}
+		if err := pause(ctx, shortest); err != nil {
+			return nil, c.newUnavailable(op, err)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
