@@ -33,7 +33,8 @@ func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 //
 // What waits for a slot does so with its claim, so that no other worker can run it: claimsAhead deliveries at most, for
 // slotPatience. Then, and when the worker stops, it is given back without having cost an attempt, and its right to claim
-// rests until a slot was held for less than that: a worker whose agents are slow takes no more than it has slots.
+// rests until a slot was held for less than that, or is free: a worker whose agents are slow takes no more than it has
+// slots.
 type completer struct {
 	claims  chan struct{} // from before the claim to the agent's answer: as many as slots, and claimsAhead
 	slots   chan struct{} // from the slot to the agent's answer
@@ -100,16 +101,26 @@ func (s *slot) acquire(ctx context.Context) error {
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 
-// rest keeps the right to claim of one that gave up, until slots are free after a short time again.
+// rest keeps the right to claim of one that gave up, until slots are held for a short time again, or one is free.
 func (s *slot) rest() {
 	if !s.gaveUp {
 		return
 	}
 	releaseAll(s.held[1:]) // what follows the right to claim
 	s.held = s.held[:1]
-	select {
-	case <-s.of.turned:
-	case <-s.of.stopped:
+	look := time.NewTicker(slotPatience)
+	defer look.Stop()
+	for {
+		select {
+		case <-s.of.turned:
+			return
+		case <-s.of.stopped:
+			return
+		case <-look.C:
+			if len(s.of.slots) < cap(s.of.slots) {
+				return
+			}
+		}
 	}
 }
 
