@@ -52,15 +52,4 @@ func (c *Client) readHead(ctx context.Context) (block, error) {
 	return *b, nil
 }
 
-// readFinalized reads the finalized block; nil if the node names none. Some say so with null, some with an error.
-func (c *Client) readFinalized(ctx context.Context) (*block, error) {
-	b, err := c.readBlock(ctx, finalized)
-	var answered *rpcError
-	if errors.As(err, &answered) {
-		c.log.Debug("the node names no finalized block", "chain", c.chainID, "error", answered)
-		return nil, nil
-	}
-	return b, err
-}
-
 func formatNumber(n uint64) string { return hexutil.EncodeUint64(n) }

@@ -222,7 +222,7 @@ func TestRetryAfterIsKept(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, head, err)
 			}
 		}
-		if n := len(first.asked); n != 1 {
+		if n := first.count(); n != 1 {
 			t.Errorf("%s: the node was asked %d times", name, n)
 		}
 		first.set(refuse(stated), nil)
@@ -231,7 +231,7 @@ func TestRetryAfterIsKept(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := len(first.asked); n != 1 {
+		if n := first.count(); n != 1 {
 			t.Errorf("%s: the only node was asked %d times", name, n)
 		}
 		if _, err := alone.readHead(t.Context()); !errors.Is(err, errResting) {

@@ -63,6 +63,13 @@ func (s *stubNode) requests() (out [][]string) {
 	return out
 }
 
+// count is how many requests there were since set.
+func (s *stubNode) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked)
+}
+
 func (s *stubNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -1,0 +1,90 @@
+package chain
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+)
+
+// TestFinalized: one node is not believed over the others about what is final.
+func TestFinalized(t *testing.T) {
+	t.Parallel()
+	type spoil = func(http.ResponseWriter, *http.Request) bool
+	type answer = func(string, []json.RawMessage) (any, any)
+	names := func(n uint64) answer {
+		return func(method string, _ []json.RawMessage) (any, any) {
+			if method != "eth_getBlockByNumber" {
+				return nil, nil
+			}
+			return map[string]any{"number": hexutil.Uint64(n), "hash": common.Hash{byte(n)}, "timestamp": "0x1"}, nil
+		}
+	}
+	refuses := func(code int) answer {
+		return func(method string, _ []json.RawMessage) (any, any) {
+			if method != "eth_getBlockByNumber" {
+				return nil, nil
+			}
+			return nil, nodeError{code, "no"}
+		}
+	}
+	none := func(method string, _ []json.RawMessage) (any, any) {
+		if method != "eth_getBlockByNumber" {
+			return nil, nil
+		}
+		return json.RawMessage("null"), nil
+	}
+	away := failures()["503"]
+	for name, c := range map[string]struct {
+		answers []answer
+		spoils  map[int]spoil // by the node's number
+		want    uint64        // 0: none
+		fails   bool
+		asked   int
+	}{
+		"one":                         {answers: []answer{names(7)}, want: 7, asked: 1},
+		"one names none":              {answers: []answer{refuses(-32602)}, asked: 1},
+		"one is asked too often":      {answers: []answer{refuses(429)}, fails: true, asked: 1},
+		"the first of two lies":       {answers: []answer{names(9), names(3)}, want: 3, asked: 2},
+		"the second of two lies":      {answers: []answer{names(3), names(9)}, want: 3, asked: 2},
+		"one of two names none":       {answers: []answer{none, names(9)}, want: 9, asked: 2},
+		"none of two names one":       {answers: []answer{none, refuses(-39001)}, asked: 2},
+		"one of two is away":          {answers: []answer{names(9), names(3)}, spoils: map[int]spoil{2: away}, want: 9, asked: 2},
+		"two of three are asked":      {answers: []answer{names(9), names(8), names(3)}, want: 8, asked: 2},
+		"four of six are asked":       {answers: []answer{names(9), names(8), names(7), names(6), names(5), names(4)}, want: 6, asked: 4},
+		"who was asked is away":       {answers: []answer{names(9), names(8), names(3)}, spoils: map[int]spoil{1: away, 2: away}, want: 3, asked: 3},
+		"all are away":                {answers: []answer{names(9), names(8)}, spoils: map[int]spoil{1: away, 2: away}, fails: true, asked: 2},
+		"another chain says nothing":  {answers: []answer{names(9), names(3)}, spoils: map[int]spoil{2: failures()["another chain"]}, want: 9, asked: 2},
+		"all are nodes of another":    {answers: []answer{names(9)}, spoils: map[int]spoil{1: failures()["another chain"]}, fails: true, asked: 1},
+		"one of two answers by limit": {answers: []answer{refuses(429), names(4)}, want: 4, asked: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var nodes []*stubNode
+			for i, answer := range c.answers {
+				n := newStubNode(t, byte(i+1))
+				n.set(c.spoils[i+1], answer)
+				nodes = append(nodes, n)
+			}
+			got, err := newPool(t, nodes...).readFinalized(t.Context())
+			number := uint64(0)
+			if got != nil {
+				number = uint64(got.Number)
+			}
+			if number != c.want || (err != nil) != c.fails {
+				t.Errorf("block %d, %v; want %d", number, err, c.want)
+			}
+			asked := 0
+			for _, n := range nodes {
+				if n.count() > 0 {
+					asked++
+				}
+			}
+			if asked != c.asked {
+				t.Errorf("%d nodes were asked, want %d", asked, c.asked)
+			}
+		})
+	}
+}
