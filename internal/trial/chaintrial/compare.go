@@ -33,6 +33,10 @@ func (r Row) position() Position {
 // takenBack tells whether the row ended because its event left the chain.
 func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
 
+// isRefused tells whether the row stands for a log that makes no job. Postgres keeps no job of it, so it may have no
+// position.
+func (r Row) isRefused() bool { return r.Status == "rejected" && r.Reason == "invalid_job" }
+
 // Findings is what Compare found: how many rows there are of each sort, and each difference as a line. All
 // differences are faults.
 type Findings struct {
@@ -68,16 +72,30 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 		if feedback, isRetraction := feedbackOf(key); isRetraction {
 			f.retracted[feedback] = true
 		}
-		if r.Status == "rejected" && r.Reason == "invalid_job" {
+		if r.isRefused() {
 			f.rejected[r.position()] = r
 		}
 	}
+	var refused []Wanted
 	for _, w := range wanted {
 		if w.Refused != "" {
-			f.lookForRefused(w)
+			refused = append(refused, w)
 			continue
 		}
 		f.lookFor(w)
+	}
+	var nowhere []Row // rejected rows without a position
+	for _, r := range rows {
+		if r.isRefused() && r.position() == (Position{}) {
+			nowhere = append(nowhere, r)
+		}
+	}
+	if len(nowhere) > 0 {
+		f.countRefused(refused, nowhere)
+	} else {
+		for _, w := range refused {
+			f.lookForRefused(w)
+		}
 	}
 	for _, r := range rows {
 		if !f.used[r.ID] {
@@ -146,6 +164,27 @@ func (f *comparison) lookForRefused(w Wanted) {
 	f.Rejected++
 }
 
+// countRefused counts where rejected rows have no position: those of gone branches may have stayed.
+func (f *comparison) countRefused(refused []Wanted, rows []Row) {
+	for _, r := range rows {
+		f.used[r.ID] = true
+	}
+	goneRefused := 0
+	for key := range f.gone {
+		if strings.HasPrefix(key, goneRefusedMark) {
+			goneRefused++
+		}
+	}
+	f.Rejected = min(len(rows), len(refused))
+	for range len(refused) - len(rows) {
+		f.Missing = append(f.Missing, fmt.Sprintf("%d logs make no job, %d rejected rows", len(refused), len(rows)))
+	}
+	for range len(rows) - len(refused) - goneRefused {
+		f.TooMany = append(f.TooMany, fmt.Sprintf("%d logs make no job, and %d of gone branches, %d rejected rows",
+			len(refused), goneRefused, len(rows)))
+	}
+}
+
 // judgeRest judges a row that nothing on the final chain asks for.
 func (f *comparison) judgeRest(r Row) {
 	key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
@@ -154,7 +193,7 @@ func (f *comparison) judgeRest(r Row) {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
 		f.Retracted++
 		return
-	case r.Status == "rejected" && r.Reason == "invalid_job" && f.gone[goneAt(r.position())]:
+	case r.isRefused() && f.gone[goneAt(r.position())]:
 		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:
 		f.Cancelled++
@@ -175,12 +214,17 @@ func (f *comparison) judgeRest(r Row) {
 // Bury adds what logs that leave the chain asked for to the keys that are gone.
 func Bury(gone map[string]bool, wanted []Wanted) {
 	for _, w := range wanted {
-		if w.Key != "" {
+		if w.Refused != "" {
+			gone[goneAt(w.Position)] = true
+		} else {
 			gone[w.Key] = true
 		}
-		gone[goneAt(w.Position)] = true
 	}
 }
 
+const goneRefusedMark = "refused@"
+
 // goneAt names a log that has no key of its own.
-func goneAt(p Position) string { return fmt.Sprintf("%s/%d", p.BlockHash, p.LogIndex) }
+func goneAt(p Position) string {
+	return fmt.Sprintf("%s%s/%d", goneRefusedMark, p.BlockHash, p.LogIndex)
+}

@@ -57,7 +57,7 @@ func TestGeneratorMakesEveryForm(t *testing.T) {
 	if len(seen) != len(erc8004.Topics()) || len(seen) != len(forms) {
 		t.Errorf("%d topics were made of %d forms, the decoder knows %d", len(seen), len(forms), len(erc8004.Topics()))
 	}
-	wanted, err := Want(generate(t, 1, 300), testChain, testDeployment)
+	wanted, err := Want(generate(t, 1, 300), testChain, testDeployment, countedNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func keep(wanted []Wanted) []Row {
 // Every sort of difference between the chain and the rows is found, once, and as what it is.
 func TestCompareFinds(t *testing.T) {
 	t.Parallel()
-	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment)
+	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment, countedNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +169,22 @@ func TestCompareFinds(t *testing.T) {
 			return append(rows, Row{ID: "extra", Key: key, Status: status, Reason: reason})
 		}
 	}
+	// As Postgres has rejected rows, which are counted.
+	forget := func(change func(rows []Row) []Row) func([]Row) []Row {
+		return func(rows []Row) []Row {
+			for i := range rows {
+				if rows[i].isRefused() {
+					rows[i].Job = job.Job{}
+				}
+			}
+			return change(rows)
+		}
+	}
+	withoutRefused := func(rows []Row) []Row { return append(rows[:refused], rows[refused+1:]...) }
+	misplacedReject := func(rows []Row) []Row {
+		return append(rows, Row{ID: "extra", Key: "invalid:77", Status: "rejected", Reason: "invalid_job",
+			Job: job.Job{BlockNumber: 77}})
+	}
 	change := func(i int, f func(*Row)) func([]Row) []Row {
 		return func(rows []Row) []Row { f(&rows[i]); return rows }
 	}
@@ -179,8 +195,10 @@ func TestCompareFinds(t *testing.T) {
 		"nothing": {change: func(rows []Row) []Row { return rows }},
 		"no row": {change: func(rows []Row) []Row { return append(rows[:first], rows[first+1:]...) },
 			missing: 1},
-		"no rejected row": {change: func(rows []Row) []Row { return append(rows[:refused], rows[refused+1:]...) },
-			missing: 1},
+		"counted":              {change: forget(func(rows []Row) []Row { return rows })},
+		"one of those counted": {change: forget(withoutRefused), missing: 1},
+		"one more to count":    {change: forget(extra("invalid:77", "rejected", "invalid_job")), tooMany: 1},
+		"no rejected row":      {change: withoutRefused, missing: 1},
 		"taken back": {change: change(first, func(r *Row) { r.Status, r.Reason = "cancelled", "reorg" }),
 			missing: 1},
 		"rejected":           {change: change(first, func(r *Row) { r.Status = "rejected" }), wrong: 1},
@@ -212,7 +230,7 @@ func TestCompareFinds(t *testing.T) {
 			tooMany: 1},
 		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
 			tooMany: 1},
-		"rejected, unknown": {change: extra("invalid:77", "rejected", "invalid_job"), tooMany: 1},
+		"rejected, unknown": {change: misplacedReject, tooMany: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -8,6 +8,13 @@ import (
 	"github.com/ethereum/go-ethereum/core/vm"
 )
 
+// What getLastIndex(uint256,address) is called with: a selector, which nothing looks at, and two words. No record is that
+// short.
+const (
+	argumentsAt = 4
+	pairSize    = 2 * wordSize
+)
+
 // EmitterCode is the creation code of a contract that logs whatever its calldata says. It stands in for the three
 // registries: no registry emits all the forms, and those of 2025 have no compiler here.
 func EmitterCode() []byte {
@@ -33,11 +40,40 @@ func assembleEmitter() []byte {
 		a.push(at)
 		a.do(vm.ADD, vm.CALLDATALOAD)
 	}
+	// The slot of the agent and the client, from their length and where they are in the calldata.
+	hashPair := func() {
+		a.push(0)
+		a.do(vm.CALLDATACOPY)
+		a.push(pairSize)
+		a.push(0)
+		a.do(vm.KECCAK256)
+	}
+	a.do(vm.CALLDATASIZE)
+	a.push(argumentsAt + pairSize)
+	a.do(vm.EQ)
+	a.jumpTo("getLastIndex")
+	a.do(vm.JUMPI)
+
 	a.push(0)
 	a.label("loop") // p
 	a.do(vm.DUP1, vm.CALLDATASIZE, vm.GT, vm.ISZERO)
 	a.jumpTo("end")
 	a.do(vm.JUMPI)
+
+	a.do(vm.DUP1, vm.CALLDATALOAD)
+	a.push(countFlag)
+	a.do(vm.AND, vm.ISZERO)
+	a.jumpTo("log")
+	a.do(vm.JUMPI)
+	a.push(pairSize)
+	a.do(vm.DUP2)
+	a.push(topicsAt + wordSize)
+	a.do(vm.ADD)
+	hashPair() // p slot
+	a.do(vm.DUP1, vm.SLOAD)
+	a.push(1)
+	a.do(vm.ADD, vm.SWAP1, vm.SSTORE)
+	a.label("log")
 
 	load(vm.DUP1, wordSize) // p len
 	a.do(vm.DUP1, vm.DUP3)
@@ -52,7 +88,9 @@ func assembleEmitter() []byte {
 	load(vm.DUP5, topicsAt)            // p len t4 t3 t2 t1
 	a.do(vm.DUP5)
 	a.push(0)
-	a.do(vm.DUP8, vm.CALLDATALOAD) // p len t4 t3 t2 t1 len 0 n
+	a.do(vm.DUP8, vm.CALLDATALOAD)
+	a.push(countFlag - 1)
+	a.do(vm.AND) // p len t4 t3 t2 t1 len 0 n
 
 	names := []string{"one", "two", "three", "four"}
 	for i, name := range names {
@@ -81,6 +119,17 @@ func assembleEmitter() []byte {
 	a.do(vm.JUMP)
 	a.label("end")
 	a.do(vm.STOP)
+
+	a.label("getLastIndex")
+	a.push(pairSize)
+	a.push(argumentsAt)
+	hashPair() // slot
+	a.do(vm.SLOAD)
+	a.push(0)
+	a.do(vm.MSTORE)
+	a.push(wordSize)
+	a.push(0)
+	a.do(vm.RETURN)
 	return a.link()
 }
 

@@ -10,14 +10,18 @@ import (
 type Log struct {
 	Topics []common.Hash
 	Data   []byte
+	// Counts makes the emitter count it for its second and third topic, agent and client: getLastIndex tells the count.
+	Counts bool
 }
 
-// A record of an emitter's calldata: the number of topics, the length of the data, four words for topics, the data.
+// A record of an emitter's calldata: the number of topics, and countFlag; the length of the data; four words for topics;
+// the data.
 const (
 	wordSize   = 32
 	topicsAt   = 2 * wordSize
 	dataAt     = topicsAt + 4*wordSize
 	lastOfWord = wordSize - 8 // where a word's uint64 begins
+	countFlag  = 256
 )
 
 // EmitCall is the calldata by which an emitter logs these, in order.
@@ -25,7 +29,11 @@ func EmitCall(logs ...Log) []byte {
 	var call []byte
 	for _, l := range logs {
 		head := make([]byte, dataAt)
-		binary.BigEndian.PutUint64(head[lastOfWord:], uint64(len(l.Topics)))
+		first := uint64(len(l.Topics))
+		if l.Counts {
+			first |= countFlag
+		}
+		binary.BigEndian.PutUint64(head[lastOfWord:], first)
 		binary.BigEndian.PutUint64(head[wordSize+lastOfWord:], uint64(len(l.Data)))
 		for i, topic := range l.Topics {
 			copy(head[topicsAt+i*wordSize:], topic[:])

@@ -149,6 +149,10 @@ func (g *Generator) make(which int) (Event, error) {
 			g.revoked[known], e.revokes = true, &known
 		}
 	}
+	counts := f.name == "NewFeedback" && !f.has("index")
+	if counts {
+		at.client += clients // of their own: an emitter counts no feedback that names its index
+	}
 	broken := g.random.IntN(50) == 0 // beyond what a registry allows: no job
 	var err error
 	memory := map[string]any{} // tag1 comes twice, as a topic and as text
@@ -158,6 +162,7 @@ func (g *Generator) make(which int) (Event, error) {
 		}
 		return memory[name]
 	})
+	e.Log.Counts = counts
 	return e, err
 }
 

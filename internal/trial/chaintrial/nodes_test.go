@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/job"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}, devnettest.Leftovers()...) }
@@ -89,12 +91,30 @@ func TestWorld(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wanted, err := Want(logs, ChainID, w.Deployment)
+		// What the emitters count is what a reading counts.
+		last := map[string]Wanted{}
+		wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
 		if err != nil || len(wanted) == 0 || len(w.Gone) == 0 {
 			t.Fatalf("%d rows are wanted, %d keys are gone: %v", len(wanted), len(w.Gone), err)
 		}
-		fmt.Printf("%s: %d blocks made, %d on the branch, %d events made, %d logs, %d wanted, %d reorgs to %d\n",
-			node.Name(), w.Blocks,
-			len(w.generator.blocks), w.Events, len(logs), len(wanted), w.Reorgs, w.Deepest)
+		for _, n := range wanted {
+			if n.Refused == "" && n.Job.Kind == job.KindNewFeedback && isCounted(n.Job.ClientAddress) {
+				last[n.Job.OrderKey()] = n
+			}
+		}
+		head, err := Head(ctx, node.URL())
+		if err != nil || len(last) == 0 {
+			t.Fatalf("%d pairs are counted: %v", len(last), err)
+		}
+		for pair, n := range last {
+			got, err := w.lastIndexAt(ctx, head)(n.Job.ReputationRegistry, n.Job.AgentID, n.Job.ClientAddress)
+			// A refused one after it counts too.
+			if err != nil || got < n.Job.FeedbackIndex || got > n.Job.FeedbackIndex+3 {
+				t.Errorf("the emitter counted %d for %s, the reading %d: %v", got, pair, n.Job.FeedbackIndex, err)
+			}
+		}
 	})
 }
+
+// isCounted tells whether a client gives feedback without an index.
+func isCounted(client common.Address) bool { return client.Big().Uint64() >= 1000+clients }

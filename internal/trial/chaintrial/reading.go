@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -96,9 +97,16 @@ type Wanted struct {
 	Refused  string
 }
 
-// Want says what the logs ask for. Logs that are no delivery of any kind (AgentUpdated, ValidationRequest) ask for
-// nothing.
-func Want(logs []types.Log, chainID uint64, of erc8004.Deployment) ([]Wanted, error) {
+// CountedBefore says how many feedbacks without an index a client had given an agent before the first of some logs.
+type CountedBefore func(registry common.Address, agentID *big.Int, client common.Address) (uint64, error)
+
+// countedNone is what was counted before the first block.
+func countedNone(common.Address, *big.Int, common.Address) (uint64, error) { return 0, nil }
+
+// Want says what the logs of successive blocks ask for. Logs that are no delivery of any kind (AgentUpdated,
+// ValidationRequest) ask for nothing.
+func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before CountedBefore) ([]Wanted, error) {
+	counted := map[string]uint64{}
 	var wanted []Wanted
 	seen := map[string]bool{}
 	for _, l := range logs {
@@ -114,6 +122,16 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment) ([]Wanted, er
 		}
 		if event.Kind == erc8004.ValidationRequest || event.Kind == erc8004.BatchMetadataUpdate {
 			continue
+		}
+		if event.Kind == erc8004.NewFeedback && !event.HasIndex {
+			pair := fmt.Sprint(event.Address, event.AgentID, event.Client)
+			if _, known := counted[pair]; !known {
+				if counted[pair], err = before(event.Address, event.AgentID, event.Client); err != nil {
+					return nil, err
+				}
+			}
+			counted[pair]++
+			event.FeedbackIndex, event.HasIndex = counted[pair], true
 		}
 		made, err := chain.Job(event, chainID, of, l.BlockTimestamp, job.Limits{MaxTimeout: maxTimeout})
 		switch {

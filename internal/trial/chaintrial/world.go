@@ -5,8 +5,11 @@ package chaintrial
 import (
 	"context"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -112,13 +115,31 @@ func (w *World) Reorg(ctx context.Context) error {
 // bury remembers what the newest blocks ask for, before they go.
 func (w *World) bury(ctx context.Context, depth int) error {
 	last := w.First + uint64(w.generator.Blocks()) - 1
-	logs, err := ReadBlocks(ctx, w.Node.URL(), last-uint64(depth)+1, last, w.Deployment)
+	first := last - uint64(depth) + 1
+	logs, err := ReadBlocks(ctx, w.Node.URL(), first, last, w.Deployment)
 	if err != nil {
 		return err
 	}
-	wanted, err := Want(logs, ChainID, w.Deployment)
+	wanted, err := Want(logs, ChainID, w.Deployment, w.lastIndexAt(ctx, first-1))
 	Bury(w.Gone, wanted)
 	return err
+}
+
+// lastIndexAt asks the emitters what they had counted at the end of a block.
+func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
+	return func(registry common.Address, agentID *big.Int, client common.Address) (uint64, error) {
+		call, err := erc8004.PackGetLastIndex(agentID, client)
+		if err != nil {
+			return 0, err
+		}
+		var answer hexutil.Bytes
+		err = Ask(ctx, w.Node.URL(), &answer, "eth_call", map[string]any{"to": registry, "data": hexutil.Bytes(call)},
+			hexutil.Uint64(block))
+		if err != nil {
+			return 0, err
+		}
+		return erc8004.UnpackGetLastIndex(answer)
+	}
 }
 
 // checkHead: the generator and the node agree about the branch's length.
