@@ -40,7 +40,8 @@ type FollowConfig struct {
 }
 
 // Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
-// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been.
+// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been; those to new blocks,
+// where a node is reached over a websocket, only have it ask sooner.
 type Follower struct {
 	client *Client
 	cfg    FollowConfig
@@ -113,12 +114,15 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	wake, stop := f.client.watchHeads(ctx)
+	defer stop()
 	away := false
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
+		case <-wake:
 		}
 		more, err := f.readNext(ctx)
 		var handed *handError

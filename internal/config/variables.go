@@ -172,7 +172,8 @@ func Docs() []Doc {
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "", "JSON-RPC URL of a chain, or several, separated by commas, the " +
 			"preferred one first: while one does not answer, or asks for a pause (429, Retry-After), the next is " +
-			"asked; of the finalized blocks that two thirds of them name the lowest counts. Without it deliveries " +
+			"asked; of the finalized blocks that two thirds of them name the lowest counts. A " +
+			"ws:// or wss:// one also tells of new blocks at once. Without it deliveries " +
 			"of that chain are held (chain_unconfigured). Also as …_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
 			"IdentityRegistry of a chain, or several, separated by commas; a job that names " +

@@ -1,0 +1,72 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+)
+
+// subscribeAgain is the pause before a subscription that ended or was refused is tried again.
+const subscribeAgain = 15 * time.Second
+
+// watchHeads subscribes to new blocks at each node that is reached over a websocket. wake holds a token when one told of
+// a block. That is all that a subscription is used for: it loses what comes while it is down, so what a block holds is
+// asked for, as after every poll. stop ends the subscriptions and waits for that.
+func (c *Client) watchHeads(ctx context.Context) (wake <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	woken := make(chan struct{}, 1)
+	var running sync.WaitGroup
+	for _, n := range c.nodes {
+		if !strings.HasPrefix(n.url.Reveal(), "ws") {
+			continue
+		}
+		running.Go(func() {
+			for ctx.Err() == nil {
+				err := n.watchHeads(ctx, woken)
+				c.log.Debug("a subscription to new blocks ended: the chain is polled", "chain", c.chainID, "node",
+					n.number, "error", err)
+				_ = pause(ctx, subscribeAgain)
+			}
+		})
+	}
+	return woken, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// watchHeads runs one subscription to its end. The error can be shown.
+func (n *node) watchHeads(ctx context.Context, woken chan<- struct{}) error {
+	const op = "subscribing to new blocks"
+	subscribe, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	conn, err := n.connect(subscribe)
+	if err != nil {
+		return err
+	}
+	heads := make(chan json.RawMessage)
+	subscription, err := conn.EthSubscribe(subscribe, heads, "newHeads")
+	if err != nil {
+		return n.newUnavailable(op, err)
+	}
+	defer subscription.Unsubscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-subscription.Err():
+			n.forgetChainID() // the next connection may end at another node
+			if err != nil {
+				err = n.newUnavailable(op, err)
+			}
+			return err
+		case <-heads:
+			select {
+			case woken <- struct{}{}:
+			default: // it is awake already
+			}
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// TestWebsocketWakes: a block is read when the websocket tells of it, though the next poll is an hour away, and it is
+// read from the first node, which has no subscriptions.
+func TestWebsocketWakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL()),
+		secret.New(w.net.WebSocketURL())}})
+	jobs := make(chan job.Job, 10)
+	f, err := c.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+		Poll: time.Hour, Limits: limits, Handle: func(_ context.Context, j job.Job) error { jobs <- j; return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+
+	w.feedback()
+	again := time.NewTicker(20 * time.Millisecond) // blocks, until one comes after the subscription
+	defer again.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-jobs:
+			waiting = false
+		case <-again.C:
+			w.mine(1)
+		case <-w.ctx.Done():
+			t.Fatal("no block woke the follower")
+		}
+	}
+	w.feedback() // from here on each block does at once
+	w.next(jobs)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
