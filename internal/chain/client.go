@@ -39,6 +39,8 @@ type Config struct {
 	Registries erc8004.Registries
 	// LogRange is how many of the newest blocks Check searches for the event of a job that does not say where it is.
 	LogRange uint64
+	// Trusted says that the nodes leave out no logs of a range. Else the Follower compares with each block's bloom.
+	Trusted bool
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 }
@@ -50,6 +52,7 @@ type Client struct {
 	confirmations uint64
 	registries    erc8004.Registries
 	logRange      uint64
+	trusted       bool
 	log           *slog.Logger
 
 	mu         sync.Mutex
@@ -83,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys)}
 	c := &Client{link: l, confirmations: cfg.Confirmations, registries: cfg.Registries, logRange: cfg.LogRange,
-		log: cfg.Logger, identities: make(map[common.Address]common.Address)}
+		trusted: cfg.Trusted, log: cfg.Logger, identities: make(map[common.Address]common.Address)}
 	for i, address := range cfg.URLs {
 		c.nodes = append(c.nodes, newNode(l, i+1, address))
 	}

@@ -6,7 +6,7 @@
 // package erc8004's.
 //
 // node.go is the connection to one node, pool.go chooses among several and asks the next when one does not answer;
-// limits.go recognises how they refuse.
+// limits.go recognises how they refuse, and complete.go finds the logs that they leave out.
 //
 // Invariants: New does no network; a node's chain id is compared before its first answer is believed, and again after
 // each failure; a batch is answered by one node; every call has a deadline; the URL, which often holds a key, is in no

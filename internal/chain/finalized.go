@@ -8,8 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// One node is not believed over the others about what is final: what is read as final is delivered for good. So several
-// are asked and the lowest block that one of them names counts. A node that is behind only has it wait.
+// One node is not believed over the others about what is final: what is read as final is delivered for good. So
+// several are asked and the lowest block that one of them names counts. A node that is behind only has it wait.
 
 // countWitnesses is how many of so many nodes are asked for the finalized block: two thirds, but two at least, since one
 // would be believed alone.

@@ -40,8 +40,8 @@ type FollowConfig struct {
 }
 
 // Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
-// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been; those to new blocks,
-// where a node is reached over a websocket, only have it ask sooner.
+// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been; those to new
+// blocks, where a node is reached over a websocket, only have it ask sooner.
 type Follower struct {
 	client *Client
 	cfg    FollowConfig
@@ -228,10 +228,15 @@ func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, e
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
 	logs, last, err := f.client.readLogs(ctx, filter)
-	if err == nil && last.Hash != end.Hash {
-		err = errMoved
+	switch {
+	case err != nil:
+		return nil, err
+	case last.Hash != end.Hash:
+		return nil, errMoved
+	case f.client.trusted:
+		return logs, nil
 	}
-	return logs, err
+	return f.client.completeLogs(ctx, filter, logs)
 }
 
 // narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.

@@ -175,7 +175,9 @@ func TestFollowerKeepsToTheRange(t *testing.T) {
 		ranges = append(ranges, [2]uint64{uint64(f.FromBlock), uint64(f.ToBlock)})
 		return nil, nil
 	})
-	f, err := newPool(t, n).NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
+	c := newPool(t, n)
+	c.trusted = true
+	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
 		Handle: func(context.Context, job.Job) error { return nil }})
 	if err != nil {
 		t.Fatal(err)

@@ -11,9 +11,9 @@ import (
 // subscribeAgain is the pause before a subscription that ended or was refused is tried again.
 const subscribeAgain = 15 * time.Second
 
-// watchHeads subscribes to new blocks at each node that is reached over a websocket. wake holds a token when one told of
-// a block. That is all that a subscription is used for: it loses what comes while it is down, so what a block holds is
-// asked for, as after every poll. stop ends the subscriptions and waits for that.
+// watchHeads subscribes to new blocks at each node that is reached over a websocket. wake holds a token when one told
+// of a block. That is all that a subscription is used for: it loses what comes while it is down, so what a block holds
+// is asked for, as after every poll. stop ends the subscriptions and waits for that.
 func (c *Client) watchHeads(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	woken := make(chan struct{}, 1)

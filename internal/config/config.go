@@ -61,6 +61,7 @@ type Config struct {
 	VerifyEvent   string
 	LogRange      int
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
+	RPCTrust      map[uint64]bool   // chains whose nodes are believed to leave out no logs; 0: all of them
 	DataDir       string
 	CacheDir      string
 	LogLevel      string

@@ -103,6 +103,11 @@ func TestTakes(t *testing.T) {
 		{nil, func(c *Config) any {
 			return fmt.Sprint(c.ConfirmationsOf(1), c.ConfirmationsOf(137), c.ConfirmationsOf(56), c.ConfirmationsOf(8453), c.ConfirmationsOf(1337), c.ConfirmationsOf(31337))
 		}, "6 32 15 3 0 0"},
+		{[]string{"HERALD_RPC_TRUST=8453, 1"}, func(c *Config) any {
+			return fmt.Sprint(c.TrustsNodes(8453), c.TrustsNodes(1), c.TrustsNodes(137))
+		}, "true true false"},
+		{[]string{"HERALD_RPC_TRUST=all"}, func(c *Config) any { return c.TrustsNodes(137) }, true},
+		{nil, func(c *Config) any { return c.TrustsNodes(31337) }, false},
 		{[]string{"HERALD_DATA=/d", "HERALD_CACHE=/c"}, func(c *Config) any { return c.DataDir + c.CacheDir }, "/d/c"},
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
 		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURLs[0].Reveal() }, "https://k:s@rpc.example/key"},
@@ -188,6 +193,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"HERALD_CONFIRMATIONS=1,2"}, `HERALD_CONFIRMATIONS: "2" says again`},
 		{[]string{"HERALD_LOG_LEVEL=loud"}, "HERALD_LOG_LEVEL: must be one of debug, info, warn, error"},
 		{[]string{"HERALD_LOG_FORMAT=xml"}, "HERALD_LOG_FORMAT: must be one of text, json"},
+		{[]string{"HERALD_RPC_TRUST=base"}, `HERALD_RPC_TRUST: "base" is not a chain id, or all`},
 		{[]string{"RPC_URL_base=https://h/pw1234"}, "RPC_URL_base: must end in a chain id, as in RPC_URL_8453"},
 		{[]string{"RPC_URL_0=https://h/pw1234"}, "RPC_URL_0: must end in a chain id"},
 		{[]string{"RPC_URL_08453=https://h/pw1234"}, "RPC_URL_08453: must end in a chain id"},

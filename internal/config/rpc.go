@@ -57,3 +57,19 @@ func isRPC(text string) bool {
 	return err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ",") &&
 		slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
 }
+
+// setTrust reads the chains whose nodes are trusted.
+func setTrust(c *Config, s string) string {
+	c.RPCTrust = map[uint64]bool{}
+	for _, part := range splitList(s) {
+		id := parseChainID(part)
+		if id == 0 && part != "all" {
+			return fmt.Sprintf("%q is not a chain id, or all", part)
+		}
+		c.RPCTrust[id] = true
+	}
+	return ""
+}
+
+// TrustsNodes tells whether a chain's nodes are believed that they leave out no logs.
+func (c *Config) TrustsNodes(chainID uint64) bool { return c.RPCTrust[0] || c.RPCTrust[chainID] }

@@ -141,6 +141,9 @@ func listVariables() []variable {
 			"it be older; 0: all " +
 			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
 			setNumber(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
+		{"HERALD_RPC_TRUST", "", "Chains whose nodes are believed that they leave out no logs: all, or 8453,1. On " +
+			"others who follows the chain also reads every block's header (logsBloom), and by its hash each block " +
+			"that may have an event: up to two questions per block, 50 in a request.", false, setTrust},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
 			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
 		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look " +

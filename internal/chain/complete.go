@@ -1,0 +1,150 @@
+package chain
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// A node may answer a range with fewer logs than there are, and no error: its index of logs is behind, or nodes of
+// different age answer at one address. What it forgot is found by the blocks themselves: each has a bloom filter of the
+// addresses and topics of its logs, and where that does not rule them out the block is asked for by its hash. A node
+// that has not that very block says so.
+
+// atOnce is how many blocks are asked for in one request; many providers take 100 at most.
+const atOnce = 50
+
+// bloomBlock is a block with the filter of its logs.
+type bloomBlock struct {
+	block
+	Bloom *types.Bloom `json:"logsBloom"` // nil where a chain has none: the block is asked for
+}
+
+// hashFilter is the parameter of eth_getLogs for one block, with the addresses and topics of a range's.
+type hashFilter struct {
+	BlockHash common.Hash      `json:"blockHash"`
+	Address   []common.Address `json:"address"`
+	Topics    [][]common.Hash  `json:"topics"`
+}
+
+// completeLogs adds to the logs of a range those that the node forgot, in the chain's order.
+func (c *Client) completeLogs(ctx context.Context, filter logFilter, logs []types.Log) ([]types.Log, error) {
+	blocks, err := c.readBlooms(ctx, uint64(filter.FromBlock), uint64(filter.ToBlock))
+	if err != nil {
+		return nil, err
+	}
+	type position struct {
+		block common.Hash
+		index uint
+	}
+	hashes := make(map[uint64]common.Hash, len(blocks))
+	for _, b := range blocks {
+		hashes[uint64(b.Number)] = b.Hash
+	}
+	known := make(map[position]bool, len(logs))
+	for _, l := range logs {
+		if hashes[l.BlockNumber] != l.BlockHash {
+			return nil, errMoved
+		}
+		known[position{l.BlockHash, l.Index}] = true
+	}
+
+	suspects := slices.DeleteFunc(blocks, func(b *bloomBlock) bool {
+		return b.Bloom != nil && !mayHold(*b.Bloom, filter)
+	})
+	read, err := c.readBlockLogs(ctx, suspects, filter)
+	if err != nil {
+		return nil, err
+	}
+	forgotten := 0
+	for _, l := range read {
+		if p := (position{l.BlockHash, l.Index}); !known[p] {
+			known[p] = true
+			logs = append(logs, l)
+			forgotten++
+		}
+	}
+	if forgotten > 0 {
+		c.log.Warn("a node left out logs of a range: they were read block by block", "chain", c.chainID, "from",
+			uint64(filter.FromBlock), "to", uint64(filter.ToBlock), "logs", forgotten)
+	}
+	slices.SortStableFunc(logs, func(a, b types.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+	})
+	return logs, nil
+}
+
+// readBlooms reads the blocks of a range.
+func (c *Client) readBlooms(ctx context.Context, from, to uint64) ([]*bloomBlock, error) {
+	const op = "reading the blooms of blocks"
+	var blocks []*bloomBlock
+	var elems []rpc.BatchElem
+	for n := from; n <= to; n++ {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{formatNumber(n), false},
+			Result: new(*bloomBlock)})
+	}
+	if err := c.sendParts(ctx, op, elems); err != nil {
+		return nil, err
+	}
+	for i, e := range elems {
+		b, _ := e.Result.(**bloomBlock)
+		if b == nil || *b == nil || uint64((*b).Number) != from+uint64(i) {
+			return nil, c.newUnavailable(op, errNoBlock)
+		}
+		blocks = append(blocks, *b)
+	}
+	return blocks, nil
+}
+
+// readBlockLogs reads the logs of blocks by their hashes.
+func (c *Client) readBlockLogs(
+	ctx context.Context, blocks []*bloomBlock, filter logFilter,
+) (logs []types.Log, _ error) {
+	var elems []rpc.BatchElem
+	for _, b := range blocks {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getLogs", Result: new([]types.Log),
+			Args: []any{hashFilter{b.Hash, filter.Address, filter.Topics}}})
+	}
+	if err := c.sendParts(ctx, "reading the logs of blocks by hash", elems); err != nil {
+		return nil, err
+	}
+	for i, e := range elems {
+		read, _ := e.Result.(*[]types.Log)
+		for _, l := range *read {
+			l.BlockNumber, l.BlockHash = uint64(blocks[i].Number), blocks[i].Hash
+			logs = append(logs, l)
+		}
+	}
+	return logs, nil
+}
+
+// sendParts asks many things in several requests. All have to be answered.
+func (c *Client) sendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	for part := range slices.Chunk(elems, atOnce) {
+		if err := c.sendBatch(ctx, op, part); err != nil {
+			return err
+		}
+		for _, e := range part {
+			if e.Error != nil {
+				return c.newUnavailable(op, e.Error)
+			}
+		}
+	}
+	return nil
+}
+
+// mayHold tells whether a block may have a log of the filter's addresses with one of its topics in each place. It errs
+// on one side only: a log that is there is never ruled out.
+func mayHold(bloom types.Bloom, filter logFilter) bool {
+	address := slices.ContainsFunc(filter.Address, func(a common.Address) bool { return bloom.Test(a.Bytes()) })
+	for _, any := range filter.Topics {
+		if len(any) > 0 && !slices.ContainsFunc(any, func(t common.Hash) bool { return bloom.Test(t.Bytes()) }) {
+			return false
+		}
+	}
+	return address || len(filter.Address) == 0
+}

@@ -1,0 +1,130 @@
+package chain
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// forgetful is a proxy before a node that answers every range with no logs, and blocks by their hashes in full.
+func forgetful(t *testing.T, target string) string {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(u)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		body = bytes.ReplaceAll(body, []byte(`"topics":[[`), []byte(`"topics":[["0x`+strings.Repeat("ee", 32)+`"],[`))
+		if bytes.Contains(body, []byte(`"blockHash"`)) {
+			body = bytes.ReplaceAll(body, []byte(`["0x`+strings.Repeat("ee", 32)+`"],`), nil)
+		}
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		proxy.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestForgottenLogsAreRead: a node that leaves out logs of a range loses none, unless it is trusted.
+func TestForgottenLogsAreRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	first := w.feedback()
+	w.mine(120) // more than one request of blocks
+	second := w.feedback()
+	for _, trusted := range []bool{false, true} {
+		c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(forgetful(t, w.net.URL()))},
+			Trusted: trusted})
+		filter := logFilter{Address: []common.Address{w.net.Deployment().Reputation},
+			Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1}
+		head, err := c.readHead(w.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filter.ToBlock = head.Number
+		f := Follower{client: c, filter: filter, next: 1}
+		logs, err := f.readRangeLogs(w.ctx, head)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if trusted {
+			if len(logs) != 0 {
+				t.Errorf("the proxy forgets nothing: %v", logs)
+			}
+			continue
+		}
+		if len(logs) != 2 || logs[0].TxHash != first.TransactionHash || logs[1].TxHash != second.TransactionHash {
+			t.Errorf("%d logs: %v", len(logs), logs)
+		}
+		whole, err := newCompleted(t, w, filter)
+		if err != nil || len(whole) != 2 {
+			t.Errorf("of a node that forgets nothing: %d logs, %v", len(whole), err)
+		}
+	}
+}
+
+// newCompleted reads a range from the node itself, whose logs must not come twice.
+func newCompleted(t *testing.T, w *world, filter logFilter) ([]types.Log, error) {
+	t.Helper()
+	logs, _, err := w.client.readLogs(w.ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	return w.client.completeLogs(w.ctx, filter, logs)
+}
+
+// TestCompleteLogsRefuses: blocks that are not those of the logs, or that the node has not, are no completed range.
+func TestCompleteLogsRefuses(t *testing.T) {
+	t.Parallel()
+	n := newStubNode(t, 1)
+	c := newPool(t, n)
+	filter := logFilter{FromBlock: 2, ToBlock: 4}
+	if _, err := c.completeLogs(t.Context(), filter, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.completeLogs(t.Context(), filter, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
+		t.Errorf("of another block: %v", err)
+	}
+	for name, answer := range map[string]func(string, []json.RawMessage) (any, any){
+		"a block that is missing": func(method string, _ []json.RawMessage) (any, any) {
+			if method == "eth_getBlockByNumber" {
+				return json.RawMessage("null"), nil
+			}
+			return nil, nil
+		},
+		"another block than asked for": func(method string, _ []json.RawMessage) (any, any) {
+			if method == "eth_getBlockByNumber" {
+				return map[string]any{"number": "0x7", "hash": n.hash(7), "timestamp": "0x1"}, nil
+			}
+			return nil, nil
+		},
+		"a block whose logs are unknown": func(method string, _ []json.RawMessage) (any, any) {
+			if method == "eth_getLogs" {
+				return nil, nodeError{-32000, "unknown block"}
+			}
+			return nil, nil
+		},
+	} {
+		n.set(nil, answer)
+		if logs, err := c.completeLogs(t.Context(), filter, nil); !as[*UnavailableError](err) {
+			t.Errorf("%s: %v, %v", name, logs, err)
+		}
+	}
+}
