@@ -7,6 +7,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
 )
 
 // Block tags of JSON-RPC.
@@ -37,8 +38,18 @@ var errNoBlock = errors.New("the node does not have the block")
 // readBlock reads a block by number or tag; nil if the node has none.
 func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
 	var b *block
-	err := c.sendCall(ctx, "reading block "+at, &b, "eth_getBlockByNumber", at, false)
-	return b, err
+	op := "reading block " + at
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{at, false}, Result: &b}}
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+		if err := c.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return elems[0].Error
+	})
+	if err := c.typeFailure(op, failure, err); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 func (c *Client) readHead(ctx context.Context) (block, error) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -141,21 +142,43 @@ func (c *Client) Close() {
 // sendBatch asks one node several things in one request. Errors of single elements stay in them.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
-		for i := range elems {
-			elems[i].Error = nil // of the node that was asked before
-		}
-		err := conn.BatchCallContext(ctx, elems)
-		for i := range elems {
-			if e := elems[i].Error; e != nil && c.isBatchFailure(e) {
-				return e
-			}
-		}
-		return err
+		return c.callBatch(ctx, conn, elems)
 	})
-	if err == nil && failure != nil {
-		err = c.newUnavailable(op, failure)
+	return c.typeFailure(op, failure, err)
+}
+
+// typeFailure makes one typed error of what askNode returned.
+func (c *Client) typeFailure(op string, failure, err error) error {
+	var wrong *WrongChainError
+	switch {
+	case err != nil:
+		return err
+	case errors.As(failure, &wrong):
+		return wrong
+	case failure != nil:
+		return c.newUnavailable(op, failure)
 	}
-	return err
+	return nil
+}
+
+// callBatch makes one request. It also asks for the chain id: an address that began to serve another chain meanwhile
+// would else refute every event and look like a reorg of all blocks.
+func (c *Client) callBatch(ctx context.Context, conn *rpc.Client, elems []rpc.BatchElem) error {
+	var id hexutil.Big
+	asked := append(slices.Clone(elems), rpc.BatchElem{Method: "eth_chainId", Result: &id})
+	for i := range asked {
+		asked[i].Error = nil // of the node that was asked before
+	}
+	if err := conn.BatchCallContext(ctx, asked); err != nil {
+		return err
+	}
+	copy(elems, asked)
+	for i := range asked {
+		if e := asked[i].Error; e != nil && (i == len(elems) || c.isBatchFailure(e)) {
+			return e
+		}
+	}
+	return c.compareChainID(&id)
 }
 
 // isBatchFailure tells whether the error of one element fails its whole batch: the answer was cut, or the node was
@@ -170,10 +193,7 @@ func (c *Client) sendCall(ctx context.Context, op string, result any, method str
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
 		return conn.CallContext(ctx, result, method, args...)
 	})
-	if err == nil && failure != nil {
-		err = c.newUnavailable(op, failure)
-	}
-	return err
+	return c.typeFailure(op, failure, err)
 }
 
 // callArgs are the parameters of eth_call. `data` is the name that every node knows.

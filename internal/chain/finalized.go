@@ -61,19 +61,20 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 // askFinalized asks one node. Some say with null that they name no finalized block, some with an error.
 func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony {
 	var b *block
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{finalized, false}, Result: &b}}
 	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn *rpc.Client) error {
-		return conn.CallContext(ctx, &b, "eth_getBlockByNumber", finalized, false)
+		if err := c.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return elems[0].Error
 	})
-	if err != nil || failure == nil {
+	err = c.typeFailure(op, failure, err)
+	var answered *rpcError
+	if !errors.As(err, &answered) || isRateLimit(err) {
 		return testimony{b, err}
 	}
-	err = c.newUnavailable(op, failure)
-	var answered *rpcError
-	if errors.As(err, &answered) && !isRateLimit(err) {
-		c.log.Debug("a node names no finalized block", "chain", c.chainID, "node", n.number, "error", answered)
-		return testimony{}
-	}
-	return testimony{nil, err}
+	c.log.Debug("a node names no finalized block", "chain", c.chainID, "node", n.number, "error", answered)
+	return testimony{}
 }
 
 // findLowest finds the lowest block that was named, and whether anybody answered.

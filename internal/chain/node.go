@@ -25,6 +25,14 @@ func (l *link) newUnavailable(op string, err error) error {
 	return &UnavailableError{ChainID: l.chainID, Op: op, Err: maskError(err, l.timeout, l.mask)}
 }
 
+// compareChainID compares what a node said.
+func (l *link) compareChainID(id *hexutil.Big) error {
+	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != l.chainID {
+		return &WrongChainError{Want: l.chainID, Got: got.Uint64()}
+	}
+	return nil
+}
+
 // node is one address of RPC_URL_<chain>: its connection, and what is known of its health.
 type node struct {
 	*link
@@ -151,10 +159,7 @@ func (n *node) checkChainID(ctx context.Context, conn *rpc.Client) error {
 	if err := conn.CallContext(ctx, &id, "eth_chainId"); err != nil {
 		return n.newUnavailable("asking for the chain id", err)
 	}
-	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != n.chainID {
-		return &WrongChainError{Want: n.chainID, Got: got.Uint64()}
-	}
-	return nil
+	return n.compareChainID(&id)
 }
 
 // ping asks the node for its chain id.

@@ -232,6 +232,62 @@ func TestFailedConnectionAsksForTheChainAgain(t *testing.T) {
 	}
 }
 
+// TestErrorsFailOver: what a node says in words of its own may be answered by another, and does not demote it.
+func TestErrorsFailOver(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		if method == "eth_getBlockByNumber" {
+			return nil, nodeError{-32603, "internal error"}
+		}
+		return nil, nil
+	})
+	c := newPool(t, first, second)
+	if head, err := c.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
+		t.Errorf("%v, %v", head, err)
+	}
+	if c.orderNodes(time.Now())[0].number != 1 {
+		t.Error("the node was demoted")
+	}
+}
+
+// TestOtherChainInBetween: an address that serves another chain from some moment on, without ever failing, is not
+// believed: all of its blocks would look replaced and all events refuted.
+func TestOtherChainInBetween(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	alone, both := newPool(t, first), newPool(t, first, second)
+	other := func(method string, _ []json.RawMessage) (any, any) {
+		if method == "eth_chainId" {
+			return "0x2", nil
+		}
+		return nil, nil
+	}
+	for _, c := range []*Client{alone, both} {
+		if head, err := c.readHead(t.Context()); err != nil || head.Hash != first.hash(9) {
+			t.Fatalf("%v, %v", head, err)
+		}
+	}
+	first.set(nil, other)
+	var wrong *WrongChainError
+	if head, err := alone.readHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
+		t.Errorf("%v, %v", head, err)
+	}
+	if _, _, err := alone.readLogs(t.Context(), logFilter{ToBlock: 9}); !errors.As(err, &wrong) {
+		t.Errorf("%v", err)
+	}
+	if b, err := alone.readFinalized(t.Context()); !errors.As(err, &wrong) {
+		t.Errorf("%v, %v", b, err)
+	}
+	if head, err := both.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
+		t.Errorf("%v, %v", head, err)
+	}
+	first.set(nil, nil)
+	if head, err := alone.readHead(t.Context()); err != nil || head.Hash != first.hash(9) {
+		t.Errorf("back on the right chain: %v, %v", head, err)
+	}
+}
+
 // TestBatchStaysOnOneNode: an answer is never put together from two nodes, whatever of it was there before the first
 // failed.
 func TestBatchStaysOnOneNode(t *testing.T) {
@@ -262,7 +318,7 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 	if a, b, errs := read(); a.Hash != second.hash(2) || b.Hash != second.hash(3) || errs != [2]error{} {
 		t.Errorf("of the second node: %v, %v, %v", a, b, errs)
 	}
-	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 2 {
+	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 3 { // with the chain id
 		t.Errorf("the second node was asked %v", asked)
 	}
 }
