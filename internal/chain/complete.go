@@ -72,10 +72,17 @@ func (c *Client) completeLogs(ctx context.Context, filter logFilter, logs []type
 		c.log.Warn("a node left out logs of a range: they were read block by block", "chain", c.chainID, "from",
 			uint64(filter.FromBlock), "to", uint64(filter.ToBlock), "logs", forgotten)
 	}
+	return sortLogs(logs), nil
+}
+
+// sortLogs brings logs into the chain's order, each once: some nodes repeat them.
+func sortLogs(logs []types.Log) []types.Log {
 	slices.SortStableFunc(logs, func(a, b types.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
 	})
-	return logs, nil
+	return slices.CompactFunc(logs, func(a, b types.Log) bool {
+		return a.BlockHash == b.BlockHash && a.Index == b.Index
+	})
 }
 
 // readBlooms reads the blocks of a range.

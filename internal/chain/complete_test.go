@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,20 @@ func newCompleted(t *testing.T, w *world, filter logFilter) ([]types.Log, error)
 		return nil, err
 	}
 	return w.client.completeLogs(w.ctx, filter, logs)
+}
+
+// TestSortLogs: what a node repeats or shuffles comes once and in order.
+func TestSortLogs(t *testing.T) {
+	t.Parallel()
+	at := func(block uint64, index uint) types.Log {
+		return types.Log{BlockNumber: block, BlockHash: blockHash(block), Index: index}
+	}
+	got := sortLogs([]types.Log{at(2, 0), at(1, 7), at(1, 3), at(2, 0), at(1, 3)})
+	if want := []types.Log{at(1, 3), at(1, 7), at(2, 0)}; !slices.EqualFunc(got, want, func(a, b types.Log) bool {
+		return a.BlockHash == b.BlockHash && a.Index == b.Index
+	}) {
+		t.Errorf("%v", got)
+	}
 }
 
 // TestCompleteLogsRefuses: blocks that are not those of the logs, or that the node has not, are no completed range.

@@ -234,7 +234,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, e
 	case last.Hash != end.Hash:
 		return nil, errMoved
 	case f.client.trusted:
-		return logs, nil
+		return sortLogs(logs), nil
 	}
 	return f.client.completeLogs(ctx, filter, logs)
 }
