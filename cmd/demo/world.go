@@ -164,14 +164,20 @@ func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *tim
 	f, err := client.NewFollower(chain.FollowConfig{Deployment: w.net.Deployment(),
 		Kinds: []erc8004.Kind{erc8004.NewFeedback},
 		Poll:  200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
-		Handle: func(ctx context.Context, j job.Job) error {
-			tl.tellMined(j)
-			got, err := worker.Intake.SubmitJobs(ctx, []job.Job{j})
-			if err == nil {
-				tl.tellAccepted(j, got[0])
-				w.acceptances.reportAcceptance(j.TransactionHash, got[0].ID)
+		Handle: func(ctx context.Context, r chain.Range) error {
+			for _, e := range r.Events {
+				if e.Err != nil {
+					continue // the demo makes none of these
+				}
+				tl.tellMined(e.Job)
+				got, err := worker.Intake.SubmitJobs(ctx, []job.Job{e.Job})
+				if err != nil {
+					return err
+				}
+				tl.tellAccepted(e.Job, got[0])
+				w.acceptances.reportAcceptance(e.Job.TransactionHash, got[0].ID)
 			}
-			return err
+			return nil
 		}})
 	if err != nil {
 		client.Close()

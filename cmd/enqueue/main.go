@@ -1,4 +1,5 @@
-// Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs.
+// Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs. Where there is none, `watch` and
+// `backfill` read the chain themselves (watch.go).
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id
 // and key, or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but
@@ -24,7 +25,9 @@ import (
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/alecthomas/kong"
 )
 
@@ -37,11 +40,17 @@ const (
 )
 
 type command struct {
-	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line; - is standard input. Without any: standard input." type:"path"`
-	JSON  bool     `name:"json" help:"Answers as JSON Lines."`
+	File     fileCommand     `cmd:"" default:"withargs" help:"Take jobs from files, one JSON object a line. What enqueue does without a command."`
+	Watch    watchCommand    `cmd:"" help:"Follow a chain and enqueue the events of its registries, for ever. It goes on where it ended."`
+	Backfill backfillCommand `cmd:"" help:"Enqueue the events of a range of a chain's blocks, and end. Started again it goes on where it ended."`
 
+	JSON    bool             `name:"json" help:"Answers as JSON Lines."`
 	Timeout time.Duration    `help:"How long the database may take to answer; what is read then may take as long as it takes." default:"10s" placeholder:"DURATION"`
 	Version kong.VersionFlag `help:"Print the version and exit."`
+}
+
+type fileCommand struct {
+	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line; - is standard input. Without any: standard input." type:"path"`
 }
 
 // process is what a command gets from the system.
@@ -75,7 +84,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 		say(err)
 		return exitMisuse
 	}
-	if _, err := parser.Parse(p.args); exited >= 0 {
+	chosen, err := parser.Parse(p.args)
+	if exited >= 0 {
 		return exited
 	} else if err != nil {
 		say(err)
@@ -90,20 +100,33 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 		fmt.Fprintf(p.stderr, "enqueue: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
+	switch chosen.Selected().Name {
+	case "watch":
+		return c.Watch.run(ctx, p, cfg, c.JSON, c.Timeout)
+	case "backfill":
+		return c.Backfill.run(ctx, p, cfg, c.JSON, c.Timeout)
+	}
+	return c.File.run(ctx, p, cfg, c.JSON, c.Timeout, connect)
+}
+
+// run takes the lines of files.
+func (c *fileCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
+	connect connector) int {
+	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
 	in, err := openInput(c.Files, p.stdin)
 	if err != nil {
 		say(err)
 		return exitMisuse
 	}
 	defer func() { _ = in.Close() }()
-	intake, release, err := connect(ctx, cfg, c.Timeout, p.stderr)
+	intake, release, err := connect(ctx, cfg, wait, p.stderr)
 	if err != nil {
 		say(err)
 		return exitFailed
 	}
 	defer release()
 
-	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, c.JSON), newProgress(p.stderr, in.size))
+	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, asJSON), newProgress(p.stderr, in.size))
 	t.printTally(p.stderr)
 	switch {
 	case err != nil:
@@ -130,8 +153,13 @@ func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	return intake, c.close, nil
 }
 
-// connection is what was opened on the way to the intake, in that order.
-type connection struct{ undo []func() }
+// connection is what was opened on the way to the store, in that order.
+type connection struct {
+	store      *store.Store
+	sealer     *secret.Keyset
+	dispatcher *delivery.Dispatcher // nil: no Redis at hand
+	undo       []func()
+}
 
 // close undoes what open did, however far it came.
 func (c *connection) close() {
@@ -142,9 +170,20 @@ func (c *connection) close() {
 
 func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	log *slog.Logger) (*intake.Intake, error) {
+	if err := c.open(ctx, cfg, wait, log); err != nil {
+		return nil, err
+	}
+	ic := intake.Config{Ledger: c.store, Sealer: c.sealer, Limits: service.JobLimits(cfg), Logger: log}
+	if c.dispatcher != nil {
+		ic.Dispatcher = c.dispatcher
+	}
+	return intake.New(ic)
+}
+
+func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) error {
 	b, err := service.Attach(ctx, cfg, wait, log)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.undo = append(c.undo, func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
@@ -153,27 +192,20 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 			log.Warn("the embedded database did not stop in order", "error", err)
 		}
 	})
-	st, err := service.OpenStore(ctx, cfg, b, wait, log)
+	if c.store, err = service.OpenStore(ctx, cfg, b, wait, log); err != nil {
+		return err
+	}
+	c.undo = append(c.undo, c.store.Close)
+	if c.sealer, err = b.Keyset(cfg, log); err != nil || b.RedisURL.IsZero() {
+		return err
+	}
+	q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c.undo = append(c.undo, st.Close)
-	keys, err := b.Keyset(cfg, log)
-	if err != nil {
-		return nil, err
-	}
-	ic := intake.Config{Ledger: st, Sealer: keys, Limits: service.JobLimits(cfg), Logger: log}
-	if !b.RedisURL.IsZero() {
-		q, err := queue.Open(queue.Config{URL: b.RedisURL, Logger: log})
-		if err != nil {
-			return nil, err
-		}
-		c.undo = append(c.undo, func() { _ = q.Close() })
-		if ic.Dispatcher, err = delivery.NewDispatcher(q, log); err != nil {
-			return nil, err
-		}
-	}
-	return intake.New(ic)
+	c.undo = append(c.undo, func() { _ = q.Close() })
+	c.dispatcher, err = delivery.NewDispatcher(q, log)
+	return err
 }
 
 // input is the files, one after the other, or standard input.

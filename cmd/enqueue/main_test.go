@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m) }
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
 // to connects to l, and counts what is given back.
 func to(l submitter, released *int) connector {

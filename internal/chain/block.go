@@ -63,4 +63,10 @@ func (c *Client) readHead(ctx context.Context) (block, error) {
 	return *b, nil
 }
 
+// Head is the number of the node's newest block.
+func (c *Client) Head(ctx context.Context) (uint64, error) {
+	b, err := c.readHead(ctx)
+	return uint64(b.Number), err
+}
+
 func formatNumber(n uint64) string { return hexutil.EncodeUint64(n) }

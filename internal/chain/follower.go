@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -31,12 +32,36 @@ type FollowConfig struct {
 	Range uint64
 	// Limits are passed to job.Parse, which needs MaxTimeout.
 	Limits job.Limits
-	// Handle takes a job. The same one comes again after a reorg or a failure, so it must be idempotent by key. An
-	// error ends Follow.
-	Handle func(context.Context, job.Job) error
-	// Refused takes a log that has a known topic but makes no job, with the reason. Default: it is logged. An error
-	// ends Follow.
-	Refused func(context.Context, types.Log, error) error
+	// Anchors are where an earlier Follower ended (Range.Anchors), oldest first: reading goes on after the newest that is
+	// still canonical. None: it begins at From.
+	Anchors []Anchor
+	// To is the last block to read: Follow ends with nil when it is handed over. Default: it follows for ever.
+	To *uint64
+	// Handle takes what a range of blocks holds. Blocks come again after a reorg or a failure, so it must be idempotent.
+	// An error ends Follow. Needed.
+	Handle func(context.Context, Range) error
+}
+
+// Range is what blocks that follow each other hold.
+type Range struct {
+	From, To uint64       // the first and the last block
+	Head     uint64       // the node's newest block when they were read
+	Events   []RangeEvent // in the chain's order
+	// Anchors are of the blocks that were handed over, To's last: what a later Follower is given to go on.
+	Anchors []Anchor
+}
+
+// RangeEvent is a log that becomes a job, or Err, why it makes none.
+type RangeEvent struct {
+	Log types.Log
+	Job job.Job
+	Err error
+}
+
+// Anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
+type Anchor struct {
+	Number uint64      `json:"number"`
+	Hash   common.Hash `json:"hash"`
 }
 
 // Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
@@ -50,17 +75,16 @@ type Follower struct {
 
 	next  uint64     // first block that was not handed over
 	width rangeWidth // blocks to ask for at once
-	done  []anchor   // ends of the ranges handed over, oldest first
-}
-
-// anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
-type anchor struct {
-	number uint64
-	hash   common.Hash
+	done  []Anchor   // ends of the ranges handed over, oldest first
 }
 
 // maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the oldest.
 const maxAnchors = 256
+
+// maxRangeEvents bounds what is handed over at once: a range that holds more is read again in parts, down to one block.
+const maxRangeEvents = 2000
+
+var errManyEvents = fmt.Errorf("there are more than %d events", maxRangeEvents)
 
 // errMoved says that the chain changed while a range was being read.
 var errMoved = errors.New("the chain reorganised while it was read")
@@ -85,10 +109,13 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if len(cfg.Kinds) == 0 {
 		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
 			erc8004.ValidationResponse,
-			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataUpdate, erc8004.Transfer}
+			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate, erc8004.Transfer}
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
-		width: newRangeWidth(cfg.Range)}
+		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors)}
+	if n := len(f.done); n > 0 {
+		f.next = f.done[n-1].Number + 1
+	}
 	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
 		if a != (common.Address{}) {
 			f.filter.Address = append(f.filter.Address, a)
@@ -99,25 +126,18 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 			"REPUTATION_REGISTRY_%d", c.chainID, c.chainID, c.chainID)
 	}
 	f.filter.Topics = [][]common.Hash{erc8004.Topics(cfg.Kinds...)}
-	if cfg.Refused == nil {
-		f.cfg.Refused = func(_ context.Context, l types.Log, err error) error {
-			f.log.Warn("a log makes no job", "transaction", l.TxHash, "log", l.Index, "block", l.BlockNumber, "error",
-				err)
-			return nil
-		}
-	}
 	return f, nil
 }
 
-// Follow runs until ctx ends or Handle or Refused fails, and returns that error. While the node is away it waits and
-// says so.
+// Follow runs until ctx ends or Handle fails, and returns that error, or until To is handed over. While the node is away
+// it waits and says so.
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	wake, stop := f.client.watchHeads(ctx)
 	defer stop()
 	away := false
-	for {
+	for !f.isDone() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -148,9 +168,13 @@ func (f *Follower) Follow(ctx context.Context) error {
 			timer.Reset(f.cfg.Poll)
 		}
 	}
+	return nil
 }
 
-// handError carries an error of Handle or Refused through step.
+// isDone tells that the last block is handed over.
+func (f *Follower) isDone() bool { return f.cfg.To != nil && f.next > *f.cfg.To }
+
+// handError carries an error of Handle through readNext.
 type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
@@ -161,7 +185,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if n := len(f.done); n > 0 && uint64(head.Number) < f.done[n-1].number {
+	if n := len(f.done); n > 0 && uint64(head.Number) < f.done[n-1].Number {
 		return false, nil // a node that lags, or a reorg that is not complete: the hashes will tell
 	}
 	if err := f.rewindToCanonical(ctx); err != nil {
@@ -170,8 +194,11 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if uint64(head.Number) < f.next {
 		return false, nil
 	}
-	end := &head
-	if last := f.next + f.width.blocks - 1; last < uint64(head.Number) {
+	end, last := &head, f.next+f.width.blocks-1
+	if f.cfg.To != nil {
+		last = min(last, *f.cfg.To)
+	}
+	if last < uint64(head.Number) {
 		if end, err = f.client.readBlock(ctx, formatNumber(last)); err != nil {
 			return false, err
 		}
@@ -183,18 +210,20 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return f.narrowRange(err, uint64(end.Number)-f.next+1)
 	}
-	times, err := f.readBlockTimes(ctx, logs)
-	if err != nil {
+	if len(logs) > maxRangeEvents && end.Number > hexutil.Uint64(f.next) {
+		f.width.narrow(errManyEvents, uint64(end.Number)-f.next+1)
+		return true, nil
+	}
+	r := Range{From: f.next, To: uint64(end.Number), Head: uint64(head.Number)}
+	if r.Events, err = f.makeEvents(ctx, logs); err != nil {
 		return false, err
 	}
-	if err := f.handleLogs(ctx, logs, times); err != nil {
-		return false, err
+	done := append(slices.Clone(f.done), Anchor{r.To, end.Hash})
+	r.Anchors = done[max(0, len(done)-maxAnchors):]
+	if err := f.cfg.Handle(ctx, r); err != nil {
+		return false, &handError{err}
 	}
-	f.done = append(f.done, anchor{uint64(end.Number), end.Hash})
-	if len(f.done) > maxAnchors {
-		f.done = f.done[len(f.done)-maxAnchors:]
-	}
-	f.next = uint64(end.Number) + 1
+	f.done, f.next = r.Anchors, r.To+1
 	f.width.widen()
 	return uint64(end.Number) < uint64(head.Number), nil
 }
@@ -203,22 +232,22 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 func (f *Follower) rewindToCanonical(ctx context.Context) error {
 	for len(f.done) > 0 {
 		last := f.done[len(f.done)-1]
-		b, err := f.client.readBlock(ctx, formatNumber(last.number))
+		b, err := f.client.readBlock(ctx, formatNumber(last.Number))
 		if err != nil {
 			return err
 		}
 		switch {
 		case b == nil:
 			return f.client.newUnavailable("looking for a reorg", errNoBlock)
-		case b.Hash == last.hash:
+		case b.Hash == last.Hash:
 			return nil
 		}
 		f.done = f.done[:len(f.done)-1]
 		f.next = f.cfg.From
 		if len(f.done) > 0 {
-			f.next = f.done[len(f.done)-1].number + 1
+			f.next = f.done[len(f.done)-1].Number + 1
 		}
-		f.log.Info("a block was replaced, reading again", "block", last.number, "from", f.next)
+		f.log.Info("a block was replaced, reading again", "block", last.Number, "from", f.next)
 	}
 	return nil
 }
@@ -288,29 +317,31 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 	return times, nil
 }
 
-// handleLogs passes the logs on in the chain's order.
-func (f *Follower) handleLogs(ctx context.Context, logs []types.Log, times map[common.Hash]uint64) error {
-	for _, l := range logs {
-		if l.Removed {
-			continue
-		}
-		j, err := f.makeJob(l, times[l.BlockHash])
-		if err == nil {
-			err = f.cfg.Handle(ctx, j)
-		} else {
-			err = f.cfg.Refused(ctx, l, err)
-		}
-		if err != nil {
-			return &handError{err}
-		}
-	}
-	return nil
-}
-
-func (f *Follower) makeJob(l types.Log, blockTime uint64) (job.Job, error) {
-	e, err := erc8004.Decode(l)
+// makeEvents makes jobs of the logs, in their order.
+func (f *Follower) makeEvents(ctx context.Context, logs []types.Log) ([]RangeEvent, error) {
+	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return l.Removed })
+	times, err := f.readBlockTimes(ctx, logs)
 	if err != nil {
-		return job.Job{}, err
+		return nil, err
 	}
-	return Job(e, f.client.chainID, f.cfg.Deployment, blockTime, f.cfg.Limits)
+	made := make([]RangeEvent, len(logs))
+	events := make([]erc8004.Event, len(logs))
+	for i, l := range logs {
+		made[i].Log = l
+		events[i], made[i].Err = erc8004.Decode(l)
+	}
+	uncountable, err := f.client.CountFeedback(ctx, events)
+	if err != nil {
+		return nil, err
+	}
+	for i := range made {
+		if err := uncountable[i]; err != nil {
+			made[i].Err = err
+		}
+		if made[i].Err == nil {
+			made[i].Job, made[i].Err = Job(events[i], f.client.chainID, f.cfg.Deployment, times[logs[i].BlockHash],
+				f.cfg.Limits)
+		}
+	}
+	return made, nil
 }

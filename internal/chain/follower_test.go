@@ -23,7 +23,14 @@ func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
 	jobs = make(chan job.Job, 100)
 	cfg.Deployment, cfg.Poll, cfg.Limits = w.net.Deployment(), 5*time.Millisecond, limits
 	if cfg.Handle == nil {
-		cfg.Handle = func(_ context.Context, j job.Job) error { jobs <- j; return nil }
+		cfg.Handle = func(_ context.Context, r Range) error {
+			for _, e := range r.Events {
+				if e.Err == nil {
+					jobs <- e.Job
+				}
+			}
+			return nil
+		}
 	}
 	f, err := w.client.NewFollower(cfg)
 	if err != nil {
@@ -131,7 +138,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	w.feedback()
 	stop := errors.New("stop")
 	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
-		Handle: func(context.Context, job.Job) error { return stop }})
+		Handle: func(context.Context, Range) error { return stop }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +151,17 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	}
 	last := w.feedback()
 	refused := make(chan error, 10)
-	jobs, _ := w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Refused: func(_ context.Context, _ types.Log, err error) error { refused <- err; return nil }})
+	jobs := make(chan job.Job, 10)
+	w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Handle: func(_ context.Context, r Range) error {
+		for _, e := range r.Events {
+			if e.Err != nil {
+				refused <- e.Err
+			} else {
+				jobs <- e.Job
+			}
+		}
+		return nil
+	}})
 	w.next(jobs)
 	if got := w.next(jobs); got.Key() != last.Key() {
 		t.Errorf("%+v", got)
@@ -162,7 +179,7 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 	warned := make(chan struct{}, 1)
 	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
 	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond, Limits: limits,
-		Handle: func(context.Context, job.Job) error { return nil }})
+		Handle: func(context.Context, Range) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +206,7 @@ func (s signal) Write(p []byte) (int, error) {
 func TestNewFollowerRefuses(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
-	handle := func(context.Context, job.Job) error { return nil }
+	handle := func(context.Context, Range) error { return nil }
 	d := erc8004.Deployment{Reputation: common.Address{1}}
 	for _, cfg := range []FollowConfig{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
 		{Deployment: d, Handle: handle, Limits: limits, Range: 10_001}, {Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {

@@ -13,7 +13,6 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/job"
 )
 
 // TestLimitsOfProviders: what the providers say to eth_getLogs, as it was reported.
@@ -178,7 +177,7 @@ func TestFollowerKeepsToTheRange(t *testing.T) {
 	c := newPool(t, n)
 	c.trusted = true
 	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
-		Handle: func(context.Context, job.Job) error { return nil }})
+		Handle: func(context.Context, Range) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,12 @@ func TestWebsocketWakes(t *testing.T) {
 		secret.New(w.net.WebSocketURL())}})
 	jobs := make(chan job.Job, 10)
 	f, err := c.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
-		Poll: time.Hour, Limits: limits, Handle: func(_ context.Context, j job.Job) error { jobs <- j; return nil }})
+		Poll: time.Hour, Limits: limits, Handle: func(_ context.Context, r Range) error {
+			for _, e := range r.Events {
+				jobs <- e.Job
+			}
+			return nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,25 +70,35 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "accept %d jobs", len(in))
-	rows := make([]arrival, len(in))
-	for i, it := range in {
-		if rows[i], err = newArrival(it); err != nil {
-			return nil, nil, fmt.Errorf("job %d: %w", i+1, err)
-		}
+	rows, err := newArrivals(in)
+	if err != nil {
+		return nil, nil, err
 	}
+	err = s.retryAccept(ctx, func() error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+			out, tasks, err = s.acceptIn(ctx, tx, rows)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, nil, err // what was not committed was not dispatched
+	}
+	return out, tasks, nil
+}
+
+// retryAccept runs a transaction that accepts, anew while it meets others that its locks do not shut out.
+func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
-		out, tasks, err := s.acceptOnce(ctx, rows)
-		if shouldRetry(err) && ctx.Err() == nil {
-			continue
-		}
-		if missedConflict(err) && missed < maxMissed && ctx.Err() == nil {
+		err := transact()
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case shouldRetry(err):
+		case missedConflict(err) && missed < maxMissed:
 			missed++
-			continue
+		default:
+			return err
 		}
-		if err != nil {
-			return nil, nil, err // what was not committed was not dispatched
-		}
-		return out, tasks, nil
 	}
 }
 
@@ -128,6 +138,17 @@ type arrival struct {
 // maxKeyBytes is longer than any key of DESIGN §3 and short enough for Postgres' index.
 const maxKeyBytes = 1 << 10
 
+func newArrivals(in []Intake) ([]arrival, error) {
+	rows := make([]arrival, len(in))
+	for i, it := range in {
+		var err error
+		if rows[i], err = newArrival(it); err != nil {
+			return nil, fmt.Errorf("job %d: %w", i+1, err)
+		}
+	}
+	return rows, nil
+}
+
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
@@ -160,30 +181,38 @@ func newArrival(it Intake) (arrival, error) {
 // isAgentUpdate: the job is no delivery, it raises its agent's epoch.
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
-func (s *Store) acceptOnce(ctx context.Context, in []arrival) (out []Acceptance, tasks []Task, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		out = make([]Acceptance, len(in))
-		lines := make(map[Agent][]Task)
-		if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
-			return err
+// acceptIn accepts within a transaction, MaxAccept jobs at a time; all agents are locked first, in one order.
+func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
+	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
+		return nil, nil, err
+	}
+	for part := range slices.Chunk(in, MaxAccept) {
+		answers, handed, err := s.acceptPart(ctx, tx, part)
+		if err != nil {
+			return nil, nil, err
 		}
-		if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
-			return err
-		}
-		if err := s.insertNew(ctx, tx, in, out, lines); err != nil {
-			return err
-		}
-		if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
-			return err
-		}
-		// An agent all of whose jobs were new and found a place has nothing more to dispatch.
-		if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
-			return err
-		}
-		tasks = interleaveAgents(lines)
-		return nil
-	})
-	return out, tasks, err
+		out, tasks = append(out, answers...), append(tasks, handed...)
+	}
+	return out, tasks, nil
+}
+
+func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
+	out = make([]Acceptance, len(in))
+	lines := make(map[Agent][]Task)
+	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
+		return nil, nil, err
+	}
+	if err := s.insertNew(ctx, tx, in, out, lines); err != nil {
+		return nil, nil, err
+	}
+	if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
+		return nil, nil, err
+	}
+	// An agent all of whose jobs were new and found a place has nothing more to dispatch.
+	if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
+		return nil, nil, err
+	}
+	return out, interleaveAgents(lines), nil
 }
 
 // listAgentsBehind lists the agents with a job that was not dispatched by its insert.

@@ -19,7 +19,11 @@ const leaderLock = 0x686572616c64
 // Lead runs do on the one process that holds the leader lock, and tells whether this was it. The lock is held by a
 // connection of its own and ends with it, so a process that dies leaves no lock behind.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
-	conn, leads, err := s.tryLead(ctx)
+	return s.leadBy(ctx, leaderLock, do)
+}
+
+func (s *Store) leadBy(ctx context.Context, lock int64, do func(context.Context) error) (bool, error) {
+	conn, leads, err := s.tryLead(ctx, lock)
 	if err != nil {
 		return false, fmt.Errorf("take the leader lock: %w", pgerror.Explain(err))
 	}
@@ -30,20 +34,20 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, leaderLock); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lock); err != nil {
 			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not go back into the pool
 		}
 	}()
 	return true, do(ctx)
 }
 
-func (s *Store) tryLead(ctx context.Context) (conn *pgxpool.Conn, leads bool, err error) {
+func (s *Store) tryLead(ctx context.Context, lock int64) (conn *pgxpool.Conn, leads bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	if conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, false, err
 	}
-	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, leaderLock).Scan(&leads); err != nil {
+	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, lock).Scan(&leads); err != nil {
 		_ = conn.Conn().Close(ctx) // it may have got the lock and lost the answer
 		conn.Release()
 		return nil, false, err

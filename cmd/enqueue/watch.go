@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
+	"github.com/google/uuid"
+	"golang.org/x/term"
+)
+
+// chainFlags are what both ways of reading a chain take.
+type chainFlags struct {
+	Chain uint64        `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
+	Poll  time.Duration `help:"Pause between questions at the head of the chain." default:"2s" placeholder:"DURATION"`
+}
+
+type watchCommand struct {
+	chainFlags
+	From *uint64 `help:"First block of a chain that was never watched. Without: the newest. Feedback from before is not delivered." placeholder:"BLOCK"`
+}
+
+type backfillCommand struct {
+	chainFlags
+	From uint64  `required:"" help:"First block." placeholder:"BLOCK"`
+	To   *uint64 `help:"Last block. Without: the newest when it starts." placeholder:"BLOCK"`
+}
+
+func (c *watchCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
+	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: c.From})
+}
+
+func (c *backfillCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
+	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: &c.From, Ends: true, To: c.To})
+}
+
+// readChain reads the blocks that the watcher's configuration names. Exit codes: 0 all is read, or a signal ended what has
+// no end; 1 failed; 2 misuse.
+func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
+	wc watch.Config) int {
+	fail := func(code int, err error) int {
+		fmt.Fprintln(p.stderr, "enqueue:", err)
+		return code
+	}
+	known := cfg.Chains[c.Chain]
+	if len(known.RPCURLs) == 0 {
+		return fail(exitMisuse, fmt.Errorf("chain %d has no node: set RPC_URL_%d", c.Chain, c.Chain))
+	}
+	log := logging.New(p.stderr, cfg.LogLevel, cfg.LogFormat)
+	queue.LogDriver(log)
+	node, err := chain.New(chain.Config{ChainID: c.Chain, URLs: known.RPCURLs, Registries: known.Registries,
+		Trusted: cfg.TrustsNodes(c.Chain), Logger: log})
+	if err != nil {
+		return fail(exitMisuse, err)
+	}
+	defer node.Close()
+	conn := &connection{}
+	defer conn.close()
+	if err := conn.open(ctx, cfg, wait, log); err != nil {
+		return fail(exitFailed, err)
+	}
+	report := newChainReport(p.stdout, p.stderr, asJSON)
+	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, service.JobLimits(cfg)
+	wc.Poll, wc.Report, wc.Logger = c.Poll, report.add, log
+	if conn.dispatcher != nil {
+		wc.Dispatcher = conn.dispatcher
+	}
+	w, err := watch.New(wc)
+	if err != nil {
+		return fail(exitMisuse, err)
+	}
+	err = w.Run(ctx)
+	report.end()
+	switch {
+	case err == nil || !wc.Ends && errors.Is(err, context.Canceled):
+		return exitDone
+	default:
+		return fail(exitFailed, fmt.Errorf("stopped before the last block was read; the same command goes on: %w", err))
+	}
+}
+
+// chainReport prints a line for each event, as for the lines of a file, and where on the chain they are to a terminal.
+type chainReport struct {
+	out      *printer
+	terminal io.Writer // nil: none
+	began    time.Time
+	tally    tally
+	last     watch.Report
+	visible  bool
+	stderr   io.Writer
+}
+
+func newChainReport(stdout, stderr io.Writer, asJSON bool) *chainReport {
+	r := &chainReport{out: newPrinter(stdout, asJSON), began: time.Now(), stderr: stderr}
+	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		r.terminal = f
+	}
+	return r
+}
+
+func (r *chainReport) add(report watch.Report) {
+	r.last = report
+	for i, a := range report.Answers {
+		answer := intake.Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
+		if err := report.Refused[i]; err != nil {
+			answer.Verdict, answer.Path, answer.Problem = intake.Refused, a.Key, err.Error()
+		}
+		r.tally.countAnswer(answer)
+		r.out.addEvent(report.To, answer)
+	}
+	_ = r.out.flush() // what is committed is committed, whoever reads this
+	if r.terminal != nil {
+		events := r.tally.accepted + r.tally.known + r.tally.conflicts + r.tally.refused + r.tally.refreshed
+		fmt.Fprintf(r.terminal, "\r\x1b[Kblock %d, %d behind the head, %d events, %.0f/s", report.To,
+			report.Head-min(report.Head, report.To), events, float64(events)/time.Since(r.began).Seconds())
+		r.visible = true
+	}
+}
+
+func (r *chainReport) end() {
+	if r.visible {
+		fmt.Fprint(r.terminal, "\r\x1b[K")
+	}
+	if r.last.To > 0 {
+		fmt.Fprintf(r.stderr, "enqueue: read to block %d\n", r.last.To)
+	}
+	r.tally.printTally(r.stderr)
+}
+
+// addEvent is addAnswer for an event: no input has its line, a block has it.
+func (p *printer) addEvent(block uint64, a intake.Answer) {
+	if !p.json {
+		if a.Verdict == intake.Refused {
+			fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
+			return
+		}
+		p.addAnswer(position{}, a)
+		return
+	}
+	v := struct {
+		Verdict store.Verdict `json:"verdict"`
+		UpTo    uint64        `json:"upToBlock"` // the last block of the range that it came in
+		ID      *uuid.UUID    `json:"id,omitempty"`
+		Key     string        `json:"key,omitempty"`
+		Field   string        `json:"field,omitempty"`
+		Problem string        `json:"problem,omitempty"`
+	}{Verdict: a.Verdict, UpTo: block, Key: a.Key, Field: a.Path, Problem: a.Problem}
+	if v.Verdict == store.Refreshed {
+		v.Verdict = store.Accepted
+	}
+	if a.ID != uuid.Nil {
+		v.ID = &a.ID
+	}
+	_ = json.NewEncoder(&p.buf).Encode(v) // strings and a buffer: it cannot fail
+}

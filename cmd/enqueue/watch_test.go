@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// output is what a command that still runs has written.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// TestReadChain: watch enqueues what a chain has and what it gets, and ends by a signal; backfill takes a range, says
+// what is known already, and ends.
+func TestReadChain(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	agent, _, err := net.Register(t.Context(), net.Account(0), "data:application/json,{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	give := func() {
+		t.Helper()
+		if _, _, err := net.GiveFeedback(t.Context(), net.Account(1), devnet.Feedback{AgentID: agent, Value: big.NewInt(5)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, id := net.Deployment(), net.ChainID()
+	environ := []string{"DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t),
+		"HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2", fmt.Sprintf("RPC_URL_%d=%s", id, net.URL()),
+		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity), fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
+
+	give()
+	var stdout, stderr output
+	ctx, interrupt := context.WithCancel(t.Context())
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, process{[]string{"watch", fmt.Sprint(id), "--from", "0", "--poll", "5ms"}, environ, strings.NewReader(""), &stdout, &stderr}, nowhere)
+	}()
+	feedbacks := func() int { return strings.Count(stdout.String(), "#NewFeedback") }
+	heraldtest.Await(t, "what was there is accepted", func() bool { return feedbacks() == 1 })
+	give()
+	heraldtest.Await(t, "what came is accepted", func() bool { return feedbacks() == 2 })
+	interrupt()
+	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") {
+		t.Errorf("code %d, %s, %s", c, stdout.String(), stderr.String())
+	}
+
+	give()
+	var lines, said bytes.Buffer
+	if c := run(t.Context(), process{[]string{"backfill", fmt.Sprint(id), "--from", "0", "--json"}, environ, strings.NewReader(""), &lines, &said}, nowhere); c != exitDone {
+		t.Fatalf("code %d, %s", c, said.String())
+	}
+	verdicts := map[string]int{}
+	for line := range strings.Lines(lines.String()) {
+		var answer struct{ Verdict, Key string }
+		if err := json.Unmarshal([]byte(line), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if answer.Key != "" { // an agent has none
+			verdicts[answer.Verdict]++
+		}
+	}
+	if verdicts["known"] != 2 || verdicts["accepted"] != 1 || !strings.Contains(said.String(), "enqueue: read to block") {
+		t.Errorf("%v, %s", verdicts, said.String())
+	}
+	if c := run(t.Context(), process{[]string{"watch", "99999"}, environ, strings.NewReader(""), &lines, &said}, nowhere); c != exitMisuse ||
+		!strings.Contains(said.String(), "set RPC_URL_99999") {
+		t.Errorf("code %d, %s", c, said.String())
+	}
+}

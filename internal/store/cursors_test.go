@@ -1,0 +1,61 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// TestAdvanceCursor: jobs and cursor are committed together or not at all, also of more jobs than one Accept takes; who
+// does not know where the cursor is changes nothing.
+func TestAdvanceCursor(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	key := CursorKey{ChainID: 8453, Follower: "head of 0x01"}
+	c, err := s.OpenCursor(t.Context(), key, 7, nil)
+	if err != nil || c.Start != 7 || c.Next != 7 || len(c.Anchors) != 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	stale, next := c, c
+	next.Next, next.Head, next.Anchors = 20, 30, []Anchor{{Number: 19, Hash: common.Hash{19}}}
+	in := make([]Intake, 2*MaxAccept+3)
+	for i := range in {
+		in[i] = Intake{Job: feedback(i%5, i+1)}
+	}
+	in[3] = Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
+
+	out, tasks, err := s.AdvanceCursor(t.Context(), &next, in)
+	if err != nil || len(out) != len(in) || len(tasks) != 5*MaxDispatchedPerAgent {
+		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
+	}
+	for i, a := range out {
+		if want := map[bool]Status{true: Rejected, false: Queued}[i == 3]; a.Verdict != Accepted || a.Status != want {
+			t.Fatalf("%d: %+v", i, a)
+		}
+	}
+	read, err := s.OpenCursor(t.Context(), key, 1000, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read.moves != 1 || read.Next != next.Next || read.Head != next.Head || !slices.Equal(read.Anchors, next.Anchors) {
+		t.Errorf("%+v, want %+v", read, next)
+	}
+
+	if _, _, err := s.AdvanceCursor(t.Context(), &stale, []Intake{{Job: feedback(1, 5000)}}); !errors.Is(err, ErrCursorMoved) {
+		t.Errorf("from where the cursor was: %v", err)
+	}
+	exec(t, s, `ALTER TABLE herald.deliveries ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
+	further := read
+	further.Next = 40
+	if _, _, err := s.AdvanceCursor(t.Context(), &further, []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}); err == nil {
+		t.Error("a row that Postgres refuses was accepted")
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != len(in) {
+		t.Errorf("%d rows, want %d", n, len(in))
+	}
+	if again, err := s.OpenCursor(t.Context(), key, 1, nil); err != nil || again.Next != 20 {
+		t.Errorf("%+v, %v", again, err)
+	}
+}

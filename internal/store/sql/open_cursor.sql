@@ -1,0 +1,13 @@
+-- open_cursor: a chain's cursor, made when there is none.
+--
+-- $1 chain   $2 follower   $3 first block to read and $4 the last, or null: there is none; both count when it is made
+WITH made AS (
+    INSERT INTO herald.chain_cursors (chain_id, follower, start_block, end_block, next_block)
+    VALUES ($1, $2, $3, $4, $3)
+    ON CONFLICT DO NOTHING
+    RETURNING start_block, end_block, next_block, blocks, head_block, moves
+)
+SELECT * FROM made
+UNION ALL
+SELECT start_block, end_block, next_block, blocks, head_block, moves FROM herald.chain_cursors WHERE chain_id = $1 AND follower = $2
+ LIMIT 1

@@ -1,0 +1,252 @@
+// Package watch brings a chain's events into the store: it joins chain.Follower, which reads them, with the cursor of
+// the store, which moves in the transaction that commits their jobs.
+//
+// What does not live here: reading and decoding logs (chain, erc8004), the rows and the verdicts (store), what becomes of
+// an accepted delivery (delivery).
+//
+// Invariants: one process at a time reads a chain's registries (an advisory lock of Postgres); a second one that still
+// does, because its connection is gone, commits nothing (the cursor is compared). A log that makes no job becomes a
+// rejected row, and the cursor moves on.
+package watch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Ledger is the store as a watcher needs it.
+type Ledger interface {
+	LeadChain(ctx context.Context, key store.CursorKey, do func(context.Context) error) (bool, error)
+	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
+	AdvanceCursor(ctx context.Context, c *store.Cursor, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+}
+
+// Dispatcher puts tasks into Redis and returns how many it took.
+type Dispatcher interface {
+	Dispatch(ctx context.Context, tasks []store.Task) int
+}
+
+// Config says what is read, and where it goes.
+type Config struct {
+	Chain      *chain.Client
+	Deployment erc8004.Deployment // the registries whose events are read
+	Ledger     Ledger
+	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis at hand)
+	Limits     job.Limits
+
+	// From is the first block that is read when there is no cursor yet. nil: the node's newest then.
+	From *uint64
+	// Ends says that the watcher ends when the last block is read: To, or if that is nil the node's newest when it was
+	// begun. It needs From. Else the chain is followed for ever.
+	Ends bool
+	To   *uint64
+	// Poll is the pause between questions at the head. Default 2 s.
+	Poll time.Duration
+	// Standby is the pause before another look at whether whoever reads the chain still does, and after a failure of
+	// the store. Default 3 s.
+	Standby time.Duration
+
+	// Report is told of what was committed. It must not block for long. Optional.
+	Report func(Report)
+	Logger *slog.Logger // default slog.Default()
+}
+
+// Report is what one range of blocks came to.
+type Report struct {
+	To, Head uint64 // the last block that was read, and the node's newest
+	Answers  []store.Acceptance
+	Refused  map[int]error // by position in Answers: a log that makes no job
+}
+
+// Watcher reads one chain. Run it once.
+type Watcher struct {
+	Config
+	key    store.CursorKey
+	cursor store.Cursor
+	told   string // why nothing is read, as it was logged last
+	log    *slog.Logger
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Watcher, error) {
+	if cfg.Chain == nil || cfg.Ledger == nil || cfg.Limits.MaxTimeout <= 0 {
+		return nil, errors.New("watch: a watcher needs a chain, a ledger and limits")
+	}
+	if cfg.Poll < 0 || cfg.Standby < 0 {
+		return nil, errors.New("watch: Poll or Standby is negative")
+	}
+	if cfg.Ends && (cfg.From == nil || cfg.To != nil && *cfg.From > *cfg.To) || cfg.To != nil && !cfg.Ends {
+		return nil, errors.New("watch: a range of blocks has no beginning, or ends before it")
+	}
+	if cfg.Standby == 0 {
+		cfg.Standby = 3 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	registries := nameRegistries(cfg.Deployment)
+	if registries == "" {
+		id := cfg.Chain.ChainID()
+		return nil, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id, id)
+	}
+	blocks := "head"
+	switch {
+	case cfg.To != nil:
+		blocks = fmt.Sprintf("%d-%d", *cfg.From, *cfg.To)
+	case cfg.Ends:
+		blocks = fmt.Sprintf("%d-", *cfg.From)
+	}
+	w := &Watcher{Config: cfg, key: store.CursorKey{ChainID: cfg.Chain.ChainID(), Follower: blocks + " of " + registries},
+		log: cfg.Logger.With("chain", cfg.Chain.ChainID())}
+	return w, nil
+}
+
+func nameRegistries(d erc8004.Deployment) string {
+	var names []string
+	for _, a := range []common.Address{d.Identity, d.Reputation, d.Validation} {
+		if a != (common.Address{}) {
+			names = append(names, strings.ToLower(a.Hex()))
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// Run reads until ctx ends, or the last block is read: then it returns nil. While the node, the store or the lead is
+// away it waits and says so.
+func (w *Watcher) Run(ctx context.Context) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+		done := false
+		leads, err := w.Ledger.LeadChain(ctx, w.key, func(ctx context.Context) error {
+			err := w.follow(ctx)
+			done = err == nil
+			return err
+		})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case done:
+			return nil
+		case errors.Is(err, store.ErrCursorMoved):
+			w.tellOnce("another process reads this chain: waiting for it to end")
+		case err != nil:
+			w.tellOnce("the chain is not read until the database takes what was read: %v", err)
+		case !leads:
+			w.tellOnce("another process reads this chain: standing by")
+		}
+		pause.Reset(w.Standby)
+	}
+}
+
+// tellOnce logs why nothing is read, unless it did.
+func (w *Watcher) tellOnce(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); text != w.told {
+		w.told = text
+		w.log.Warn(text)
+	}
+}
+
+// follow reads from the cursor on.
+func (w *Watcher) follow(ctx context.Context) (err error) {
+	start, end := w.From, w.To
+	if start == nil || w.Ends && end == nil {
+		head, err := w.Chain.Head(ctx)
+		if err != nil {
+			return err
+		}
+		if start == nil {
+			start = &head
+		}
+		if w.Ends {
+			end = &head
+		}
+	}
+	if w.cursor, err = w.Ledger.OpenCursor(ctx, w.key, *start, end); err != nil {
+		return err
+	}
+	if w.From != nil && w.cursor.Start != *w.From {
+		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
+	}
+	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, To: w.cursor.End,
+		Anchors: toAnchors(w.cursor.Anchors), Poll: w.Poll, Limits: w.Limits, Handle: w.commitRange})
+	if err != nil {
+		return err
+	}
+	w.told = ""
+	w.log.Info("reading the chain", "from", w.cursor.Next)
+	return f.Follow(ctx)
+}
+
+// commitTimeout bounds the commit of a range and the dispatch of its deliveries.
+const commitTimeout = 30 * time.Second
+
+// commitRange commits what a range holds together with the cursor.
+func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
+	in := make([]store.Intake, len(r.Events))
+	refused := make(map[int]error)
+	for i, e := range r.Events {
+		in[i].Job = e.Job
+		if e.Err != nil {
+			in[i], refused[i] = refuseLog(w.key.ChainID, e.Log, e.Err), e.Err
+		}
+	}
+	next := w.cursor
+	next.Next, next.Head, next.Anchors = r.To+1, r.Head, nil
+	for _, a := range r.Anchors {
+		next.Anchors = append(next.Anchors, store.Anchor(a))
+	}
+	// A signal ends the reading, not a commit that has begun.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	answers, tasks, err := w.Ledger.AdvanceCursor(ctx, &next, in)
+	if err != nil {
+		return err
+	}
+	w.cursor = next
+	if w.Dispatcher != nil {
+		w.Dispatcher.Dispatch(ctx, tasks)
+	}
+	if w.Report != nil {
+		w.Report(Report{To: r.To, Head: r.Head, Answers: answers, Refused: refused})
+	}
+	return nil
+}
+
+// refuseLog is the intake of a log that makes no job. Nobody is there to be answered, so it becomes a rejected row,
+// under a key that the same log has whenever it is read.
+func refuseLog(chainID uint64, l types.Log, why error) store.Intake {
+	kind := job.KindNewFeedback
+	if e, err := erc8004.Decode(l); err == nil {
+		kind = job.Kind(e.Kind)
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s %d %s %x", chainID, l.Address, l.TxHash, l.Index, l.Topics, l.Data))
+	return store.Intake{Job: job.Job{Kind: kind, ChainID: chainID}, Key: "invalid:" + hex.EncodeToString(sum[:]),
+		Refused: fmt.Sprintf("transaction %s, log %d: %v", l.TxHash, l.Index, why)}
+}
+
+func toAnchors(list []store.Anchor) []chain.Anchor {
+	out := make([]chain.Anchor, len(list))
+	for i, a := range list {
+		out[i] = chain.Anchor(a)
+	}
+	return out
+}

@@ -1,0 +1,233 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"math/big"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+
+// world is a chain and a store.
+type world struct {
+	*testing.T
+	net    *devnet.Net
+	store  *store.Store
+	client *chain.Client
+	agent  *big.Int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, net: devnettest.Start(t, devnet.Config{})}
+	var err error
+	w.store, err = store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.store.Close)
+	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.client.Close)
+	if w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}"); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// give gives n feedbacks, a block each.
+func (w *world) give(n int) {
+	w.Helper()
+	for range n {
+		if _, _, err := w.net.GiveFeedback(w.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(1)}); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// watcher is one under way, and what it reported.
+type watcher struct {
+	stop func() error // ends it
+
+	mu       sync.Mutex
+	verdicts map[store.Verdict]int // of deliveries
+	last     uint64
+}
+
+func (w *world) watch(change func(*Config)) *watcher {
+	w.Helper()
+	start := uint64(0)
+	got := &watcher{verdicts: map[store.Verdict]int{}}
+	cfg := Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
+		From: &start, Poll: 5 * time.Millisecond, Standby: 5 * time.Millisecond, Report: func(r Report) {
+			got.mu.Lock()
+			defer got.mu.Unlock()
+			for _, a := range r.Answers {
+				got.verdicts[a.Verdict]++
+			}
+			got.last = r.To
+		}}
+	if change != nil {
+		change(&cfg)
+	}
+	run, err := New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan error, 1)
+	go func() { done <- run.Run(ctx) }()
+	got.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	w.Cleanup(func() { _ = got.stop() })
+	return got
+}
+
+func (g *watcher) count(v store.Verdict) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.verdicts[v]
+}
+
+// rows is how many deliveries there are, by status.
+func (w *world) rows() map[store.Status]int64 {
+	w.Helper()
+	got, err := w.store.Count(w.Context(), store.Filter{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+// TestGoesOn: who watches next goes on where the last one ended: nothing is missing, and nothing is read twice.
+func TestGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(3)
+	first := w.watch(nil)
+	heraldtest.Await(t, "three are accepted", func() bool { return first.count(store.Accepted) == 3 })
+	if err := first.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w.give(2)
+	second := w.watch(nil)
+	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(store.Accepted) == 2 })
+	if n := second.count(store.Known); n != 0 {
+		t.Errorf("%d were read twice", n)
+	}
+	if got := w.rows(); got[store.Queued] != 5 || len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestStandsBy: of two that watch one reads; the other takes over when that one ends.
+func TestStandsBy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.watch(nil)
+	w.give(1)
+	heraldtest.Await(t, "one is accepted", func() bool { return a.count(store.Accepted) == 1 })
+	b := w.watch(nil)
+	w.give(1)
+	heraldtest.Await(t, "the next is accepted too", func() bool { return a.count(store.Accepted) == 2 })
+	if err := a.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w.give(1)
+	heraldtest.Await(t, "the other takes over", func() bool { return b.count(store.Accepted) == 1 })
+	if n := b.count(store.Known); n != 0 {
+		t.Errorf("%d were read twice", n)
+	}
+}
+
+// TestTwoCommitOnce: two that both believe to lead accept each event once: who comes second finds the cursor moved.
+func TestTwoCommitOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	both := func(c *Config) { c.Ledger = everybodyLeads{w.store} }
+	a, b := w.watch(both), w.watch(both)
+	w.give(20)
+	heraldtest.Await(t, "all are accepted", func() bool { return a.count(store.Accepted)+b.count(store.Accepted) == 20 })
+	if n := a.count(store.Known) + b.count(store.Known); n != 0 {
+		t.Errorf("%d were accepted and read again", n)
+	}
+	if got := w.rows(); got[store.Queued] != 20 {
+		t.Errorf("%v", got)
+	}
+}
+
+// everybodyLeads is a store whose advisory lock keeps nobody out, as for one whose connection is gone and who does not
+// know it yet.
+type everybodyLeads struct{ *store.Store }
+
+func (everybodyLeads) LeadChain(ctx context.Context, _ store.CursorKey, do func(context.Context) error) (bool, error) {
+	return true, do(ctx)
+}
+
+// TestBackfillEnds: a backfill ends with its last block, and is done when it is started again.
+func TestBackfillEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(4)
+	head, err := w.client.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := head - 1 // the last feedback is outside
+	for round, want := range []int{3, 0} {
+		ended := make(chan error, 1)
+		start := uint64(0)
+		n := 0
+		run, err := New(Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
+			From: &start, Ends: true, To: &to, Report: func(r Report) {
+				for _, a := range r.Answers {
+					if a.Verdict == store.Accepted {
+						n++
+					}
+				}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- run.Run(t.Context()) }()
+		if err := <-ended; err != nil || n != want {
+			t.Errorf("round %d: %v, %d accepted, want %d", round, err, n, want)
+		}
+	}
+}
+
+// TestRefusedLog: a log that makes no job becomes a rejected row, once, and what comes after it is accepted.
+func TestRefusedLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// Over the size limit: each NUL takes six bytes in JSON.
+	if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
+		t.Fatal(err)
+	}
+	w.give(1)
+	for range 2 {
+		g := w.watch(func(c *Config) { from := uint64(0); to := uint64(10); c.From, c.Ends, c.To = &from, true, &to })
+		for range 10 {
+			if _, err := w.net.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		heraldtest.Await(t, "it is read", func() bool { return w.rows()[store.Queued] == 1 })
+		_ = g.stop()
+	}
+	if got := w.rows(); got[store.Rejected] != 1 || got[store.Queued] != 1 {
+		t.Errorf("%v", got)
+	}
+}
