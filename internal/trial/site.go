@@ -197,6 +197,11 @@ func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []
 	return accepted, known, nil
 }
 
+// StartEnqueue starts the enqueue program with a command that goes on by itself (watch), for the trial to kill. Close ends it.
+func (s *Site) StartEnqueue(name string, env []string, args ...string) (*Process, error) {
+	return s.start(program{name: name, path: s.programs.enqueue(), args: args, env: s.environment(env...)})
+}
+
 // SQL runs f on a connection to the site's database.
 func (s *Site) SQL(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) error {
 	return onConnection(ctx, s.address, f)

@@ -8,8 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/vm"
 )
 
-// What getLastIndex(uint256,address) is called with: a selector, which nothing looks at, and two words. No record is that
-// short.
+// What getLastIndex(uint256,address) is called with: a selector, which nothing looks at, and two words. No record is
+// that short.
 const (
 	argumentsAt = 4
 	pairSize    = 2 * wordSize

@@ -14,8 +14,8 @@ type Log struct {
 	Counts bool
 }
 
-// A record of an emitter's calldata: the number of topics, and countFlag; the length of the data; four words for topics;
-// the data.
+// A record of an emitter's calldata: the number of topics, and countFlag; the length of the data; four words for
+// topics; the data.
 const (
 	wordSize   = 32
 	topicsAt   = 2 * wordSize

@@ -7,26 +7,36 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"go.uber.org/goleak"
 
+	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}, devnettest.Leftovers()...) }
 
-// runner closes the connections to nodes before goroutines are looked for.
+// runner ends what is shared before goroutines are looked for.
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int {
-	defer http.DefaultClient.CloseIdleConnections()
-	return r.m.Run()
+	code := r.m.Run()
+	err := shared.close()
+	http.DefaultClient.CloseIdleConnections()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaintrial:", err)
+		return max(code, 1)
+	}
+	return code
 }
 
 // onEachChain runs a test on the in-process chain and on anvil.
@@ -91,29 +101,55 @@ func TestWorld(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What the emitters count is what a reading counts.
-		last := map[string]Wanted{}
 		wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
 		if err != nil || len(wanted) == 0 || len(w.Gone) == 0 {
 			t.Fatalf("%d rows are wanted, %d keys are gone: %v", len(wanted), len(w.Gone), err)
 		}
-		for _, n := range wanted {
-			if n.Refused == "" && n.Job.Kind == job.KindNewFeedback && isCounted(n.Job.ClientAddress) {
-				last[n.Job.OrderKey()] = n
-			}
-		}
-		head, err := Head(ctx, node.URL())
-		if err != nil || len(last) == 0 {
-			t.Fatalf("%d pairs are counted: %v", len(last), err)
-		}
-		for pair, n := range last {
-			got, err := w.lastIndexAt(ctx, head)(n.Job.ReputationRegistry, n.Job.AgentID, n.Job.ClientAddress)
-			// A refused one after it counts too.
-			if err != nil || got < n.Job.FeedbackIndex || got > n.Job.FeedbackIndex+3 {
-				t.Errorf("the emitter counted %d for %s, the reading %d: %v", got, pair, n.Job.FeedbackIndex, err)
-			}
-		}
+		checkCounts(ctx, t, w, logs, wanted)
 	})
+}
+
+// checkCounts: of the newest blocks, whose state every node has, the client counts what the reading counted.
+func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
+	t.Helper()
+	client, err := chain.New(chain.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const newest = 50
+	from := logs[len(logs)-1].BlockNumber - newest
+	var events []erc8004.Event
+	for _, l := range logs {
+		if l.BlockNumber < from {
+			continue
+		}
+		e, err := erc8004.Decode(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	if uncountable, err := client.CountFeedback(ctx, events); err != nil || len(uncountable) > 0 {
+		t.Fatalf("%d events cannot be counted: %v %v", len(uncountable), uncountable, err)
+	}
+	indexes := map[Position]uint64{}
+	for _, e := range events {
+		indexes[Position{e.BlockNumber, e.BlockHash, e.TxHash, e.LogIndex}] = e.FeedbackIndex
+	}
+	compared := 0
+	for _, n := range wanted {
+		if n.Position.Block < from || n.Refused != "" || !isCounted(n.Job.ClientAddress) {
+			continue
+		}
+		compared++
+		if got := indexes[n.Position]; got != n.Job.FeedbackIndex {
+			t.Errorf("%s is counted as feedback %d", n.Key, got)
+		}
+	}
+	if compared == 0 {
+		t.Error("no feedback without an index in the newest blocks")
+	}
 }
 
 // isCounted tells whether a client gives feedback without an index.

@@ -15,8 +15,12 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// mostDepth is the deepest reorg.
-const mostDepth = 40
+// Three reorgs in four are as deep as chains see them, the others up to mostDepth: were they all, the chain would not
+// grow.
+const (
+	usualDepth = 6
+	mostDepth  = 40
+)
 
 // World is a chain with emitters, the generator that fills it, and what was on branches that are gone.
 type World struct {
@@ -76,9 +80,12 @@ func (w *World) Mine(ctx context.Context, average int) error {
 	return w.Node.Mine(ctx, w.calls(events))
 }
 
-// Reorg replaces up to mostDepth blocks, or takes them away.
+// Reorg replaces the newest blocks, or takes them away.
 func (w *World) Reorg(ctx context.Context) error {
-	depth := 1 + w.random.IntN(mostDepth)
+	depth := 1 + w.random.IntN(usualDepth)
+	if w.random.IntN(4) == 0 {
+		depth = 1 + w.random.IntN(mostDepth)
+	}
 	keep := w.random.IntN(2) == 0
 	if depth > w.generator.Blocks() {
 		depth = w.generator.Blocks()

@@ -1,0 +1,356 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/internal/trial"
+)
+
+// The trial of `make chain`. The short run is the default; ARGS of the Makefile are these flags.
+var (
+	seedFlag   = flag.Uint64("seed", 0, "what decides everything; 0: another one each time")
+	blocksFlag = flag.Int("blocks", 500, "blocks to mine on each chain")
+	eventsFlag = flag.Int("events", 10, "events in a block, on average")
+	reorgsFlag = flag.Int("reorgs", 50, "reorgs")
+	killsFlag  = flag.Int("kills", 8, "kills -9 of a follower")
+	faultsFlag = flag.String("faults", "all", "what the node does, of "+fmt.Sprint(Faults)+", with commas; none")
+	nodesFlag  = flag.Int("nodes", 1, "how many liars stand before the chain, each with lies of its own")
+	paceFlag   = flag.Duration("pace", 80*time.Millisecond, "the pause between blocks")
+	withinFlag = flag.Duration("within", 20*time.Minute, "how long one chain may take")
+	settleFlag = flag.Duration("settle", 90*time.Second, "how long they may take to the head of a chain that rests")
+	logsFlag   = flag.String("logs", "", "the folder for what the programs say; empty: one that goes with the test")
+)
+
+const (
+	finality  = 64 // blocks behind the head, deeper than any reorg
+	pollRows  = time.Second
+	mostShown = 10 // differences
+)
+
+// bench is what the tests share: programs, of HERALD_TRIAL_SOURCE or of the tree that this test is part of, and a
+// Postgres.
+type bench struct {
+	mu       sync.Mutex
+	dir      string
+	programs trial.Programs
+	postgres *trial.Postgres
+	log      *os.File
+}
+
+var shared bench
+
+func (b *bench) get(t *testing.T) (trial.Programs, *trial.Postgres) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := b.make(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return b.programs, b.postgres
+}
+
+func (b *bench) make(ctx context.Context) (err error) {
+	if b.postgres != nil {
+		return nil
+	}
+	if b.dir, err = os.MkdirTemp("", "herald-chain-"); err != nil {
+		return err
+	}
+	if err = os.Chmod(b.dir, 0o711); err != nil { // the server may be another user
+		return err
+	}
+	source, err := filepath.Abs(cmp.Or(os.Getenv("HERALD_TRIAL_SOURCE"), filepath.Join("..", "..", "..")))
+	if err != nil {
+		return err
+	}
+	if b.programs, err = trial.Build(ctx, source, filepath.Join(b.dir, "bin")); err != nil {
+		return err
+	}
+	if b.log, err = os.Create(filepath.Join(b.dir, "postgres.log")); err != nil {
+		return err
+	}
+	b.postgres, err = trial.StartPostgres(ctx, b.dir, slog.New(slog.NewTextHandler(b.log, nil)))
+	return err
+}
+
+func (b *bench) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dir == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	if b.postgres != nil {
+		errs = append(errs, b.postgres.Close(ctx), b.log.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+}
+
+// followers are two `enqueue watch` of one chain, one of which is killed now and then and started again.
+type followers struct {
+	site   *trial.Site
+	env    []string
+	args   []string
+	random *rand.Rand
+	two    [2]*trial.Process
+	kills  int
+	// mayEnd: one whose node serves another chain at its start may say so and end, for a supervisor to start it again.
+	mayEnd bool
+	ends   int
+}
+
+func (f *followers) start(i int) (err error) {
+	f.two[i], err = f.site.StartEnqueue(fmt.Sprintf("watch-%c", 'a'+i), f.env, f.args...)
+	return err
+}
+
+// kill kills one of them and starts it again.
+func (f *followers) kill() error {
+	i := f.random.IntN(len(f.two))
+	f.kills++
+	if err := f.two[i].Kill(); err != nil {
+		return err
+	}
+	return f.start(i)
+}
+
+// check looks after those that have ended by themselves, which a follower does not, whatever else the node does.
+func (f *followers) check() error {
+	for i, p := range f.two {
+		select {
+		case <-p.Done():
+		default:
+			continue
+		}
+		if !f.mayEnd {
+			log, _ := os.ReadFile(p.Log()) // what it said is an extra
+			return fmt.Errorf("%s has ended by itself; it said:\n%s", p.Name(), log[max(0, len(log)-2000):])
+		}
+		f.ends++
+		if err := f.start(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestChain is `make chain`: at the end Postgres holds what the final chain says, whatever died or lied in between.
+func TestChain(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64N(1_000_000_000)
+	}
+	faults := Faults
+	if *faultsFlag != "all" {
+		faults = nil
+		for name := range strings.SplitSeq(*faultsFlag, ",") {
+			if name != "none" {
+				faults = append(faults, Fault(name))
+			}
+		}
+	}
+	programs, postgres := shared.get(t)
+	onEachChain(t, *withinFlag, func(ctx context.Context, t *testing.T, node Node) {
+		began := time.Now()
+		fmt.Printf("chain: %s: seed=%d\n", node.Name(), seed)
+		world, err := NewWorld(ctx, node, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var liars []*Proxy
+		var addresses []string
+		for i := range *nodesFlag {
+			liar := NewProxy(node.URL(), seed+uint64(i), finality, faults...)
+			server := httptest.NewServer(liar)
+			defer server.Close()
+			liars, addresses = append(liars, liar), append(addresses, server.URL)
+		}
+
+		logs := *logsFlag
+		if logs == "" {
+			logs = t.TempDir()
+		}
+		site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres,
+			Database: "chain_" + node.Name(), Logs: filepath.Join(logs, node.Name())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := site.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		two := &followers{site: site, random: rand.New(rand.NewPCG(seed, 5)),
+			mayEnd: slices.Contains(faults, OtherChain),
+			env:    environment(world, strings.Join(addresses, ",")),
+			args:   []string{"watch", fmt.Sprint(ChainID), "--from", fmt.Sprint(world.First), "--poll", "200ms"}}
+		for i := range two.two {
+			if err := two.start(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		if err := play(ctx, world, two, seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, liar := range liars {
+			liar.Repent()
+		}
+		found, err := awaitRows(ctx, two, world)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		fmt.Println(trial.NewFigures("chain", node.Name()).Add("seed", seed).
+			Add("blocks", world.Blocks).Add("events", world.Events).
+			Add("reorgs", world.Reorgs).Add("deepest", world.Deepest).
+			Add("kills", two.kills).Add("ends", two.ends).Add("lies", total(liars)).
+			Add("accepted", found.Accepted).Add("rejected", found.Rejected).
+			Add("cancelled", found.Cancelled).Add("retracted", found.Retracted).
+			Add("missing", len(found.Missing)).Add("toomany", len(found.TooMany)).
+			Add("misplaced", len(found.Misplaced)).Add("wrong", len(found.Wrong)).Add("took", time.Since(began)))
+		for i, difference := range found.Faults() {
+			if i == mostShown {
+				break
+			}
+			t.Errorf("%s", difference)
+		}
+		two.mayEnd = false // not any more
+		if err := two.check(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Errorf("ARGS='-seed %d' repeats the run (with the other flags as they were)", seed)
+		}
+	})
+}
+
+// environment names the proxy and the emitters to the followers.
+func environment(w *World, url string) []string {
+	id := fmt.Sprint(ChainID)
+	return []string{"RPC_URL_" + id + "=" + url, "IDENTITY_REGISTRY_" + id + "=" + w.Deployment.Identity.Hex(),
+		"REPUTATION_REGISTRY_" + id + "=" + w.Deployment.Reputation.Hex(),
+		"VALIDATION_REGISTRY_" + id + "=" + w.Deployment.Validation.Hex()}
+}
+
+// play makes the chain's history, and kills followers in between.
+func play(ctx context.Context, w *World, two *followers, seed uint64) error {
+	random := rand.New(rand.NewPCG(seed, 6))
+	reorgs, kills := choose(random, *blocksFlag, *reorgsFlag), choose(random, *blocksFlag, *killsFlag)
+	pace := time.NewTicker(*paceFlag)
+	defer pace.Stop()
+	for n := range *blocksFlag {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pace.C:
+		}
+		if err := w.Mine(ctx, *eventsFlag); err != nil {
+			return fmt.Errorf("mine block %d: %w", n, err)
+		}
+		if err := two.check(); err != nil {
+			return err
+		}
+		if reorgs[n] {
+			if err := w.Reorg(ctx); err != nil {
+				return err
+			}
+		}
+		if kills[n] {
+			if err := two.kill(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// choose chooses some of the blocks.
+func choose(random *rand.Rand, blocks, some int) map[int]bool {
+	chosen := map[int]bool{}
+	for _, n := range random.Perm(blocks)[:min(some, blocks)] {
+		chosen[n] = true
+	}
+	return chosen
+}
+
+// awaitRows compares until nothing differs, or until the followers have had their time.
+func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, err error) {
+	logs, err := w.Read(ctx)
+	if err != nil {
+		return found, err
+	}
+	wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
+	if err != nil {
+		return found, err
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, *settleFlag, fmt.Errorf("not within %s", *settleFlag))
+	defer cancel()
+	settled := trial.Until(wait, pollRows, "the rows to be those of the chain", func() (bool, error) {
+		rows, err := readRows(ctx, two.site)
+		if err = errors.Join(err, two.check()); err != nil {
+			return false, err
+		}
+		found = Compare(wanted, w.Gone, rows)
+		return len(found.Faults()) == 0, nil
+	})
+	if settled != nil && len(found.Faults()) == 0 {
+		return found, settled
+	}
+	return found, nil // what differs is told by who asked
+}
+
+// readRows reads all deliveries.
+func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
+	err = site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		found, err := c.Query(ctx, `SELECT d.id::text, d.key, d.status, coalesce(d.reason, ''), d.order_seq::bigint,
+				d.job::text, d.called OR EXISTS (
+					SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.stage IN ('call', 'record'))
+			FROM herald.deliveries d`)
+		if err != nil {
+			return err
+		}
+		rows, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (r Row, err error) {
+			var text *string
+			err = row.Scan(&r.ID, &r.Key, &r.Status, &r.Reason, &r.OrderSeq, &text, &r.Called)
+			if err != nil || text == nil {
+				return r, err
+			}
+			return r, json.Unmarshal([]byte(*text), &r.Job)
+		})
+		return err
+	})
+	return rows, err
+}
+
+// total is how many requests met a lie.
+func total(liars []*Proxy) (n int) {
+	for _, liar := range liars {
+		for _, k := range liar.Told() {
+			n += k
+		}
+	}
+	return n
+}
