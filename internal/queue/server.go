@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 // Handler is what runs tasks. The context ends when Redis freezes or the server stops by force; a handler that has
@@ -98,6 +101,32 @@ func (s *Server) Start() error {
 		return fmt.Errorf("start the asynq server: %w", err)
 	}
 	return nil
+}
+
+// serverClocks is by how much the clocks of workers may differ before one overlooks another in asynq's list.
+const serverClocks = time.Minute
+
+// Servers counts the asynq servers of other processes at this Redis, and tells whether this process' own is listed. A
+// server says every five seconds that it is there; one that was killed counts for 70.
+func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
+	}
+	listed, err := q.rdb.ZRangeByScore(ctx, "asynq:servers", &redis.ZRangeBy{
+		Min: strconv.FormatInt(time.Now().Add(-serverClocks).Unix(), 10), Max: "+inf"}).Result()
+	if err != nil {
+		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
+	}
+	own := fmt.Sprintf("asynq:servers:{%s:%d:", host, os.Getpid())
+	for _, server := range listed {
+		if !self && strings.HasPrefix(server, own) {
+			self = true
+		} else {
+			others++ // also one that has this host's name and this process' number in a container of its own
+		}
+	}
+	return others, self, nil
 }
 
 // Stop takes no more tasks; running ones go on until Shutdown.

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 func TestHowTasksEnd(t *testing.T) {
@@ -197,4 +198,40 @@ func TestNewServerRefuses(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
+}
+
+// TestServers: a queue finds its own server and those of others, also one that has its own name.
+func TestServers(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.Redis(t)
+	q := openAt(t, url)
+	is := func(others int, self bool) bool {
+		t.Helper()
+		n, own, err := q.Servers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == others && own == self
+	}
+	if !is(0, false) {
+		t.Error("there are servers before one runs")
+	}
+	serve(t, q, handler{}, 1)
+	heraldtest.Await(t, "its own server is listed", func() bool { return is(0, true) })
+
+	const elsewhere = "asynq:servers:{elsewhere:1:id}"
+	for ago, others := range map[time.Duration]int{0: 1, 30 * time.Second: 1, 2 * time.Minute: 0} {
+		score := float64(time.Now().Add(-ago).Unix())
+		if err := q.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: score, Member: elsewhere}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if !is(others, true) {
+			t.Errorf("beside one that ran out %s ago", ago)
+		}
+	}
+	if err := q.rdb.ZRem(t.Context(), "asynq:servers", elsewhere).Err(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, openAt(t, url), handler{}, 1)
+	heraldtest.Await(t, "a second one is there", func() bool { return is(1, true) })
 }

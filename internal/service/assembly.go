@@ -152,14 +152,14 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 			return err
 		}
 	}
-	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: cfg.EndpointInflight,
+	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: cfg.EndpointInflight,
 		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
 		MaxWait: limitPatience, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
-	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Inflight: 1,
+	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: 1,
 		Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience,
 		Logger: o.Logger.With("limits", "of unbound agents")})

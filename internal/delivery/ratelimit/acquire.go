@@ -152,11 +152,12 @@ func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	return o.isFirst(w)
 }
 
-// requestPermit puts one question to whoever knows the answer: Redis, or this process while Redis is away.
+// requestPermit puts one question to whoever knows the answer: Redis, or this process while Redis is away or nobody
+// else asks.
 func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.outage.local || l.closed {
+	if l.outage.local || l.alone || l.closed {
 		return l.askLocal(e, token, q)
 	}
 	o, now := e.origin, l.now()

@@ -56,6 +56,9 @@
 // released meanwhile, and used again. Each change is one line in the log. The worker's own state goes along all the
 // time, so it starts from what this worker has seen.
 //
+// A worker that is the only one (Config.Workers) counts in this process too, since nobody else needs to know: two questions
+// less a call. It looks every second; once there is another it asks Redis again.
+//
 // One question is one script: two for each call. An origin is two keys, an endpoint one, all in one slot of a cluster;
 // each has a TTL.
 //

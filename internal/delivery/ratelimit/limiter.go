@@ -23,6 +23,10 @@ type Config struct {
 	// into Timeout too, so let the client keep a few idle connections.
 	Redis redis.UniversalClient
 
+	// Workers tells how many other workers there are, and whether this one is listed. It is asked every second: while
+	// there are none the limits are counted in this process, and Redis is asked nothing. nil: there are always others.
+	Workers func(context.Context) (others int, self bool, err error)
+
 	Inflight int     // calls at one origin at a time; doc.go says what one endpoint of it gets. Default 4
 	Rate     float64 // calls a second at one origin, 0.001 to a million. Default 100
 	Burst    int     // calls that may come at once. Default Rate, rounded up
@@ -52,6 +56,8 @@ type Config struct {
 
 	Logger *slog.Logger     // default slog.Default()
 	Now    func() time.Time // default time.Now; while Redis answers, its clock counts instead
+
+	lookForOthers, aloneAfter time.Duration // tests have others than the constants
 }
 
 const (
@@ -82,7 +88,7 @@ type Limiter struct {
 	clock            func() time.Time
 	start            time.Time
 
-	firstLook time.Duration // the constant, but in tests
+	firstLook, lookForOthers, aloneAfter time.Duration // the constants, but in tests
 
 	life  context.Context // ends with Close
 	end   context.CancelFunc
@@ -94,6 +100,7 @@ type Limiter struct {
 	endpoints map[string]*list.Element // of *endpoint
 	recent    *list.List               // most recently used first
 	outage    outage
+	alone     bool // there is no other worker
 }
 
 // Stats are gauges of this process.
@@ -125,7 +132,7 @@ func New(cfg Config) (*Limiter, error) {
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
 		patience: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, origins: map[string]*origin{},
+		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
 		endpoints: map[string]*list.Element{},
 		recent:    list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
@@ -136,8 +143,15 @@ func New(cfg Config) (*Limiter, error) {
 		recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.outage.pause = firstProbe
+	if cfg.lookForOthers > 0 {
+		l.lookForOthers, l.aloneAfter = cfg.lookForOthers, cfg.aloneAfter
+	}
 	if cfg.Redis != nil {
 		l.remote = newRedisState(cfg.Redis, l.rules)
+		if cfg.Workers != nil {
+			l.tasks.Add(1)
+			go l.watchOthers(cfg.Workers)
+		}
 	} else {
 		l.outage.local = true
 	}
