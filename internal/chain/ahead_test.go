@@ -1,12 +1,20 @@
 package chain
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
 )
 
 // A job names any height: more than maxAhead above the head there is no such event, even if its transaction or its feedback is real.
@@ -32,6 +40,39 @@ func TestCheckFarAhead(t *testing.T) {
 	near := with(unmined, func(j *job.Job) { j.BlockNumber = uint64(head.Number) + maxAhead })
 	if got := w.check(near, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != maxAhead+2 {
 		t.Errorf("%d above the head: %+v", maxAhead, got)
+	}
+}
+
+// TestCheckNeedsTheBlocksOnTop: a head that a node only names confirms nothing.
+func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
+	w := newWorld(t, 3)
+	j := w.feedback()
+	node, err := url.Parse(w.net.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(node)
+	proxy.ModifyResponse = func(r *http.Response) error { // the event's block, the newest, calls itself a higher one
+		body, err := io.ReadAll(r.Body)
+		body = bytes.ReplaceAll(body, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber),
+			fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber+9))
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		r.Header.Set("Content-Length", fmt.Sprint(len(body)))
+		return err
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Accept-Encoding")
+		proxy.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	liar := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Confirmations: 3,
+		Registries: w.net.Deployment().Registries(), LogRange: 1000})
+	if head, err := liar.Head(w.ctx); err != nil || head != j.BlockNumber+9 {
+		t.Fatalf("the node names head %d: %v", head, err)
+	}
+	got, err := liar.Check(w.ctx, j, VerifyReceipt)
+	if err != nil || !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

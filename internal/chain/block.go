@@ -18,9 +18,15 @@ const (
 
 // block is what is read of a block.
 type block struct {
-	Number hexutil.Uint64 `json:"number"`
-	Hash   common.Hash    `json:"hash"`
-	Time   hexutil.Uint64 `json:"timestamp"`
+	Number     hexutil.Uint64 `json:"number"`
+	Hash       common.Hash    `json:"hash"`
+	ParentHash common.Hash    `json:"parentHash"`
+	Time       hexutil.Uint64 `json:"timestamp"`
+}
+
+// follows tells whether the block comes right after the one of that hash. Where a node does not tell, it is believed.
+func (b block) follows(parent common.Hash) bool {
+	return b.ParentHash == parent || b.ParentHash == (common.Hash{})
 }
 
 // receipt is what is read of a receipt. go-ethereum's own type refuses those of several chains.

@@ -305,7 +305,15 @@ func TestCheckConfirmations(t *testing.T) {
 	if got := w.check(waiting, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 4 {
 		t.Errorf("not mined yet: %+v", got)
 	}
-	ahead := with(j, func(j *job.Job) { j.TransactionHash, j.BlockNumber = common.Hash{9}, j.BlockNumber+100 })
+	rival := with(j, func(j *job.Job) { j.TransactionHash, j.BlockNumber = common.Hash{9}, j.BlockNumber+1 })
+	if got := w.check(rival, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 1 {
+		t.Errorf("not in a block that a reorg may still replace: %+v", got)
+	}
+	w.mine(1)
+	if got := w.check(rival, VerifyReceipt); got != newContradiction("transactionHash") {
+		t.Errorf("not in a block that is deep enough: %+v", got)
+	}
+	ahead := with(j, func(j *job.Job) { j.TransactionHash, j.BlockNumber = common.Hash{9}, j.BlockNumber+101 })
 	if got := w.check(ahead, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 100 {
 		t.Errorf("a node that lags: %+v", got)
 	}

@@ -214,10 +214,14 @@ func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []by
 	return s, nil
 }
 
-// checkUnmined tells a transaction that may still come from one that does not exist.
+// checkUnmined tells a transaction that may still come from one that does not exist. Until the job's block is deep enough
+// this node may be on the losing side of a reorg, and whoever made the job on the other.
 func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
 	if s, ahead := c.checkAhead(j.BlockNumber, head); ahead {
 		return s, nil
+	}
+	if deep := addSaturated(j.BlockNumber, c.confirmations); j.BlockNumber > 0 && deep > head {
+		return Standing{Found: true, Pending: true, ConfirmedIn: deep - head}, nil
 	}
 	var tx *struct {
 		Hash common.Hash `json:"hash"`
@@ -267,9 +271,11 @@ func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) 
 	return erc8004.Event{}, newContradiction(why)
 }
 
-// addConfirmations adds to an event that was found how sure it is.
+// addConfirmations adds to an event that was found how sure it is. That enough blocks are on top is seen by the last of
+// them: a node may name a head that is not there.
 func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
-	canonical, err := c.readBlock(ctx, formatNumber(s.BlockNumber))
+	head = max(head, s.BlockNumber) // the receipt may be newer than the head of the same batch
+	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, c.confirmations)))
 	if err != nil {
 		return Standing{}, err
 	}
@@ -279,12 +285,32 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 		return s, nil
 	}
 	s.Timestamp = int64(min(canonical.Time, math.MaxInt64))
-	// The receipt may be newer than the head of the same batch.
-	if s.ConfirmedIn, err = c.countMissing(ctx, v, s.BlockNumber, max(head, s.BlockNumber)); err != nil {
+	if s.ConfirmedIn, err = c.countMissing(ctx, v, s.BlockNumber, head); err != nil {
 		return Standing{}, err
+	}
+	if s.ConfirmedIn == 0 && top == nil {
+		s.ConfirmedIn = 1
 	}
 	s.Confirmed = s.ConfirmedIn == 0
 	return s, nil
+}
+
+// readConfirmed reads the block of an event and one above it; nil where the node has none.
+func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canonical, top *block, err error) {
+	const op = "reading the event's block"
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(height), false}, Result: &canonical},
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(above), false}, Result: &top},
+	}
+	if err := c.sendBatch(ctx, op, elems); err != nil {
+		return nil, nil, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return nil, nil, c.newUnavailable(op, e.Error)
+		}
+	}
+	return canonical, top, nil
 }
 
 // countMissing counts the blocks that are to come before a height is confirmed.

@@ -40,7 +40,7 @@ type Config struct {
 	Registries erc8004.Registries
 	// LogRange is how many of the newest blocks Check searches for the event of a job that does not say where it is.
 	LogRange uint64
-	// Trusted says that the nodes leave out no logs of a range. Else the Follower compares with each block's bloom.
+	// Trusted says that the nodes leave out no logs of a range. Else the Follower holds them against blooms and receipts.
 	Trusted bool
 	// Logger, default slog.Default().
 	Logger *slog.Logger
@@ -58,6 +58,7 @@ type Client struct {
 
 	mu         sync.Mutex
 	identities map[common.Address]common.Address // what getIdentityRegistry answered
+	proofs     proofs
 }
 
 // New makes a client. It does not touch the network: the nodes may be away now and come later.
@@ -139,12 +140,28 @@ func (c *Client) Close() {
 	}
 }
 
-// sendBatch asks one node several things in one request. Errors of single elements stay in them.
+// sendBatch asks one node several things in one request, and another node all of them when this one cannot answer one.
+// Other errors of single elements stay in them, and so do the last node's.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	asked := 0
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
-		return c.callBatch(ctx, conn, elems)
+		asked++
+		if err := c.callBatch(ctx, conn, elems); err != nil || asked == len(c.nodes) {
+			return err
+		}
+		return c.findInability(elems)
 	})
 	return c.typeFailure(op, failure, err)
+}
+
+// findInability finds an element that another node may answer, though this one never will.
+func (c *Client) findInability(elems []rpc.BatchElem) error {
+	for _, e := range elems {
+		if _, reverted := findRevert(e.Error); e.Error != nil && !reverted && isInability(c.maskFailure(e.Error)) {
+			return e.Error
+		}
+	}
+	return nil
 }
 
 // typeFailure makes one typed error of what askNode returned.

@@ -12,8 +12,8 @@ import (
 
 // A node may answer a range with fewer logs than there are, and no error: its index of logs is behind, or nodes of
 // different age answer at one address. What it forgot is found by the blocks themselves: each has a bloom filter of the
-// addresses and topics of its logs, and where that does not rule them out the block is asked for by its hash. A node
-// that has not that very block says so.
+// addresses and topics of its logs, and where that does not rule them out the block's receipts are read by its hash and
+// held against the root in its header (receipts.go). A node that has not that very block says so.
 
 // atOnce is how many blocks are asked for in one request; many providers take 100 at most.
 const atOnce = 50
@@ -21,7 +21,9 @@ const atOnce = 50
 // bloomBlock is a block with the filter of its logs.
 type bloomBlock struct {
 	block
-	Bloom *types.Bloom `json:"logsBloom"` // nil where a chain has none: the block is asked for
+	Bloom        *types.Bloom  `json:"logsBloom"` // nil where a chain has none: the block is asked for
+	ReceiptsRoot common.Hash   `json:"receiptsRoot"`
+	Transactions []common.Hash `json:"transactions"`
 }
 
 // hashFilter is the parameter of eth_getLogs for one block, with the addresses and topics of a range's.
@@ -31,11 +33,17 @@ type hashFilter struct {
 	Topics    [][]common.Hash  `json:"topics"`
 }
 
-// completeLogs adds to the logs of a range those that the node forgot, in the chain's order.
-func (c *Client) completeLogs(ctx context.Context, filter logFilter, logs []types.Log) ([]types.Log, error) {
+// completeLogs adds to the logs of a range those that the node forgot, in the chain's order. Of a block whose receipts
+// are proven only these count.
+func (c *Client) completeLogs(
+	ctx context.Context, filter logFilter, ends rangeEnds, logs []types.Log,
+) ([]types.Log, error) {
 	blocks, err := c.readBlooms(ctx, uint64(filter.FromBlock), uint64(filter.ToBlock))
 	if err != nil {
 		return nil, err
+	}
+	if !isBranch(blocks, ends) {
+		return nil, errMoved
 	}
 	type position struct {
 		block common.Hash
@@ -56,17 +64,21 @@ func (c *Client) completeLogs(ctx context.Context, filter logFilter, logs []type
 	suspects := slices.DeleteFunc(blocks, func(b *bloomBlock) bool {
 		return b.Bloom != nil && !mayHold(*b.Bloom, filter)
 	})
-	read, err := c.readBlockLogs(ctx, suspects, filter)
+	read, proven, err := c.readWholeLogs(ctx, suspects, filter)
 	if err != nil {
 		return nil, err
 	}
+	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return proven[l.BlockHash] })
 	forgotten := 0
 	for _, l := range read {
-		if p := (position{l.BlockHash, l.Index}); !known[p] {
-			known[p] = true
-			logs = append(logs, l)
+		p := position{l.BlockHash, l.Index}
+		if !known[p] {
 			forgotten++
 		}
+		if !known[p] || proven[l.BlockHash] {
+			logs = append(logs, l)
+		}
+		known[p] = true
 	}
 	if forgotten > 0 {
 		c.log.Warn("a node left out logs of a range: they were read block by block", "chain", c.chainID, "from",
@@ -83,6 +95,16 @@ func sortLogs(logs []types.Log) []types.Log {
 	return slices.CompactFunc(logs, func(a, b types.Log) bool {
 		return a.BlockHash == b.BlockHash && a.Index == b.Index
 	})
+}
+
+// isBranch tells whether blocks are all those between the ends of a range: each is the child of the one before.
+func isBranch(blocks []*bloomBlock, ends rangeEnds) bool {
+	for i, b := range blocks {
+		if i > 0 && !b.follows(blocks[i-1].Hash) {
+			return false
+		}
+	}
+	return blocks[0].Hash == ends.first.Hash && blocks[len(blocks)-1].Hash == ends.last.Hash
 }
 
 // readBlooms reads the blocks of a range.
@@ -154,4 +176,17 @@ func mayHold(bloom types.Bloom, filter logFilter) bool {
 		}
 	}
 	return address || len(filter.Address) == 0
+}
+
+// takes tells whether a log is one that the filter asks for.
+func (f logFilter) takes(l types.Log) bool {
+	if len(f.Address) > 0 && !slices.Contains(f.Address, l.Address) || len(l.Topics) < len(f.Topics) {
+		return false
+	}
+	for i, wanted := range f.Topics {
+		if len(wanted) > 0 && !slices.Contains(wanted, l.Topics[i]) {
+			return false
+		}
+	}
+	return true
 }

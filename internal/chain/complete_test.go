@@ -84,11 +84,11 @@ func TestForgottenLogsAreRead(t *testing.T) {
 // newCompleted reads a range from the node itself, whose logs must not come twice.
 func newCompleted(t *testing.T, w *world, filter logFilter) ([]types.Log, error) {
 	t.Helper()
-	logs, _, err := w.client.readLogs(w.ctx, filter)
+	logs, ends, err := w.client.readLogs(w.ctx, filter)
 	if err != nil {
 		return nil, err
 	}
-	return w.client.completeLogs(w.ctx, filter, logs)
+	return w.client.completeLogs(w.ctx, filter, ends, logs)
 }
 
 // TestSortLogs: what a node repeats or shuffles comes once and in order.
@@ -111,11 +111,25 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	n := newStubNode(t, 1)
 	c := newPool(t, n)
 	filter := logFilter{FromBlock: 2, ToBlock: 4}
-	if _, err := c.completeLogs(t.Context(), filter, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
+	ends := rangeEnds{block{Number: 2, Hash: n.hash(2)}, block{Number: 4, Hash: n.hash(4)}}
+	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.completeLogs(t.Context(), filter, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
+	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
 		t.Errorf("of another block: %v", err)
+	}
+	other := rangeEnds{ends.first, block{Number: 4, Hash: n.hash(5)}}
+	if _, err := c.completeLogs(t.Context(), filter, other, nil); err != errMoved {
+		t.Errorf("of another branch's end: %v", err)
+	}
+	n.set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x4"` {
+			return map[string]any{"number": "0x4", "hash": n.hash(4), "parentHash": n.hash(7), "timestamp": "0x1"}, nil
+		}
+		return nil, nil
+	})
+	if _, err := c.completeLogs(t.Context(), filter, ends, nil); err != errMoved {
+		t.Errorf("of another branch in the middle: %v", err)
 	}
 	for name, answer := range map[string]func(string, []json.RawMessage) (any, any){
 		"a block that is missing": func(method string, _ []json.RawMessage) (any, any) {
@@ -138,7 +152,7 @@ func TestCompleteLogsRefuses(t *testing.T) {
 		},
 	} {
 		n.set(nil, answer)
-		if logs, err := c.completeLogs(t.Context(), filter, nil); !as[*UnavailableError](err) {
+		if logs, err := c.completeLogs(t.Context(), filter, ends, nil); !as[*UnavailableError](err) {
 			t.Errorf("%s: %v, %v", name, logs, err)
 		}
 	}

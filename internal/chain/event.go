@@ -16,8 +16,9 @@ var errNoIndex = errors.New("this form of NewFeedback has no feedbackIndex")
 var errNotDelivered = errors.New("this event is not delivered")
 
 // Job turns an event into a job. Its registries are those of d, the emitter's own address aside; blockTime is in
-// seconds since 1970, 0 leaves it out. Registered, URIUpdated, MetadataSet, MetadataUpdate and Transfer become
-// AgentUpdated. ValidationRequest and BatchMetadataUpdate are no jobs; beside their refusal the error is job.Make's.
+// seconds since 1970, 0 leaves it out. Registered, URIUpdated, MetadataSet, MetadataUpdate, Transfer and
+// BatchMetadataUpdate, of its first agent, become AgentUpdated. ValidationRequest is no job; beside its refusal the error is
+// job.Make's.
 func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64, limits job.Limits) (job.Job, error) {
 	index := e.LogIndex
 	j := job.Job{Kind: job.Kind(e.Kind), ChainID: chainID, IdentityRegistry: d.Identity, AgentID: e.AgentID,
@@ -41,7 +42,8 @@ func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64
 	case erc8004.ValidationResponse:
 		j.ValidationRegistry, j.ValidatorAddress, j.RequestHash = e.Address, e.Validator, e.RequestHash
 		j.Response, j.ResponseURI, j.ResponseHash, j.Tag = e.Response, e.ResponseURI, e.ResponseHash, e.Tag
-	case erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate, erc8004.Transfer:
+	case erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate,
+		erc8004.BatchMetadataUpdate, erc8004.Transfer:
 		j.Kind, j.IdentityRegistry = job.KindAgentUpdated, e.Address
 	default:
 		return job.Job{}, fmt.Errorf("%s: %w", e.Kind, errNotDelivered)

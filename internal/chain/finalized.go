@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -18,8 +20,13 @@ func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
 // testimony is what one node says of the finalized block; nil and no error if it names none.
 type testimony struct {
 	block *block
-	err   error // typed
+	head  *block // nil: it did not say
+	err   error  // typed
 }
+
+// maxHeadAge is how much older than another node's head one may be. A node that is further behind answers, and all that
+// it says may be true, but what comes is not seen: it is asked after the others for a while.
+const maxHeadAge = time.Minute
 
 // readFinalized reads the lowest finalized block that a node names; nil if they name none. Those that do not answer are
 // made up for by others only if nobody answers.
@@ -36,6 +43,7 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 		asked.Go(func() { said[i] = c.askFinalized(ctx, n, op) })
 	}
 	asked.Wait()
+	c.demoteLaggards(nodes, said)
 
 	lowest, answered := findLowest(said)
 	for _, n := range nodes[witnesses:] {
@@ -58,10 +66,31 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 	return nil, c.combineFailures(op, failures)
 }
 
+// demoteLaggards has nodes asked after the others whose head is too old.
+func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
+	var newest hexutil.Uint64
+	for _, s := range said {
+		if s.err == nil && s.head != nil {
+			newest = max(newest, s.head.Time)
+		}
+	}
+	for i, s := range said {
+		if s.err != nil || s.head == nil || newest-s.head.Time <= hexutil.Uint64(maxHeadAge.Seconds()) {
+			continue
+		}
+		nodes[i].health.noteFault(time.Now(), maxDemotion)
+		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first", "chain", c.chainID,
+			"node", nodes[i].number, "block", uint64(s.head.Number), "older", time.Duration(newest-s.head.Time)*time.Second)
+	}
+}
+
 // askFinalized asks one node. Some say with null that they name no finalized block, some with an error.
 func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony {
-	var b *block
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{finalized, false}, Result: &b}}
+	var b, head *block
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{finalized, false}, Result: &b},
+		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+	}
 	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn *rpc.Client) error {
 		if err := c.callBatch(ctx, conn, elems); err != nil {
 			return err
@@ -71,10 +100,10 @@ func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony
 	err = c.typeFailure(op, failure, err)
 	var answered *rpcError
 	if !errors.As(err, &answered) || isRateLimit(err) {
-		return testimony{b, err}
+		return testimony{b, head, err}
 	}
 	c.log.Debug("a node names no finalized block", "chain", c.chainID, "node", n.number, "error", answered)
-	return testimony{}
+	return testimony{head: head}
 }
 
 // findLowest finds the lowest block that was named, and whether anybody answered.

@@ -88,3 +88,31 @@ func TestFinalized(t *testing.T) {
 		})
 	}
 }
+
+// TestLaggardIsDemoted: a node that answers, but stopped at an old block, is asked after the others.
+func TestLaggardIsDemoted(t *testing.T) {
+	t.Parallel()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
+			return nil, nil
+		}
+		return map[string]any{"number": hexutil.Uint64(9), "hash": first.hash(9), "timestamp": "0x1000"}, nil
+	})
+	second.set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
+			return nil, nil
+		}
+		return map[string]any{"number": hexutil.Uint64(99), "hash": second.hash(99), "timestamp": "0x103d"}, nil
+	})
+	c := newPool(t, first, second)
+	if head, err := c.readHead(t.Context()); err != nil || head.Number != 9 {
+		t.Fatalf("%v, %v", head, err)
+	}
+	if _, err := c.readFinalized(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if head, err := c.readHead(t.Context()); err != nil || head.Number != 99 {
+		t.Errorf("%v, %v", head, err)
+	}
+}

@@ -35,10 +35,13 @@ type FollowConfig struct {
 	// Anchors are where an earlier Follower ended (Range.Anchors), oldest first: reading goes on after the newest that is
 	// still canonical. None: it begins at From.
 	Anchors []Anchor
+	// Finalized and Settled are Range's of where an earlier Follower ended.
+	Finalized, Settled uint64
 	// To is the last block to read: Follow ends with nil when it is handed over. Default: it follows for ever.
 	To *uint64
-	// Handle takes what a range of blocks holds. Blocks come again after a reorg or a failure, so it must be idempotent.
-	// An error ends Follow. Needed.
+	// Handle takes what a range of blocks holds. A range that begins before the last one's end replaces what came from
+	// there on: there was a reorg. Blocks come again after a failure too, so it must be idempotent. An error ends Follow.
+	// Needed.
 	Handle func(context.Context, Range) error
 }
 
@@ -49,13 +52,22 @@ type Range struct {
 	Events   []RangeEvent // in the chain's order
 	// Anchors are of the blocks that were handed over, To's last: what a later Follower is given to go on.
 	Anchors []Anchor
+	// AtHead says that To is the newest block, or the last to read: what a reorg replaced and is not found up to here is
+	// on the chain no more.
+	AtHead bool
+	// Finalized is the newest block that the nodes called final, as asked once a minute; 0: they call none so.
+	Finalized uint64
+	// Settled is a block that no reorg is expected to replace: maxAnchors under To, since a node may lie about its head,
+	// and final. Where nothing is called final, it is under all Anchors.
+	Settled uint64
 }
 
 // RangeEvent is a log that becomes a job, or Err, why it makes none.
 type RangeEvent struct {
-	Log types.Log
-	Job job.Job
-	Err error
+	Log   types.Log
+	Event erc8004.Event // zero if the log cannot be read
+	Job   job.Job
+	Err   error
 }
 
 // Anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
@@ -76,10 +88,23 @@ type Follower struct {
 	next  uint64     // first block that was not handed over
 	width rangeWidth // blocks to ask for at once
 	done  []Anchor   // ends of the ranges handed over, oldest first
+
+	finalized, settled uint64 // as in Range
+	finalizedAsked     time.Time
+	lowSince           time.Time     // since when the head is below what was handed over; zero: it is not
+	lowPatience        time.Duration // lowPatience but in tests
 }
 
-// maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the oldest.
+// maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the last settled block.
 const maxAnchors = 256
+
+// finalizedPause is the time between questions for the finalized block. What is asked later keeps only more events from
+// being settled.
+const finalizedPause = time.Minute
+
+// lowPatience is how long a head below what was handed over is waited for to rise again. Mostly it is a node that lags;
+// but one that named a head which never was, or a chain that was rolled back, stays there.
+const lowPatience = 30 * time.Second
 
 // maxRangeEvents bounds what is handed over at once: a range that holds more is read again in parts, down to one block.
 const maxRangeEvents = 2000
@@ -109,10 +134,12 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if len(cfg.Kinds) == 0 {
 		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
 			erc8004.ValidationResponse,
-			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate, erc8004.Transfer}
+			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate,
+			erc8004.BatchMetadataUpdate, erc8004.Transfer}
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
-		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors)}
+		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
+		lowPatience: lowPatience}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
 	}
@@ -185,8 +212,8 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if n := len(f.done); n > 0 && uint64(head.Number) < f.done[n-1].Number {
-		return false, nil // a node that lags, or a reorg that is not complete: the hashes will tell
+	if f.awaitsHead(uint64(head.Number)) {
+		return false, nil
 	}
 	if err := f.rewindToCanonical(ctx); err != nil {
 		return false, err
@@ -203,7 +230,8 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 		if end == nil {
-			return false, errMoved
+			return false, f.client.newUnavailable(fmt.Sprintf("reading block %d, below the head %d that the node named", last,
+				uint64(head.Number)), errNoBlock)
 		}
 	}
 	logs, err := f.readRangeLogs(ctx, *end)
@@ -220,12 +248,50 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	}
 	done := append(slices.Clone(f.done), Anchor{r.To, end.Hash})
 	r.Anchors = done[max(0, len(done)-maxAnchors):]
+	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
+	f.askFinalized(ctx)
+	r.Finalized, r.Settled = f.finalized, f.settle(r)
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}
 	}
-	f.done, f.next = r.Anchors, r.To+1
+	f.done, f.next, f.settled = r.Anchors, r.To+1, r.Settled
 	f.width.widen()
 	return uint64(end.Number) < uint64(head.Number), nil
+}
+
+// awaitsHead tells whether the head is below what was handed over and may rise again: a node that lags, or a reorg that
+// is not complete. One that stays there has what is above it read again when it is there.
+func (f *Follower) awaitsHead(head uint64) bool {
+	n := len(f.done)
+	if n == 0 || head >= f.done[n-1].Number {
+		f.lowSince = time.Time{}
+		return false
+	}
+	now := time.Now()
+	if f.lowSince.IsZero() {
+		f.lowSince = now
+	}
+	if now.Sub(f.lowSince) < f.lowPatience {
+		return true
+	}
+	f.log.Warn("the chain's head stays below what was read of it: reading again from there", "head", head,
+		"read_to", f.done[n-1].Number)
+	for len(f.done) > 0 && f.done[len(f.done)-1].Number > head {
+		f.dropAnchor()
+	}
+	f.lowSince = time.Time{}
+	return false
+}
+
+// dropAnchor goes back to the block before the last one that was handed over.
+func (f *Follower) dropAnchor() {
+	last := f.done[len(f.done)-1]
+	f.done = f.done[:len(f.done)-1]
+	if len(f.done) > 0 {
+		f.next = f.done[len(f.done)-1].Number + 1
+	} else {
+		f.next = max(f.cfg.From, min(f.settled+1, last.Number))
+	}
 }
 
 // rewindToCanonical goes back to the newest block handed over that is still canonical.
@@ -242,30 +308,70 @@ func (f *Follower) rewindToCanonical(ctx context.Context) error {
 		case b.Hash == last.Hash:
 			return nil
 		}
-		f.done = f.done[:len(f.done)-1]
-		f.next = f.cfg.From
-		if len(f.done) > 0 {
-			f.next = f.done[len(f.done)-1].Number + 1
-		}
+		f.dropAnchor()
 		f.log.Info("a block was replaced, reading again", "block", last.Number, "from", f.next)
+		if last.Number <= f.settled {
+			f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
+				"block", last.Number, "settled", f.settled)
+		}
 	}
 	return nil
+}
+
+// askFinalized asks for the finalized block, from time to time. A node that does not answer leaves it as it was.
+func (f *Follower) askFinalized(ctx context.Context) {
+	now := time.Now()
+	if now.Sub(f.finalizedAsked) < finalizedPause {
+		return
+	}
+	f.finalizedAsked = now
+	b, err := f.client.readFinalized(ctx)
+	switch {
+	case err != nil:
+		f.log.Debug("the finalized block is not known anew", "error", err)
+	case b != nil:
+		f.finalized = max(f.finalized, uint64(b.Number))
+	}
+}
+
+// settle finds the block up to which r's chain is settled. It never goes back.
+func (f *Follower) settle(r Range) uint64 {
+	if r.To < maxAnchors {
+		return f.settled
+	}
+	settled := r.To - maxAnchors
+	switch {
+	case f.finalized > 0:
+		settled = min(settled, f.finalized)
+	case len(r.Anchors) == maxAnchors:
+		settled = min(settled, r.Anchors[0].Number)
+	default:
+		settled = 0
+	}
+	return max(f.settled, settled)
 }
 
 // readRangeLogs reads the logs from the next block to end.
 func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
-	logs, last, err := f.client.readLogs(ctx, filter)
+	logs, ends, err := f.client.readLogs(ctx, filter)
 	switch {
 	case err != nil:
 		return nil, err
-	case last.Hash != end.Hash:
+	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
+	case ends.last.Hash != end.Hash, !f.continues(ends.first):
 		return nil, errMoved
 	case f.client.trusted:
 		return sortLogs(logs), nil
 	}
-	return f.client.completeLogs(ctx, filter, logs)
+	return f.client.completeLogs(ctx, filter, ends, logs)
+}
+
+// continues tells whether a block is the child of the last one that was handed over.
+func (f *Follower) continues(first block) bool {
+	n := len(f.done)
+	return n == 0 || f.done[n-1].Number+1 != uint64(first.Number) || first.follows(f.done[n-1].Hash)
 }
 
 // narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.
@@ -335,6 +441,7 @@ func (f *Follower) makeEvents(ctx context.Context, logs []types.Log) ([]RangeEve
 		return nil, err
 	}
 	for i := range made {
+		made[i].Event = events[i]
 		if err := uncountable[i]; err != nil {
 			made[i].Err = err
 		}

@@ -192,6 +192,80 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 	}
 }
 
+// TestFollowsALowHead: a head that was named once and never was is waited for, but not for ever.
+func TestFollowsALowHead(t *testing.T) {
+	w := newWorld(t, 0)
+	first := w.feedback()
+	head, err := w.client.Head(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := make(chan job.Job, 10)
+	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
+			for _, e := range r.Events {
+				jobs <- e.Job
+			}
+			return nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.awaitsHead(head); f.lowSince.IsZero() || !f.awaitsHead(head) || len(f.done) != 1 {
+		t.Errorf("it did not wait: %+v", f.done)
+	}
+	f.lowPatience = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	if got := w.next(jobs); got.Key() != first.Key() {
+		t.Errorf("%+v", got)
+	}
+	cancel()
+	<-done
+}
+
+// TestFollowSeesAReorgMeanwhile: a reorg that comes after the last block handed over was found canonical, and before the
+// next ones are read, is not taken for a continuation.
+func TestFollowSeesAReorgMeanwhile(t *testing.T) {
+	for _, trusted := range []bool{true, false} {
+		w := newWorld(t, 0)
+		w.client.trusted = trusted
+		w.mine(3)
+		var handed []Range
+		f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
+			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.readNext(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		before := f.done[len(f.done)-1]
+		if err := w.net.Reorg(w.ctx, 2, false); err != nil { // three blocks
+			t.Fatal(err)
+		}
+		for _, blocks := range []uint64{1, 4} {
+			end, err := w.client.readBlock(w.ctx, formatNumber(before.Number+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if blocks > 1 {
+				w.mine(4)
+				if end, err = w.client.readBlock(w.ctx, formatNumber(before.Number+blocks)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := f.readRangeLogs(w.ctx, *end); !errors.Is(err, errMoved) {
+				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)
+			}
+		}
+		if _, err := f.readNext(w.ctx); err != nil || len(handed) != 2 || handed[1].From > before.Number-1 {
+			t.Errorf("%v, %+v", err, handed)
+		}
+	}
+}
+
 // signal tells that something was logged.
 type signal struct{ c chan struct{} }
 

@@ -38,6 +38,18 @@ func isBehind(err error) bool {
 		containsAny(answered.message, []string{"beyond current head", "block range is in the future"})
 }
 
+// isInability tells whether a node says that it does not offer something, has dropped it (4444 of EIP-4444, a state), or
+// failed inside. A range that is to be narrowed is none.
+func isInability(err error) bool {
+	const methodNotFound, internalError, notSupported, prunedHistory = -32601, -32603, -32004, 4444
+	var answered *rpcError
+	if !errors.As(err, &answered) || containsAny(answered.message, rangeWords) {
+		return false
+	}
+	return slices.Contains([]int{methodNotFound, internalError, notSupported, prunedHistory}, answered.code) ||
+		missingState.MatchString(answered.message) || containsAny(answered.message, []string{"indexing is in progress"})
+}
+
 func containsAny(message string, words []string) bool {
 	message = strings.ToLower(message)
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(message, word) })

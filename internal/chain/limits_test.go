@@ -252,8 +252,8 @@ func TestRefusedElementRests(t *testing.T) {
 		return nil, nil
 	})
 	c := newPool(t, first, second)
-	if _, last, err := c.readLogs(t.Context(), logFilter{ToBlock: 9}); err != nil || last.Hash != second.hash(9) {
-		t.Errorf("%v, %v", last, err)
+	if _, ends, err := c.readLogs(t.Context(), logFilter{ToBlock: 9}); err != nil || ends.last.Hash != second.hash(9) {
+		t.Errorf("%v, %v", ends.last, err)
 	}
 	if c.nodes[0].rest.until.IsZero() || !c.nodes[0].health.demoted.IsZero() {
 		t.Error("the node does not rest, or is taken to be ill")

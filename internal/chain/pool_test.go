@@ -132,7 +132,7 @@ func (s *stubNode) usual(q nodeRequest) any {
 			n = hexutil.MustDecodeUint64(tag)
 		}
 		return map[string]any{"number": hexutil.Uint64(n), "hash": s.hash(n), "timestamp": "0x1"}
-	case "eth_getLogs":
+	case "eth_getLogs", "eth_getBlockReceipts":
 		return []any{}
 	}
 	return nil
@@ -295,7 +295,7 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
 		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x3"` {
-			return nil, nodeError{-32603, "internal error"}
+			return nil, nodeError{-32000, "unknown block"}
 		}
 		return nil, nil
 	})
@@ -320,6 +320,39 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 	}
 	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 3 { // with the chain id
 		t.Errorf("the second node was asked %v", asked)
+	}
+}
+
+// TestInabilityFailsOver: what a node does not offer, or has dropped, is asked of the next one, and only the last one's
+// refusal is an answer.
+func TestInabilityFailsOver(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []nodeError{{-32601, "the method eth_getBlockByNumber does not exist"}, {-32603, "internal"},
+		{4444, "pruned history unavailable"}, {-32000, "missing trie node"},
+		{-32000, "transaction indexing is in progress"}} {
+		first, second := newStubNode(t, 1), newStubNode(t, 2)
+		refuse := func(method string, params []json.RawMessage) (any, any) {
+			if method == "eth_getBlockByNumber" {
+				return nil, refusal
+			}
+			return nil, nil
+		}
+		first.set(nil, refuse)
+		c := newPool(t, first, second)
+		var b *block
+		elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &b}}
+		if err := c.sendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.hash(2) {
+			t.Errorf("%v: %v, %v, %v", refusal, b, err, elems[0].Error)
+		}
+		second.set(nil, refuse)
+		if err := c.sendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
+			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)
+		}
+		second.set(failures()["503"], nil)
+		var away *UnavailableError
+		if err := c.sendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
+			t.Errorf("%v, the other one is away: %v", refusal, err)
+		}
 	}
 }
 

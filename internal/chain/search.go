@@ -33,27 +33,37 @@ type logFilter struct {
 	ToBlock   hexutil.Uint64   `json:"toBlock"`
 }
 
-// readLogs reads the logs of a range, and its last block. Both come from one request: behind one address may be
-// several nodes, and one that has not reached that block would answer with fewer logs.
-func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, last block, err error) {
-	var end *block
+// rangeEnds are the first and the last block of a range.
+type rangeEnds struct{ first, last block }
+
+// readLogs reads the logs of a range, and its ends. All come from one request: behind one address may be several nodes,
+// and one that has not reached the last block would answer with fewer logs.
+func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
+	var first, last *block
 	elems := []rpc.BatchElem{
 		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
-		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &end},
+		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
+	}
+	if filter.FromBlock < filter.ToBlock {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{filter.FromBlock, false},
+			Result: &first})
 	}
 	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
 	if err := c.sendBatch(ctx, op, elems); err != nil {
-		return nil, block{}, err
+		return nil, ends, err
 	}
 	for _, e := range elems {
 		if e.Error != nil {
-			return nil, block{}, c.newUnavailable(op, e.Error)
+			return nil, ends, c.newUnavailable(op, e.Error)
 		}
 	}
-	if end == nil {
-		return nil, block{}, c.newUnavailable(op, errNoBlock)
+	if len(elems) == 2 {
+		first = last
 	}
-	return logs, *end, nil
+	if first == nil || last == nil {
+		return nil, ends, c.newUnavailable(op, errNoBlock)
+	}
+	return logs, rangeEnds{*first, *last}, nil
 }
 
 // listTopics selects a job's event by what is indexed in every form of its kind.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/rawdb"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
@@ -131,6 +132,7 @@ func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
 		chain.ChainID = n.chainID
 		chain.BogotaTime = nil // not live anywhere, and it prices storage differently
 		ethConf.Genesis.Config = &chain
+		ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // an archive node
 		// The defaults are those of a node that keeps a mainnet.
 		ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
 	})

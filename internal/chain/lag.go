@@ -1,0 +1,47 @@
+package chain
+
+import (
+	"context"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// Lag is how far behind the node's newest block another one is.
+type Lag struct {
+	Head   uint64        // the newest block
+	Blocks uint64        // 0 when the other one is the newest, or the node has not got so far
+	Time   time.Duration // between the two blocks' timestamps
+}
+
+// Lag asks how far behind the newest block is.
+func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
+	const op = "asking how far behind a block is"
+	var head, other *block
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(number), false}, Result: &other},
+	}
+	if err := c.sendBatch(ctx, op, elems); err != nil {
+		return Lag{}, err
+	}
+	switch {
+	case elems[0].Error != nil:
+		return Lag{}, c.newUnavailable(op, elems[0].Error)
+	case head == nil:
+		return Lag{}, c.newUnavailable(op, errNoBlock)
+	}
+	lag := Lag{Head: uint64(head.Number)}
+	if lag.Head <= number {
+		return lag, nil
+	}
+	lag.Blocks = lag.Head - number
+	switch {
+	case elems[1].Error != nil:
+		return Lag{}, c.newUnavailable(op, elems[1].Error)
+	case other == nil:
+		return Lag{}, c.newUnavailable(op, errNoBlock)
+	}
+	lag.Time = time.Duration(max(int64(head.Time)-int64(other.Time), 0)) * time.Second
+	return lag, nil
+}

@@ -1,0 +1,312 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// bender is a proxy before a node that changes results: bend is given the method, and the result or nil to refuse it.
+func bender(t *testing.T, target string, bend func(method string, result json.RawMessage) json.RawMessage) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		response, err := http.Post(target, "application/json", bytes.NewReader(body))
+		if err != nil {
+			http.Error(rw, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		answered, err := io.ReadAll(response.Body)
+		if err != nil {
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		var asked []nodeRequest
+		var answers []map[string]json.RawMessage
+		if json.Unmarshal(body, &asked) != nil || json.Unmarshal(answered, &answers) != nil ||
+			len(asked) != len(answers) {
+			_, _ = rw.Write(answered) // not a batch
+			return
+		}
+		for i, q := range asked {
+			bent := bend(q.Method, answers[i]["result"])
+			answers[i]["result"] = bent
+			if bent == nil {
+				delete(answers[i], "result")
+				answers[i]["error"] = json.RawMessage(`{"code":-32601,"message":"the method does not exist"}`)
+			}
+		}
+		_ = json.NewEncoder(rw).Encode(answers)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// forgetFirst leaves the first log out of every answer that has two, in receipts too.
+func forgetFirst(t *testing.T) func(method string, result json.RawMessage) json.RawMessage {
+	return func(method string, result json.RawMessage) json.RawMessage {
+		var changed any
+		switch method {
+		case "eth_getLogs":
+			var logs []json.RawMessage
+			if json.Unmarshal(result, &logs) != nil || len(logs) < 2 {
+				return result
+			}
+			changed = logs[1:]
+		case "eth_getBlockReceipts":
+			var receipts []map[string]json.RawMessage
+			if json.Unmarshal(result, &receipts) != nil || len(receipts) < 2 {
+				return result
+			}
+			receipts[0]["logs"] = json.RawMessage(`[]`)
+			changed = receipts
+		default:
+			return result
+		}
+		bent, err := json.Marshal(changed)
+		if err != nil {
+			t.Error(err)
+		}
+		return bent
+	}
+}
+
+// newTwins is a chain whose newest block has two feedbacks with the same topics: its bloom tells nothing of the second.
+func newTwins(t *testing.T) (*world, logFilter) {
+	t.Helper()
+	w := newWorld(t, 0)
+	for range 2 {
+		feedback := devnet.Feedback{AgentID: w.agent, Value: big.NewInt(9)}
+		if _, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation, feedback.Calldata()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mine(1)
+	head, err := w.client.readHead(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, logFilter{Address: []common.Address{w.net.Deployment().Reputation},
+		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: head.Number}
+}
+
+// read is what a follower of these nodes reads.
+func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, error) {
+	w.t.Helper()
+	cfg := Config{ChainID: w.net.ChainID()}
+	for _, u := range urls {
+		cfg.URLs = append(cfg.URLs, secret.New(u))
+	}
+	c := newClient(w.t, cfg)
+	logs, ends, err := c.readLogs(w.ctx, filter)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	logs, err = c.completeLogs(w.ctx, filter, ends, logs)
+	return logs, c, err
+}
+
+// TestReceiptsProveLogs: a log that its block's bloom does not tell of is missed in answers of every kind, and another
+// node is asked.
+func TestReceiptsProveLogs(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	liar := bender(t, w.net.URL(), forgetFirst(t))
+	if logs, _, err := w.read(filter, w.net.URL()); err != nil || len(logs) != 2 {
+		t.Errorf("of an honest node: %d logs, %v", len(logs), err)
+	}
+	if logs, _, err := w.read(filter, liar, w.net.URL()); err != nil || len(logs) != 2 {
+		t.Errorf("of a liar and an honest node: %d logs, %v", len(logs), err)
+	}
+	byHash := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		if method == "eth_getBlockReceipts" {
+			return result
+		}
+		return forgetFirst(t)(method, result)
+	})
+	if logs, _, err := w.read(filter, byHash); err != nil || len(logs) != 2 {
+		t.Errorf("of a node that forgets logs, but no receipts: %d logs, %v", len(logs), err)
+	}
+}
+
+// TestUnsupportedReceipts: where no node has receipts of blocks its logs are believed, and it is not asked each time;
+// one that has them is asked after one that has not.
+func TestUnsupportedReceipts(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	asked := 0
+	refusing := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		if method == "eth_getBlockReceipts" {
+			asked++
+			return nil
+		}
+		return forgetFirst(t)(method, result)
+	})
+	logs, c, err := w.read(filter, refusing)
+	if err != nil || len(logs) != 1 || asked != 1 {
+		t.Errorf("%d logs, %v, asked %d times", len(logs), err, asked)
+	}
+	if _, err := completeRange(w.ctx, c, filter); err != nil || asked != 1 {
+		t.Errorf("again: %v, asked %d times", err, asked)
+	}
+	if logs, _, err := w.read(filter, refusing, w.net.URL()); err != nil || len(logs) != 2 {
+		t.Errorf("with a node that has receipts: %d logs, %v", len(logs), err)
+	}
+}
+
+// TestExamineReceipts: receipts prove a block's logs only if they are all there, whatever their kind.
+func TestExamineReceipts(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	blocks, err := w.client.readBlooms(w.ctx, uint64(filter.ToBlock), uint64(filter.ToBlock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := blocks[0]
+	receipts := func(t *testing.T) (rs provableReceipts) {
+		if err := w.client.sendCall(w.ctx, "test", &rs, "eth_getBlockReceipts", b.Hash); err != nil || len(rs) != 2 {
+			t.Fatalf("%d receipts, %v", len(rs), err)
+		}
+		return rs
+	}
+	ownKind := *b // a chain whose root is made in another way
+	ownKind.ReceiptsRoot = common.Hash{1}
+	fullBloom := ownKind
+	fullBloom.Bloom = new(types.Bloom)
+	for i := range fullBloom.Bloom {
+		fullBloom.Bloom[i] = 0xff
+	}
+	for name, c := range map[string]struct {
+		block  *bloomBlock
+		change func(provableReceipts) provableReceipts
+		proven bool
+		failed error // errForgotten, or any if it is errAny
+		logs   int
+	}{
+		"all": {b, func(rs provableReceipts) provableReceipts { return rs }, true, nil, 2},
+		"a log is left out": {b, func(rs provableReceipts) provableReceipts { rs[1].Logs = nil; return rs },
+			false, nil, 1},
+		"a receipt is left out": {b, func(rs provableReceipts) provableReceipts { return rs[:1] }, false, nil, 1},
+		"all logs are left out": {b, func(provableReceipts) provableReceipts { return provableReceipts{} }, false,
+			errForgotten, 0},
+		"receipts of its own": {&ownKind, func(rs provableReceipts) provableReceipts { return rs }, false, nil, 2},
+		"of its own, none there": {&ownKind, func(provableReceipts) provableReceipts { return provableReceipts{} },
+			false, errForgotten, 0},
+		"a full bloom tells none": {&fullBloom, func(rs provableReceipts) provableReceipts { return rs[:1] }, false,
+			nil, 1},
+		"the block is not there": {b, func(provableReceipts) provableReceipts { return nil }, false, errNoBlock, 0},
+		"a log is null": {b, func(rs provableReceipts) provableReceipts { rs[1].Logs = append(rs[1].Logs, nil); return rs },
+			false, errAny, 0},
+		"another block's receipts": {&bloomBlock{}, func(rs provableReceipts) provableReceipts { return rs }, false,
+			errAny, 0},
+	} {
+		got, err := c.block.examine(c.change(receipts(t)))
+		if got.proven != c.proven || err != c.failed && !errors.Is(err, c.failed) &&
+			!(c.failed == errAny && err != nil) ||
+			err == nil && len(got.logs) != c.logs {
+			t.Errorf("%s: proven %t, %d logs, %v", name, got.proven, len(got.logs), err)
+		}
+	}
+}
+
+var errAny = errors.New("any")
+
+// TestUnprovableReceipts: where receipts prove nothing a node has to say the same three times, until three blocks in a
+// row had no proof; one that says something else is not believed.
+func TestUnprovableReceipts(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	root, asked, forgets := regexp.MustCompile(`"receiptsRoot":"0x..`), 0, false
+	node := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		switch method {
+		case "eth_getBlockByNumber":
+			return root.ReplaceAll(result, []byte(`"receiptsRoot":"0xee`))
+		case "eth_getBlockReceipts":
+			if asked++; forgets && asked%2 == 0 {
+				return forgetFirst(t)(method, result)
+			}
+		}
+		return result
+	})
+	newest := filter
+	newest.FromBlock = newest.ToBlock
+	logs, c, err := w.read(newest, node)
+	if err != nil || len(logs) != 2 || asked != sameAnswers {
+		t.Errorf("%d logs, %v, asked %d times", len(logs), err, asked)
+	}
+	forgets, asked = true, 0
+	if logs, err := completeRange(w.ctx, c, newest); !as[*UnavailableError](err) {
+		t.Errorf("answers that differ: %d logs, %v", len(logs), err)
+	}
+	forgets = false
+	for range unprovenInRow {
+		asked = 0
+		if logs, err := completeRange(w.ctx, c, newest); err != nil || len(logs) != 2 {
+			t.Errorf("%d logs, %v", len(logs), err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("after %d blocks without a proof it is asked %d times", unprovenInRow, asked)
+	}
+}
+
+// TestProofWins: logs that a node changed or invented are not those that its receipts prove.
+func TestProofWins(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	honest, _, err := w.read(filter, w.net.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	liar := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		var logs []map[string]json.RawMessage
+		if method != "eth_getLogs" || json.Unmarshal(result, &logs) != nil || len(logs) != 2 {
+			return result
+		}
+		invented := maps.Clone(logs[1])
+		invented["logIndex"] = json.RawMessage(`"0x63"`)
+		logs[0]["data"] = json.RawMessage(`"0x00"`)
+		bent, err := json.Marshal(append(logs, invented))
+		if err != nil {
+			t.Error(err)
+		}
+		return bent
+	})
+	logs, _, err := w.read(filter, liar)
+	if err != nil || len(logs) != len(honest) {
+		t.Fatalf("%d logs, %v", len(logs), err)
+	}
+	for i := range logs {
+		if !bytes.Equal(logs[i].Data, honest[i].Data) || logs[i].Index != honest[i].Index {
+			t.Errorf("log %d is %+v", i, logs[i])
+		}
+	}
+}
+
+// completeRange reads the logs of a range whose logs are all forgotten.
+func completeRange(ctx context.Context, c *Client, filter logFilter) ([]types.Log, error) {
+	_, ends, err := c.readLogs(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	return c.completeLogs(ctx, filter, ends, nil)
+}

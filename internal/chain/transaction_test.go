@@ -1,0 +1,97 @@
+package chain
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// serveOldForm is a proxy before a node that gives every NewFeedback in the form of October 2025, which has no index.
+func serveOldForm(t *testing.T, target string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		response, err := http.Post(target, "application/json", r.Body)
+		if err != nil {
+			http.Error(rw, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return
+		}
+		var answer any
+		dec := json.NewDecoder(bytes.NewReader(body))
+		dec.UseNumber()
+		if err := dec.Decode(&answer); err != nil {
+			t.Error(err)
+		}
+		ageFeedback(answer)
+		rw.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(rw).Encode(answer)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// ageFeedback changes the logs that are somewhere in an answer.
+func ageFeedback(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, one := range v {
+			ageFeedback(one)
+		}
+	case map[string]any:
+		topics, isLog := v["topics"].([]any)
+		if isLog && len(topics) > 0 && topics[0] == erc8004.Topics(erc8004.NewFeedback)[0].Hex() {
+			old := crypto.Keccak256Hash([]byte("NewFeedback(uint256,address,uint8,bytes32,bytes32,string,bytes32)"))
+			v["topics"] = []any{old.Hex(), topics[1], topics[2], common.Hash{}.Hex()}
+			data := make([]byte, 5*32) // score, tag2, where the URI begins, hash, the URI's length
+			data[31], data[3*32-1] = 7, 4*32
+			v["data"] = hexutil.Encode(data)
+		}
+		for _, one := range v {
+			ageFeedback(one)
+		}
+	}
+}
+
+// TestReadTransactionCounts: feedback without an index gets the one that the registry gave it, though the same client gave
+// the same agent more of it in other transactions of the block.
+func TestReadTransactionCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	var sent []common.Hash
+	for range 3 {
+		tx, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation,
+			devnet.Feedback{AgentID: w.agent, Value: big.NewInt(7)}.Calldata())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, tx)
+	}
+	w.mine(1)
+	c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(serveOldForm(t, w.net.URL()))}, Trusted: true})
+	for i, tx := range sent {
+		events, _, err := c.ReadTransaction(w.ctx, tx, w.net.Deployment(), limits)
+		if err != nil || len(events) != 1 || events[0].Err != nil {
+			t.Fatalf("%+v, %v", events, err)
+		}
+		if j := events[0].Job; j.Kind != job.KindNewFeedback || j.FeedbackIndex != uint64(i+1) || j.TransactionHash != tx {
+			t.Errorf("transaction %d of the block has feedback %d", i+1, j.FeedbackIndex)
+		}
+	}
+}
