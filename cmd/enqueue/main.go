@@ -1,5 +1,5 @@
-// Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs. Where there is none, `watch` and
-// `backfill` read the chain themselves (watch.go).
+// Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs. Where there is none, `watch`,
+// `backfill` and `tx` read the chain themselves (watch.go, tx.go).
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id
 // and key, or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but
@@ -43,6 +43,7 @@ type command struct {
 	File     fileCommand     `cmd:"" default:"withargs" help:"Take jobs from files, one JSON object a line. What enqueue does without a command."`
 	Watch    watchCommand    `cmd:"" help:"Follow a chain and enqueue the events of its registries, for ever. It goes on where it ended."`
 	Backfill backfillCommand `cmd:"" help:"Enqueue the events of a range of a chain's blocks, and end. Started again it goes on where it ended."`
+	Tx       txCommand       `cmd:"" help:"Enqueue the events of one transaction."`
 
 	JSON    bool             `name:"json" help:"Answers as JSON Lines."`
 	Timeout time.Duration    `help:"How long the database may take to answer; what is read then may take as long as it takes." default:"10s" placeholder:"DURATION"`
@@ -105,6 +106,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 		return c.Watch.run(ctx, p, cfg, c.JSON, c.Timeout)
 	case "backfill":
 		return c.Backfill.run(ctx, p, cfg, c.JSON, c.Timeout)
+	case "tx":
+		return c.Tx.run(ctx, p, cfg, c.JSON, c.Timeout)
 	}
 	return c.File.run(ctx, p, cfg, c.JSON, c.Timeout, connect)
 }

@@ -36,6 +36,7 @@ type backfillCommand struct {
 	chainFlags
 	From uint64  `required:"" help:"First block." placeholder:"BLOCK"`
 	To   *uint64 `help:"Last block. Without: the newest when it starts." placeholder:"BLOCK"`
+	Rate float64 `help:"New deliveries a second, so that the agents and the lines to them are not flooded with years at once. 0: as fast as the node and the database go." default:"100" placeholder:"N"`
 }
 
 func (c *watchCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
@@ -43,25 +44,42 @@ func (c *watchCommand) run(ctx context.Context, p process, cfg *config.Config, a
 }
 
 func (c *backfillCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
-	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: &c.From, Ends: true, To: c.To})
+	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: &c.From, Ends: true, To: c.To, Rate: c.Rate})
 }
 
 // readChain reads the blocks that the watcher's configuration names. Exit codes: 0 all is read, or a signal ended what has
 // no end; 1 failed; 2 misuse.
 func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
 	wc watch.Config) int {
+	wc.Poll = c.Poll
+	return onChain(ctx, p, cfg, asJSON, wait, c.Chain, wc, func(wc watch.Config, conn *connection) (int, error) {
+		w, err := watch.New(wc)
+		if err != nil {
+			return exitMisuse, err
+		}
+		if err = w.Run(ctx); err == nil || !wc.Ends && errors.Is(err, context.Canceled) {
+			return exitDone, nil
+		}
+		return exitFailed, fmt.Errorf("stopped before the last block was read; the same command goes on: %w", err)
+	})
+}
+
+// onChain connects to a chain and the database, completes the watcher's configuration, has do read, and reports what it
+// read. Its answer is the exit code.
+func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration, chainID uint64,
+	wc watch.Config, do func(watch.Config, *connection) (int, error)) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(p.stderr, "enqueue:", err)
 		return code
 	}
-	known := cfg.Chains[c.Chain]
+	known := cfg.Chains[chainID]
 	if len(known.RPCURLs) == 0 {
-		return fail(exitMisuse, fmt.Errorf("chain %d has no node: set RPC_URL_%d", c.Chain, c.Chain))
+		return fail(exitMisuse, fmt.Errorf("chain %d has no node: set RPC_URL_%d", chainID, chainID))
 	}
 	log := logging.New(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
-	node, err := chain.New(chain.Config{ChainID: c.Chain, URLs: known.RPCURLs, Registries: known.Registries,
-		Trusted: cfg.TrustsNodes(c.Chain), Logger: log})
+	node, err := chain.New(chain.Config{ChainID: chainID, URLs: known.RPCURLs, Registries: known.Registries,
+		Trusted: cfg.TrustsNodes(chainID), Logger: log})
 	if err != nil {
 		return fail(exitMisuse, err)
 	}
@@ -73,22 +91,16 @@ func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Confi
 	}
 	report := newChainReport(p.stdout, p.stderr, asJSON)
 	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, service.JobLimits(cfg)
-	wc.Poll, wc.Report, wc.Logger = c.Poll, report.add, log
+	wc.Report, wc.Logger = report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher
 	}
-	w, err := watch.New(wc)
-	if err != nil {
-		return fail(exitMisuse, err)
-	}
-	err = w.Run(ctx)
+	code, err := do(wc, conn)
 	report.end()
-	switch {
-	case err == nil || !wc.Ends && errors.Is(err, context.Canceled):
-		return exitDone
-	default:
-		return fail(exitFailed, fmt.Errorf("stopped before the last block was read; the same command goes on: %w", err))
+	if err != nil {
+		return fail(code, err)
 	}
+	return code
 }
 
 // chainReport prints a line for each event, as for the lines of a file, and where on the chain they are to a terminal.
@@ -97,9 +109,11 @@ type chainReport struct {
 	terminal io.Writer // nil: none
 	began    time.Time
 	tally    tally
-	last     watch.Report
-	visible  bool
-	stderr   io.Writer
+	// What reorgs took off the chain: cancelled before the agent was called, retracted after.
+	cancelled, retracted int
+	last                 watch.Report
+	visible              bool
+	stderr               io.Writer
 }
 
 func newChainReport(stdout, stderr io.Writer, asJSON bool) *chainReport {
@@ -114,11 +128,16 @@ func (r *chainReport) add(report watch.Report) {
 	r.last = report
 	for i, a := range report.Answers {
 		answer := intake.Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
-		if err := report.Refused[i]; err != nil {
+		if err := report.Events[i].Err; err != nil {
 			answer.Verdict, answer.Path, answer.Problem = intake.Refused, a.Key, err.Error()
 		}
 		r.tally.countAnswer(answer)
 		r.out.addEvent(report.To, answer)
+	}
+	for _, v := range report.Vanished {
+		r.cancelled += map[bool]int{true: 1}[v.Cancelled]
+		r.retracted += map[bool]int{true: 1}[v.Retraction != uuid.Nil]
+		r.out.addVanished(report.To, v)
 	}
 	_ = r.out.flush() // what is committed is committed, whoever reads this
 	if r.terminal != nil {
@@ -137,6 +156,35 @@ func (r *chainReport) end() {
 		fmt.Fprintf(r.stderr, "enqueue: read to block %d\n", r.last.To)
 	}
 	r.tally.printTally(r.stderr)
+	if r.cancelled+r.retracted > 0 {
+		fmt.Fprintf(r.stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n", r.cancelled, r.retracted)
+	}
+}
+
+// addVanished writes a line for a delivery whose event a reorg took off the chain.
+func (p *printer) addVanished(block uint64, v store.Vanished) {
+	verdict := "vanished" // it had ended, or nothing takes an event of its kind back
+	switch {
+	case v.Retraction != uuid.Nil:
+		verdict = "retracted"
+	case v.Cancelled:
+		verdict = "cancelled"
+	}
+	if !p.json {
+		fmt.Fprintf(&p.buf, "%s %s %s: on the chain no more, read to block %d\n", verdict, v.ID, oneLine(v.Key), block)
+		return
+	}
+	line := struct {
+		Verdict    string     `json:"verdict"`
+		UpTo       uint64     `json:"upToBlock"`
+		ID         uuid.UUID  `json:"id"`
+		Key        string     `json:"key"`
+		Retraction *uuid.UUID `json:"retraction,omitempty"` // the delivery that takes it back
+	}{Verdict: verdict, UpTo: block, ID: v.ID, Key: v.Key}
+	if v.Retraction != uuid.Nil {
+		line.Retraction = &v.Retraction
+	}
+	_ = json.NewEncoder(&p.buf).Encode(line) // strings and a buffer: it cannot fail
 }
 
 // addEvent is addAnswer for an event: no input has its line, a block has it.

@@ -34,8 +34,8 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// TestReadChain: watch enqueues what a chain has and what it gets, and ends by a signal; backfill takes a range, says
-// what is known already, and ends.
+// TestReadChain: watch enqueues what a chain has and what it gets, cancels what it loses, and ends by a signal; backfill
+// takes a range, says what is known already, and ends.
 func TestReadChain(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -65,8 +65,12 @@ func TestReadChain(t *testing.T) {
 	heraldtest.Await(t, "what was there is accepted", func() bool { return feedbacks() == 1 })
 	give()
 	heraldtest.Await(t, "what came is accepted", func() bool { return feedbacks() == 2 })
+	if err := net.Reorg(t.Context(), 1, false); err != nil {
+		t.Fatal(err)
+	}
+	heraldtest.Await(t, "what the chain lost is cancelled", func() bool { return strings.Contains(stdout.String(), "cancelled ") })
 	interrupt()
-	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") {
+	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") || !strings.Contains(stderr.String(), "1 deliveries cancelled, 0 retracted") {
 		t.Errorf("code %d, %s, %s", c, stdout.String(), stderr.String())
 	}
 
@@ -85,9 +89,42 @@ func TestReadChain(t *testing.T) {
 			verdicts[answer.Verdict]++
 		}
 	}
-	if verdicts["known"] != 2 || verdicts["accepted"] != 1 || !strings.Contains(said.String(), "enqueue: read to block") {
+	if verdicts["known"] != 1 || verdicts["accepted"] != 1 || !strings.Contains(said.String(), "enqueue: read to block") {
 		t.Errorf("%v, %s", verdicts, said.String())
 	}
+
+	// One transaction, watched or not.
+	_, receipt, err := net.GiveFeedback(t.Context(), net.Account(1), devnet.Feedback{AgentID: agent, Value: big.NewInt(6)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transfer, err := net.Submit(t.Context(), net.Account(0), net.Account(1).Address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := net.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		chain uint64
+		hash  string
+		code  int
+		says  string
+	}{
+		{id, receipt.TxHash.Hex(), exitDone, "1 accepted, 0 known"},
+		{id, receipt.TxHash.Hex(), exitDone, "0 accepted, 1 known"},
+		{id, transfer.Hex(), exitFailed, "no registry of chain"},
+		{id, "0x" + strings.Repeat("ab", 32), exitFailed, "the chain has no such transaction"},
+		{id, "0xabc", exitMisuse, "is no transaction's hash"},
+		{99999, receipt.TxHash.Hex(), exitMisuse, "set RPC_URL_99999"},
+	} {
+		var lines, said bytes.Buffer
+		c := run(t.Context(), process{[]string{"tx", fmt.Sprint(tt.chain), tt.hash}, environ, strings.NewReader(""), &lines, &said}, nowhere)
+		if c != tt.code || !strings.Contains(said.String(), tt.says) {
+			t.Errorf("tx %s: code %d, %s%s", tt.hash, c, lines.String(), said.String())
+		}
+	}
+
 	if c := run(t.Context(), process{[]string{"watch", "99999"}, environ, strings.NewReader(""), &lines, &said}, nowhere); c != exitMisuse ||
 		!strings.Contains(said.String(), "set RPC_URL_99999") {
 		t.Errorf("code %d, %s", c, said.String())

@@ -155,7 +155,7 @@ func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.O
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	feedback := j
 	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
-	d, err := e.Ledger.Delivery(ctx, feedback.ID())
+	d, err := e.Ledger.DeliveryByKey(ctx, feedback.Key())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:

@@ -85,8 +85,8 @@ func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time,
 	return d.lanes.Marker(ctx, now)
 }
 
-// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor a bulk replay in front of
-// either.
+// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor replays and a backfill's
+// deliveries in front of either.
 func queueTask(t store.Task) queue.Task {
 	lane := queue.First
 	switch {

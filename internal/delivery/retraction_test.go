@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 // retraction is the job that an indexer makes of a feedback whose block vanished. The test's agents have one tool for all.
@@ -91,7 +90,7 @@ type rowLedger struct {
 	row store.Delivery
 }
 
-func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, nil }
+func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) { return l.row, nil }
 
 // TestConfirmRetraction: a retraction follows whatever may have reached the agent, and waits while that is being found out.
 func TestConfirmRetraction(t *testing.T) {

@@ -23,7 +23,7 @@ type Lane string
 const (
 	First  Lane = "first"  // first attempts
 	Retry  Lane = "retry"  // later attempts, shown as scheduled until they are due
-	Bulk   Lane = "bulk"   // replays
+	Bulk   Lane = "bulk"   // replays, and what a backfill accepted
 	Upkeep Lane = "upkeep" // housekeeping
 )
 

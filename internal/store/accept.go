@@ -33,6 +33,12 @@ type Intake struct {
 	// answer.
 	Refused string
 	Key     string // overrides the job's own key, for bytes that are no job: "invalid:<sha256>"
+
+	AgentChange AgentChange // of an AgentUpdated that was read off the chain
+
+	// Bulk: the job is of a backfill. Its delivery stays behind the others of its agent, and in the lane bulk. Either all
+	// that are accepted together are, or none. What is known keeps its lane.
+	Bulk bool
 }
 
 // Verdict says what became of an intake.
@@ -133,6 +139,8 @@ type arrival struct {
 	kind  string
 	agent Agent
 	raw   []byte // null for what is refused: it may hold secrets that nobody found and encrypted
+	// readBy names who read the event off the chain, so that its place there is known; nil: somebody says so.
+	readBy *CursorKey
 }
 
 // maxKeyBytes is longer than any key of DESIGN §3 and short enough for Postgres' index.
@@ -186,6 +194,12 @@ func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Ac
 	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
 	}
+	return s.acceptLocked(ctx, tx, in)
+}
+
+// acceptLocked is acceptIn for jobs whose agents are locked.
+func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
+	in []arrival) (out []Acceptance, tasks []Task, err error) {
 	for part := range slices.Chunk(in, MaxAccept) {
 		answers, handed, err := s.acceptPart(ctx, tx, part)
 		if err != nil {
@@ -233,14 +247,19 @@ func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []
 }
 
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
-	chains, registries, ids := make([]int64, len(agents)), make([]string, len(agents)), make([]string, len(agents))
-	for i, a := range agents {
-		chains[i], registries[i], ids[i] = int64(a.ChainID), a.Registry, a.ID
-	}
+	chains, registries, ids := splitAgents(agents)
 	b := &pgx.Batch{}
 	b.Queue(statement("make_agents"), chains, registries, ids)
 	b.Queue(statement("lock_agents"), chains, registries, ids)
 	return tx.SendBatch(ctx, b).Close()
+}
+
+// splitAgents makes of agents the arrays that statements take.
+func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
+	for _, a := range agents {
+		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
+	}
+	return chains, registries, ids
 }
 
 // raiseEpochs raises the epochs of agents that changed.
@@ -248,8 +267,7 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	b := &pgx.Batch{}
 	for i, a := range in {
 		if a.isAgentUpdate() {
-			b.Queue(`UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
-			          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.agent.ChainID, a.agent.Registry, a.agent.ID)
+			queueAgentChange(b, a)
 			out[i] = Acceptance{Verdict: Refreshed}
 		}
 	}
@@ -281,7 +299,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 		delete(n, id) // the same key again in this batch is known
 		out[i] = a.newAcceptance(id)
 		if dispatch > 0 {
-			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: dispatch, Kind: a.kind})
+			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: dispatch, Kind: a.kind, Bulk: a.Bulk})
 		}
 	}
 	return nil
@@ -304,6 +322,7 @@ type columns struct {
 	orderKeys, orderSeqs []string
 	jobs, headers        [][]byte
 	refusals             []*string
+	bulks                []bool
 }
 
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
@@ -313,6 +332,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
 	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
 		append(c.refusals, nullIfEmpty(a.Refused))
+	c.bulks = append(c.bulks, a.Bulk)
 }
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
@@ -321,7 +341,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors":         c.refusals,
+		"errors": c.refusals, "bulks": c.bulks,
 		"max_dispatched": MaxDispatchedPerAgent})...)
 	made := make(map[uuid.UUID]int, len(c.ids))
 	var id uuid.UUID
@@ -341,6 +361,7 @@ type holder struct {
 	raw    []byte // null: retention dropped it, or it came Refused
 	sealed []byte // the headers of its endpoint
 	called bool
+	absent absence // whether its event is on the chain, as who reads that knows
 }
 
 // answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN
@@ -358,6 +379,9 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	}
 	holders, err := s.readHolders(ctx, tx, keys)
 	if err != nil {
+		return err
+	}
+	if err := s.markAbsent(ctx, tx, in, holders); err != nil {
 		return err
 	}
 	for i, a := range in {
@@ -417,18 +441,26 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 		}
 		_, differs := brought.Conflict(known)
-		if differs && (vanished || notFound || invalid) {
+		switch {
+		case differs && (vanished || notFound || invalid || h.absent != present):
 			return s.displaceHolder(ctx, tx, a, h, lines)
-		}
-		if !vanished && !notFound || h.called {
-			return s.compareDelivery(ctx, tx, a, h, brought, known, out)
+		case h.absent == gone:
+			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
+		case !vanished && !notFound || h.called && a.readBy == nil:
+			return s.compareRead(ctx, tx, a, h, brought, known, out)
 		}
 	}
 	if !vanished && !notFound {
 		return out, nil
 	}
+	return s.reopen(ctx, tx, a, h)
+}
+
+// reopen queues a delivery anew whose event came back. What was called is so only when the event was read off the chain.
+func (s *Store) reopen(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
-		a.agent.Registry).Scan(&out.ID)
+		a.agent.Registry, a.readBy != nil).Scan(&out.ID)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && h.called:
 		return out, nil
@@ -443,7 +475,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errMoved); err != nil {
+	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key, h.absent != present).Scan(&moved), errMoved); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	var row columns
@@ -458,7 +490,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	out = a.newAcceptance(job.IDOf(moved))
 	if n > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: n, Kind: a.kind})
+		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: n, Kind: a.kind, Bulk: a.Bulk})
 	}
 	return out, nil
 }
@@ -476,16 +508,15 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	if len(agents) == 0 {
 		return nil
 	}
-	b := &pgx.Batch{}
-	for _, a := range agents {
-		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, nil,
-			nil).Query(func(rows pgx.Rows) error {
-			tasks, err := pgx.CollectRows(rows, scanTask)
-			lines[a] = append(lines[a], tasks...)
-			return err
-		})
-	}
-	return tx.SendBatch(ctx, b).Close()
+	chains, registries, ids := splitAgents(agents)
+	var t Task
+	var a Agent
+	rows, _ := tx.Query(ctx, statement("dispatch_agents"), chains, registries, ids, MaxDispatchedPerAgent)
+	_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID}, func() error {
+		lines[a] = append(lines[a], t)
+		return nil
+	})
+	return err
 }
 
 // interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run

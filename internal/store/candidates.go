@@ -20,7 +20,8 @@ func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hol
 	out Acceptance) (Acceptance, error) {
 	field, differs := brought.Conflict(known)
 	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
-	if !h.status.Final() && !h.called && brought.EventSum() != known.EventSum() {
+	isMove := a.readBy != nil && !differs // the job in place is moved instead
+	if !h.status.Final() && !h.called && !isMove && brought.EventSum() != known.EventSum() {
 		others, err := s.joinCandidates(ctx, tx, a, h, brought)
 		if err != nil {
 			return out, err
@@ -83,9 +84,11 @@ func transactionOf(j job.Job) string {
 	return j.TransactionHash.Hex()
 }
 
-// queueSucceed queues what lets the next in line take over from the claim's job, after its outcome is recorded.
+// queueSucceed queues what lets the job be asked about again if it was moved, or else the next in line take over from
+// the claim's job, after its outcome is recorded.
 func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
 	event, action := c.Job.EventSum(), actionSum(c.Job, c.SealedHeaders)
+	b.Queue(statement("ask_again"), c.ID, c.No, c.rank)
 	b.Queue(statement("succeed"), c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
 }
 
@@ -93,10 +96,14 @@ func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
 func readSucceeded(res pgx.BatchResults, next *time.Time) (bool, *time.Time, error) {
 	var status Status
 	var due *time.Time
-	err := res.QueryRow().Scan(&status, &due)
+	again, err := res.Exec()
+	if err != nil {
+		return false, next, fmt.Errorf("ask the chain about the job's new place: %w", err)
+	}
+	err = res.QueryRow().Scan(&status, &due)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, next, nil
+		return again.RowsAffected() > 0, next, nil
 	case err != nil:
 		return false, next, fmt.Errorf("let the next job take over: %w", err)
 	}

@@ -145,15 +145,16 @@ func TestPlans(t *testing.T) {
 		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
 		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
 		"dispatch":        {statement("dispatch"), agent + `, 8, ` + id + `, 1`},
+		"dispatch_agents": {statement("dispatch_agents"), agents + `, 8`},
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
-		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', 8`},
 		"known":           {statement("known"), `'{k}'`},
-		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 1, '0xaa'`},
+		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 1, '0xaa', false`},
 		"lock_known":      {statement("lock_known"), id + `, 'k', '{}'`},
 		"candidate":       {statement("candidate"), id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
 		"succeed":         {statement("succeed"), id + `, 1, 0, '', '', ''`},
-		"displace":        {statement("displace"), id + `, 'k'`},
+		"displace":        {statement("displace"), id + `, 'k', false`},
 		"backlog":         {statement("backlog"), `8, 500`},
 		"due":             {statement("due"), `500`},
 		"requeue":         {statement("requeue"), `ARRAY[` + id + `]::uuid[]`},
@@ -187,11 +188,11 @@ func TestPlansOfAFlood(t *testing.T) {
 			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, $3, CASE WHEN $3 = 'delivered' THEN now() END
 			  FROM generate_series($1::int, $2::int) n`, from, to, status)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', 8`
-	const dispatch = `8453, '0xaa', 7, 8, NULL, NULL`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', 8`
+	const dispatch = `'{8453}', '{0xaa}', '{7}', 8`
 	check := func(when string) {
 		t.Helper()
-		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch"), dispatch}} {
+		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch_agents"), dispatch}} {
 			plan, _ := explain(t, s, fmt.Sprint(name, len(when)), st[0], st[1])
 			for line := range strings.Lines(plan) {
 				var read int

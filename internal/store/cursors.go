@@ -26,7 +26,11 @@ type Cursor struct {
 	Next    uint64   // the first block that was not read
 	Anchors []Anchor // of the blocks that were, oldest first
 	Head    uint64   // the node's newest block then
-	moves   int64    // how often it has moved
+
+	Finalized uint64 // the newest block that the nodes called final; 0: not known
+	Settled   uint64 // no reorg is expected to replace this block; events up to it are not taken back
+	Reorgs    uint64 // how often blocks were read again
+	moves     int64  // how often it has moved
 }
 
 // Anchor is a block that was read, by its hash.
@@ -46,47 +50,79 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	c.CursorKey = key
 	for { // a cursor that is being made by somebody else is seen by neither half of the statement
 		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Follower, start, end).
-			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.moves)
+			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
 			return c, err
 		}
 	}
 }
 
-// AdvanceCursor accepts what was read and moves the cursor c to its Next, Anchors and Head, in one transaction: both are
-// committed or neither. Answers and tasks are Accept's; how many jobs there may be is bounded by the transaction's deadline
-// alone.
+// Advance is what was read of a chain: blocks that follow each other.
+type Advance struct {
+	From, To  uint64   // the first and the last block. From before the cursor: what was read from there on was replaced
+	Head      uint64   // the node's newest block
+	Finalized uint64   // as in Cursor
+	Settled   uint64   // as in Cursor
+	AtHead    bool     // what was not found up to To is on the chain no more
+	Anchors   []Anchor // as in Cursor
+	Intakes   []Intake // what the blocks hold, in the chain's order
+}
+
+// Advanced is what became of it.
+type Advanced struct {
+	Answers  []Acceptance // one for each intake
+	Tasks    []Task       // for Redis
+	Vanished []Vanished   // what a reorg took off the chain
+}
+
+// AdvanceCursor accepts what was read, ends what a reorg took off the chain, and moves the cursor c, in one transaction:
+// all is committed or nothing. Answers and tasks are Accept's; how many jobs there may be is bounded by the
+// transaction's deadline alone.
 //
 // ErrCursorMoved: somebody has moved the cursor since c was read.
-func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, in []Intake) (out []Acceptance, tasks []Task, err error) {
+func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done Advanced, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "accept %d jobs of chain %d up to block %d", len(in), c.ChainID, c.Next)
-	anchors, err := json.Marshal(c.Anchors)
+	defer wrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), c.ChainID, a.From, a.To)
+	anchors, err := json.Marshal(a.Anchors)
 	if err != nil {
-		return nil, nil, err
+		return Advanced{}, err
 	}
-	rows, err := newArrivals(in)
+	rows, err := newArrivals(a.Intakes)
 	if err != nil {
-		return nil, nil, err
+		return Advanced{}, err
+	}
+	for i := range rows {
+		rows[i].readBy = &c.CursorKey
 	}
 	var moves int64
+	var orphans bool
 	err = s.retryAccept(ctx, func() error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			err := tx.QueryRow(ctx, statement("advance_cursor"), c.ChainID, c.Follower, c.moves, c.Next, anchors,
-				c.Head).Scan(&moves)
+			move := namedStatement("advance_cursor")
+			err := tx.QueryRow(ctx, move.text, move.args(pgx.NamedArgs{"chain_id": c.ChainID, "follower": c.Follower,
+				"moves": c.moves, "from": a.From, "next": a.To + 1, "blocks": anchors, "head": a.Head,
+				"finalized": a.Finalized, "settled": a.Settled})...).Scan(&moves, &orphans)
 			if err != nil {
 				return noRows(err, ErrCursorMoved)
 			}
-			out, tasks, err = s.acceptIn(ctx, tx, rows)
+			if a.From < c.Next {
+				if _, err := tx.Exec(ctx, statement("forget_transfers"), c.ChainID, a.From, c.Next); err != nil {
+					return fmt.Errorf("forget the transfers of replaced blocks: %w", err)
+				}
+			}
+			done, err = s.acceptRead(ctx, tx, c.CursorKey, rows, a, orphans)
 			return err
 		})
 	})
 	if err != nil {
-		return nil, nil, err // what was not committed was not dispatched
+		return Advanced{}, err // what was not committed was not dispatched
 	}
-	c.moves = moves
-	return out, tasks, nil
+	if a.From < c.Next {
+		c.Reorgs++
+	}
+	c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.moves = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled, moves
+	return done, nil
 }
 
 // LeadChain is Lead for whoever reads a chain: one process at a time for each key. It keeps a connection of the pool.

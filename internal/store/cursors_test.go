@@ -19,14 +19,15 @@ func TestAdvanceCursor(t *testing.T) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	stale, next := c, c
-	next.Next, next.Head, next.Anchors = 20, 30, []Anchor{{Number: 19, Hash: common.Hash{19}}}
+	anchors := []Anchor{{Number: 19, Hash: common.Hash{19}}}
 	in := make([]Intake, 2*MaxAccept+3)
 	for i := range in {
 		in[i] = Intake{Job: feedback(i%5, i+1)}
 	}
 	in[3] = Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
 
-	out, tasks, err := s.AdvanceCursor(t.Context(), &next, in)
+	done, err := s.AdvanceCursor(t.Context(), &next, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
+	out, tasks := done.Answers, done.Tasks
 	if err != nil || len(out) != len(in) || len(tasks) != 5*MaxDispatchedPerAgent {
 		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
 	}
@@ -43,13 +44,11 @@ func TestAdvanceCursor(t *testing.T) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
 
-	if _, _, err := s.AdvanceCursor(t.Context(), &stale, []Intake{{Job: feedback(1, 5000)}}); !errors.Is(err, ErrCursorMoved) {
+	if _, err := s.AdvanceCursor(t.Context(), &stale, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, ErrCursorMoved) {
 		t.Errorf("from where the cursor was: %v", err)
 	}
 	exec(t, s, `ALTER TABLE herald.deliveries ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
-	further := read
-	further.Next = 40
-	if _, _, err := s.AdvanceCursor(t.Context(), &further, []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}); err == nil {
+	if _, err := s.AdvanceCursor(t.Context(), &read, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != len(in) {

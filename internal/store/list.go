@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -189,6 +190,18 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 		                                                              WHEN 'running' THEN lease_until END)
 		 GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2`, overdueAfter)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
+}
+
+// DeliveryByKey reads the delivery that holds a key now: another one may have held it before, under the id that the key
+// comes to (Delivery). ErrNotFound.
+func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	var id uuid.UUID
+	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.deliveries WHERE key = $1`, key).Scan(&id); err != nil {
+		return d, fmt.Errorf("look up who holds %s: %w", key, noRows(err, ErrNotFound))
+	}
+	return s.Delivery(ctx, id)
 }
 
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.

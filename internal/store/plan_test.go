@@ -31,12 +31,17 @@ var groupStatements = map[string]groupStatement{
 			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`)
 		},
 		[]usedIndex{{`agents_pkey`, `agent_id = `}}},
+	"dispatch_agents": {statement("dispatch_agents"),
+		func(n int) string {
+			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`) + `, 8`
+		},
+		[]usedIndex{{`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}}},
 	"record_group": {inWeek(statement("record_group"), thisWeek()),
 		func(n int) string { return groupArguments("record_group", n) },
 		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`attempts_[0-9]+_pkey`, `delivery_id = r.id`}, {`agents_pkey`, `agent_id = `}}},
 	"dispatch_group": {statement("dispatch_group"),
 		func(n int) string { return groupArguments("dispatch_group", n) },
-		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_line|deliveries_out`, `agent_id = `}}},
+		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}}},
 }
 
 // thisWeek is the table of the attempts that begin now.

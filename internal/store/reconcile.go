@@ -47,7 +47,10 @@ func (s *Store) tryLead(ctx context.Context, lock int64) (conn *pgxpool.Conn, le
 	if conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, false, err
 	}
-	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, lock).Scan(&leads); err != nil {
+	// A machine that is gone without a word holds the lock until Postgres has asked for it in vain: after 5 + 2 * 2 s.
+	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1) FROM (SELECT set_config('tcp_keepalives_idle', '5', false),
+		set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false)) AS asked`,
+		lock).Scan(&leads); err != nil {
 		_ = conn.Conn().Close(ctx) // it may have got the lock and lost the answer
 		conn.Release()
 		return nil, false, err

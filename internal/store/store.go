@@ -195,7 +195,7 @@ type Task struct {
 	N        int
 	Kind     string
 	Attempts int       // attempts made so far; more than none puts the task into the retry lane
-	Bulk     bool      // a replay's first attempt: it stands behind what comes for the first time
+	Bulk     bool      // a backfill's, or a replay's first attempt: it stands behind what comes for the first time
 	At       time.Time // not before this; zero: now
 }
 

@@ -107,11 +107,11 @@ func TestUpgrade(t *testing.T) {
 	to(1)
 	check()
 	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
-		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees')`); n != 0 {
+		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees', 'bulk')`); n != 0 {
 		t.Errorf("%d columns of later versions are left", n)
 	}
 	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN
-		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started', 'deliveries_line', 'deliveries_out', 'deliveries_task',
+		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started', 'deliveries_line', 'deliveries_next', 'deliveries_out', 'deliveries_task',
 		 'deliveries_wait', 'deliveries_aside', 'deliveries_hold', 'deliveries_place', 'deliveries_history')`); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
@@ -160,8 +160,12 @@ func TestUpgradeGoesOn(t *testing.T) {
 	cutOff("deliveries_line")
 	exec(t, s, `DROP INDEX herald.deliveries_backlog`)
 	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN file_disagrees text[]`)
-	to(0)
+	to(3)
 	whole("deliveries_line", 4)
+	exec(t, s, `ALTER TABLE herald.deliveries ADD COLUMN bulk boolean NOT NULL DEFAULT false`)
+	cutOff("deliveries_next")
+	to(0)
+	whole("deliveries_next", 5)
 	if invalid := value[int](t, s, `SELECT count(*)::int FROM pg_index WHERE NOT indisvalid`); invalid != 0 {
 		t.Errorf("%d invalid indexes", invalid)
 	}

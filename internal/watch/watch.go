@@ -25,13 +25,15 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/google/uuid"
 )
 
 // Ledger is the store as a watcher needs it.
 type Ledger interface {
 	LeadChain(ctx context.Context, key store.CursorKey, do func(context.Context) error) (bool, error)
 	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
-	AdvanceCursor(ctx context.Context, c *store.Cursor, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+	AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error)
+	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 }
 
 // Dispatcher puts tasks into Redis and returns how many it took.
@@ -53,6 +55,8 @@ type Config struct {
 	// begun. It needs From. Else the chain is followed for ever.
 	Ends bool
 	To   *uint64
+	// Rate is how many deliveries a second may be new while the watcher has an end: a backfill's. 0: as many as it reads.
+	Rate float64
 	// Poll is the pause between questions at the head. Default 2 s.
 	Poll time.Duration
 	// Standby is the pause before another look at whether whoever reads the chain still does, and after a failure of
@@ -68,7 +72,8 @@ type Config struct {
 type Report struct {
 	To, Head uint64 // the last block that was read, and the node's newest
 	Answers  []store.Acceptance
-	Refused  map[int]error // by position in Answers: a log that makes no job
+	Events   []chain.RangeEvent // one for each of Answers; with Err: a log that makes no job
+	Vanished []store.Vanished
 }
 
 // Watcher reads one chain. Run it once.
@@ -76,6 +81,7 @@ type Watcher struct {
 	Config
 	key    store.CursorKey
 	cursor store.Cursor
+	pace   pace
 	told   string // why nothing is read, as it was logged last
 	log    *slog.Logger
 }
@@ -90,6 +96,9 @@ func New(cfg Config) (*Watcher, error) {
 	}
 	if cfg.Ends && (cfg.From == nil || cfg.To != nil && *cfg.From > *cfg.To) || cfg.To != nil && !cfg.Ends {
 		return nil, errors.New("watch: a range of blocks has no beginning, or ends before it")
+	}
+	if cfg.Rate < 0 || cfg.Rate > 0 && !cfg.Ends {
+		return nil, errors.New("watch: Rate is negative, or of what has no end")
 	}
 	if cfg.Standby == 0 {
 		cfg.Standby = 3 * time.Second
@@ -110,9 +119,12 @@ func New(cfg Config) (*Watcher, error) {
 		blocks = fmt.Sprintf("%d-", *cfg.From)
 	}
 	w := &Watcher{Config: cfg, key: store.CursorKey{ChainID: cfg.Chain.ChainID(), Follower: blocks + " of " + registries},
-		log: cfg.Logger.With("chain", cfg.Chain.ChainID())}
+		pace: pace{rate: cfg.Rate}, log: cfg.Logger.With("chain", cfg.Chain.ChainID())}
 	return w, nil
 }
+
+// Key names the watcher's cursor.
+func (w *Watcher) Key() store.CursorKey { return w.key }
 
 func nameRegistries(d erc8004.Deployment) string {
 	var names []string
@@ -149,7 +161,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case errors.Is(err, store.ErrCursorMoved):
 			w.tellOnce("another process reads this chain: waiting for it to end")
 		case err != nil:
-			w.tellOnce("the chain is not read until the database takes what was read: %v", err)
+			w.tellOnce("the chain is not read, trying again: %v", err)
 		case !leads:
 			w.tellOnce("another process reads this chain: standing by")
 		}
@@ -168,10 +180,15 @@ func (w *Watcher) tellOnce(format string, args ...any) {
 // follow reads from the cursor on.
 func (w *Watcher) follow(ctx context.Context) (err error) {
 	start, end := w.From, w.To
+	if start == nil {
+		if start, err = w.findPredecessor(ctx); err != nil {
+			return err
+		}
+	}
 	if start == nil || w.Ends && end == nil {
 		head, err := w.Chain.Head(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("ask where the chain ends: %w", err)
 		}
 		if start == nil {
 			start = &head
@@ -183,52 +200,136 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 	if w.cursor, err = w.Ledger.OpenCursor(ctx, w.key, *start, end); err != nil {
 		return err
 	}
+	if w.cursor.End != nil && w.cursor.Next > *w.cursor.End {
+		w.log.Warn("these blocks were read before: to read on, name the last one", "to", *w.cursor.End)
+	}
 	if w.From != nil && w.cursor.Start != *w.From {
 		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
 	}
+	ahead := newReadAhead(w.commitRange)
 	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, To: w.cursor.End,
-		Anchors: toAnchors(w.cursor.Anchors), Poll: w.Poll, Limits: w.Limits, Handle: w.commitRange})
+		Anchors: toAnchors(w.cursor.Anchors), Finalized: w.cursor.Finalized, Settled: w.cursor.Settled, Poll: w.Poll, Limits: w.Limits,
+		Handle: ahead.hand})
 	if err != nil {
 		return err
 	}
 	w.told = ""
 	w.log.Info("reading the chain", "from", w.cursor.Next)
-	return f.Follow(ctx)
+	return ahead.run(ctx, f.Follow)
 }
+
+// findPredecessor finds where to begin when the chain was followed with other registries: at what was not settled then.
+// nil: there is a cursor already, or nobody followed it.
+func (w *Watcher) findPredecessor(ctx context.Context) (*uint64, error) {
+	cursors, err := w.Ledger.Cursors(ctx, w.key.ChainID)
+	if err != nil {
+		return nil, err
+	}
+	var before *store.CursorState
+	for i, c := range cursors {
+		if c.CursorKey == w.key {
+			return nil, nil
+		}
+		if c.End == nil && (before == nil || c.MovedAt.After(before.MovedAt)) {
+			before = &cursors[i]
+		}
+	}
+	if before == nil {
+		return nil, nil
+	}
+	start := before.Next - min(before.Next, unsettled)
+	if before.Settled > 0 {
+		start = before.Settled + 1
+	}
+	start = max(start, before.Start)
+	w.log.Info("the registries are others than before: going on with what was not settled then", "from", start)
+	return &start, nil
+}
+
+// unsettled is how many blocks are read again where it is not known which were settled.
+const unsettled = 256
 
 // commitTimeout bounds the commit of a range and the dispatch of its deliveries.
 const commitTimeout = 30 * time.Second
 
-// commitRange commits what a range holds together with the cursor.
+// commitRange commits what a range holds together with the cursor. What has an end is a backfill, whose deliveries give
+// way to others.
 func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
-	in := make([]store.Intake, len(r.Events))
-	refused := make(map[int]error)
-	for i, e := range r.Events {
-		in[i].Job = e.Job
-		if e.Err != nil {
-			in[i], refused[i] = refuseLog(w.key.ChainID, e.Log, e.Err), e.Err
-		}
+	if err := w.pace.wait(ctx); err != nil {
+		return err
 	}
-	next := w.cursor
-	next.Next, next.Head, next.Anchors = r.To+1, r.Head, nil
+	in := makeIntakes(w.key.ChainID, r.Events, w.Ends)
+	read := store.Advance{From: r.From, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
+		Intakes: in}
 	for _, a := range r.Anchors {
-		next.Anchors = append(next.Anchors, store.Anchor(a))
+		read.Anchors = append(read.Anchors, store.Anchor(a))
 	}
 	// A signal ends the reading, not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	answers, tasks, err := w.Ledger.AdvanceCursor(ctx, &next, in)
+	done, err := w.Ledger.AdvanceCursor(ctx, &w.cursor, read)
 	if err != nil {
 		return err
 	}
-	w.cursor = next
+	w.pace.count(countQueued(done.Answers))
 	if w.Dispatcher != nil {
-		w.Dispatcher.Dispatch(ctx, tasks)
+		w.Dispatcher.Dispatch(ctx, done.Tasks)
+	}
+	for _, v := range done.Vanished {
+		w.logVanished(v)
 	}
 	if w.Report != nil {
-		w.Report(Report{To: r.To, Head: r.Head, Answers: answers, Refused: refused})
+		w.Report(Report{To: r.To, Head: r.Head, Answers: done.Answers, Events: r.Events, Vanished: done.Vanished})
 	}
 	return nil
+}
+
+// makeIntakes makes an intake of each event.
+func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.Intake {
+	in := make([]store.Intake, len(events))
+	for i, e := range events {
+		in[i].Job, in[i].AgentChange = e.Job, describeChange(e.Event)
+		if e.Err != nil {
+			in[i] = refuseLog(chainID, e.Log, e.Err)
+		}
+		in[i].Bulk = bulk
+	}
+	return in
+}
+
+// describeChange says what an event tells of its agent besides that it changed. A registration gives an agent from
+// nobody to its first owner: that is no transfer.
+func describeChange(e erc8004.Event) (c store.AgentChange) {
+	switch {
+	case e.Kind == erc8004.BatchMetadataUpdate:
+		c.LastID = e.LastID
+	case e.Kind == erc8004.Transfer && e.From != (common.Address{}):
+		c.From, c.To = e.From, e.To
+	}
+	return c
+}
+
+// countQueued counts the new deliveries: agents are called for nothing else.
+func countQueued(answers []store.Acceptance) (n int) {
+	for _, a := range answers {
+		if a.Verdict == store.Accepted && a.Status == store.Queued {
+			n++
+		}
+	}
+	return n
+}
+
+// logVanished says what became of a delivery whose event a reorg took off the chain.
+func (w *Watcher) logVanished(v store.Vanished) {
+	log := w.log.With("delivery", v.ID, "key", v.Key)
+	switch {
+	case v.Retraction != uuid.Nil:
+		log.Info("a reorg took the event off the chain, and the agent is told", "retraction", v.Retraction)
+	case v.Called:
+		log.Warn("a reorg took the event off the chain; the agent was called, and nothing takes an event of this kind back")
+	case v.Cancelled:
+		log.Info("a reorg took the event off the chain; it was not delivered and will not be")
+	}
 }
 
 // refuseLog is the intake of a log that makes no job. Nobody is there to be answered, so it becomes a rejected row,

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
@@ -130,6 +131,21 @@ func TestGoesOn(t *testing.T) {
 	if got := w.rows(); got[store.Queued] != 5 || len(got) != 1 {
 		t.Errorf("%v", got)
 	}
+}
+
+// TestOtherRegistries: who reads the chain with registries more goes on where it was read to, and not at its head.
+func TestOtherRegistries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fewer := w.watch(func(c *Config) { c.Deployment.Validation = common.Address{} })
+	w.give(2)
+	heraldtest.Await(t, "two are accepted", func() bool { return fewer.count(store.Accepted) == 2 })
+	if err := fewer.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w.give(3)
+	w.watch(func(c *Config) { c.From = nil })
+	heraldtest.Await(t, "what came meanwhile is accepted", func() bool { return w.rows()[store.Queued] == 5 })
 }
 
 // TestStandsBy: of two that watch one reads; the other takes over when that one ends.

@@ -105,7 +105,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	var agents []store.Agent
 	for _, r := range s.rows {
 		if len(agents) < limit && r.Status == store.Queued && r.handed.IsZero() && !slices.Contains(agents, r.agent) &&
-			s.countDispatched(r.agent) < store.MaxDispatchedPerAgent {
+			s.countDispatched(r.agent) < s.listLine(r.agent)[0].mayDispatch() {
 			agents = append(agents, r.agent)
 		}
 	}

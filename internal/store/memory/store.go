@@ -43,6 +43,7 @@ type row struct {
 	handed   time.Time // when its newest task went to Redis; zero: it is only here
 	accepted time.Time
 	called   bool
+	bulk     bool
 	base     int // attempts before the present budget
 	replays  int
 	fetches  int // that failed in the present budget
@@ -102,7 +103,7 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 		return out
 	}
 	now := s.now()
-	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now}
+	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now, bulk: it.Bulk}
 	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind),
 		ChainID:          a.ChainID,
 		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now}
@@ -131,7 +132,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		if r.NextAttemptAt.After(now.Add(clockTolerance)) {
 			return nil, nil
 		}
-		if s.countDispatched(r.agent) >= store.MaxDispatchedPerAgent { // it would be the ninth: back into the line
+		if s.countDispatched(r.agent) >= r.mayDispatch() { // it would be the ninth: back into the line
 			r.queue(now)
 			return nil, nil
 		}
@@ -175,6 +176,17 @@ func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.byID[id]
+	if r == nil {
+		return store.Delivery{}, store.ErrNotFound
+	}
+	return r.toDelivery(), nil
+}
+
+// DeliveryByKey is the store's.
+func (s *Store) DeliveryByKey(_ context.Context, key string) (store.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.byKey[key]
 	if r == nil {
 		return store.Delivery{}, store.ErrNotFound
 	}
@@ -292,24 +304,46 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 			continue
 		}
 		done[a] = true
-		free := store.MaxDispatchedPerAgent - s.countDispatched(a)
-		for _, r := range s.rows {
-			if free <= 0 {
+		for _, r := range s.listLine(a) {
+			if s.countDispatched(a) >= r.mayDispatch() {
 				break
 			}
-			if r.agent == a && r.Status == store.Queued && r.handed.IsZero() {
-				r.Dispatch++
-				r.handed, r.UpdatedAt = now, now
-				tasks = append(tasks, r.toTask())
-				free--
-			}
+			r.Dispatch++
+			r.handed, r.UpdatedAt = now, now
+			tasks = append(tasks, r.toTask())
 		}
 	}
 	return tasks
 }
 
+// mayDispatch is how many its agent may have dispatched with this one.
+func (r *row) mayDispatch() int {
+	if r.bulk {
+		return store.MaxDispatchedPerAgent / 2
+	}
+	return store.MaxDispatchedPerAgent
+}
+
+// listLine lists the agent's deliveries in line, oldest first: a backfill's only if there are no others.
+func (s *Store) listLine(a store.Agent) (line []*row) {
+	var backfill []*row
+	for _, r := range s.rows {
+		switch {
+		case r.agent != a || r.Status != store.Queued || !r.handed.IsZero():
+		case r.bulk:
+			backfill = append(backfill, r)
+		default:
+			line = append(line, r)
+		}
+	}
+	if len(line) == 0 {
+		return backfill
+	}
+	return line
+}
+
 func (r *row) toTask() store.Task {
-	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.replays > 0 &&
+	t := store.Task{ID: r.ID, N: r.Dispatch, Kind: r.Kind, Attempts: r.Attempts, Bulk: r.bulk || r.replays > 0 &&
 		r.Attempts <= r.base}
 	if r.Status == store.Waiting {
 		t.At = *r.NextAttemptAt

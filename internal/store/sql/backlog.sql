@@ -1,27 +1,27 @@
 -- backlog: agents that have something to dispatch and may have more dispatched.
 --
--- $1 how many an agent may have dispatched (8)   $2 at most this many agents
+-- $1 how many an agent may have dispatched (8), half of it where only a backfill's stand in line   $2 at most this many agents
 --
--- Jumps from agent to agent through the index deliveries_line, so that a long line of one agent costs as much as a
+-- Jumps from agent to agent through the index deliveries_next, so that a long line of one agent costs as much as a
 -- short one.
 WITH RECURSIVE line AS (
-    (SELECT chain_id, identity_registry, agent_id
+    (SELECT chain_id, identity_registry, agent_id, bulk
        FROM herald.deliveries
       WHERE place = 'line'
-      ORDER BY chain_id, identity_registry, agent_id LIMIT 1)
+      ORDER BY chain_id, identity_registry, agent_id, bulk LIMIT 1)
     UNION ALL
-    SELECT n.chain_id, n.identity_registry, n.agent_id
+    SELECT n.chain_id, n.identity_registry, n.agent_id, n.bulk
       FROM line l
      CROSS JOIN LATERAL (
-           SELECT chain_id, identity_registry, agent_id
+           SELECT chain_id, identity_registry, agent_id, bulk
              FROM herald.deliveries
             WHERE place = 'line'
               AND (chain_id, identity_registry, agent_id) > (l.chain_id, l.identity_registry, l.agent_id)
-            ORDER BY chain_id, identity_registry, agent_id LIMIT 1) n
+            ORDER BY chain_id, identity_registry, agent_id, bulk LIMIT 1) n
 )
 SELECT l.chain_id, l.identity_registry, l.agent_id::text
   FROM line l
  WHERE (SELECT count(*) FROM herald.deliveries d
          WHERE d.chain_id = l.chain_id AND d.identity_registry = l.identity_registry AND d.agent_id = l.agent_id
-           AND d.place = 'out') < $1
+           AND d.place = 'out') < $1 / CASE WHEN l.bulk THEN 2 ELSE 1 END
  LIMIT $2

@@ -1,5 +1,5 @@
 -- dispatch_group: take the next deliveries of the agents of a group that was recorded, for Redis: of each agent what
--- dispatch.sql takes, oldest first, so that at most @max_dispatched are pending or running at a time.
+-- dispatch.sql takes, so that at most @max_dispatched are pending or running at a time.
 --
 -- @ids uuid[], @claim_nos bigint[]: the claims that record_group.sql was given, in the same transaction. Only those it
 -- has recorded count (updated_at is this transaction's): whoever lost its claim made no room and has nobody to give
@@ -19,23 +19,25 @@ WITH agent AS MATERIALIZED (
     SELECT d.id
       FROM agent a
      CROSS JOIN LATERAL (
-           SELECT id FROM herald.deliveries
+           SELECT bulk FROM herald.deliveries -- mostly nothing stands in line
             WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry AND agent_id = a.agent_id
               AND place = 'line'
+            ORDER BY bulk LIMIT 1) head
+     CROSS JOIN LATERAL (
+           SELECT id FROM herald.deliveries
+            WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry AND agent_id = a.agent_id
+              AND place = 'line' AND bulk = head.bulk
             ORDER BY seq + 0
-            LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM herald.deliveries -- mostly nothing stands in line
-                                             WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
-                                               AND agent_id = a.agent_id AND place = 'line')
-                               THEN greatest(@max_dispatched::int - (SELECT count(*) FROM herald.deliveries
-                                     WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
-                                       AND agent_id = a.agent_id AND place = 'out'), 0)
-                               ELSE 0 END)
+            LIMIT (SELECT greatest(@max_dispatched::int / CASE WHEN head.bulk THEN 2 ELSE 1 END
+                                   - (SELECT count(*) FROM herald.deliveries
+                                       WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
+                                         AND agent_id = a.agent_id AND place = 'out'), 0))
               FOR UPDATE SKIP LOCKED) d
 ), handed AS (
     UPDATE herald.deliveries
        SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
      WHERE id = ANY(ARRAY(SELECT id FROM next))
-    RETURNING id, dispatch, kind, attempts, replays > 0 AND attempts <= budget_base AS bulk,
+    RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base AS bulk,
               chain_id, identity_registry, agent_id::text, seq
 )
 SELECT id, dispatch, kind, attempts, bulk, chain_id, identity_registry, agent_id FROM handed ORDER BY seq

@@ -11,4 +11,4 @@ UPDATE herald.deliveries
  WHERE id IN (SELECT id FROM herald.deliveries
                WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL AND handed_at < $1
                ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
-RETURNING id, dispatch, kind, attempts, replays > 0 AND attempts <= budget_base, next_attempt_at
+RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base, next_attempt_at

@@ -2,7 +2,7 @@
 -- their tasks.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
-SELECT id, dispatch, kind, attempts, replays > 0 AND attempts <= budget_base
+SELECT id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base
   FROM herald.deliveries
  WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL
    AND handed_at < now() - $1::interval

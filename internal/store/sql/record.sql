@@ -50,7 +50,7 @@ WITH recorded AS (
        AND ((claim_no = @claim_no AND status = 'running')
          OR (@status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held')))
     RETURNING chain_id, identity_registry, agent_id, status, finished_at, dispatch, next_attempt_at, accepted_at,
-              replays > 0 AND attempts <= budget_base AS bulk
+              bulk OR replays > 0 AND attempts <= budget_base AS bulk
 ), freed AS (
     DELETE FROM herald.attempts
      WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at
@@ -92,6 +92,6 @@ WITH recorded AS (
 )
 SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
 UNION ALL
-SELECT dispatch, next_attempt_at, accepted_at, now(), replays > 0 AND attempts <= budget_base
+SELECT dispatch, next_attempt_at, accepted_at, now(), bulk OR replays > 0 AND attempts <= budget_base
   FROM herald.deliveries
  WHERE id = @delivery_id AND claim_no = @claim_no AND status = @status AND status NOT IN ('queued', 'running') AND NOT EXISTS (SELECT FROM recorded)

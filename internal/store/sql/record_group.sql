@@ -52,7 +52,7 @@ WITH locked AS MATERIALIZED (
       FROM locked l
      WHERE d.ctid = l.found
     RETURNING l.*, chain_id, identity_registry, agent_id, dispatch, next_attempt_at, accepted_at,
-              replays > 0 AND attempts <= budget_base AS bulk
+              bulk OR replays > 0 AND attempts <= budget_base AS bulk
 ), completed AS (
     UPDATE herald.attempts
         AS a

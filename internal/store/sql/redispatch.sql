@@ -5,4 +5,4 @@
 UPDATE herald.deliveries
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
  WHERE id = $1 AND dispatch = $2 AND status IN ('queued', 'waiting') AND handed_at IS NOT NULL
-RETURNING id, dispatch, kind, attempts, replays > 0 AND attempts <= budget_base
+RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base

@@ -40,6 +40,9 @@ func (s *suite) accept() {
 	if d := s.read(j.ID()); d.Dispatch != 1 || d.Key != j.Key() {
 		s.Errorf("%+v", d)
 	}
+	if _, err := s.DeliveryByKey(s.Context(), "nobody's"); !errors.Is(err, store.ErrNotFound) {
+		s.Errorf("a key that nobody holds: %v", err)
+	}
 	if _, err := s.Delivery(s.Context(), uuid.New()); !errors.Is(err, store.ErrNotFound) {
 		s.Error(err)
 	}

@@ -43,6 +43,109 @@ func (s *suite) handOutOfEight() {
 	s.is(order[all-1], store.Queued, "", 0, 0)
 }
 
+// backfillStandsBehind: what a backfill accepted stays in the lane bulk, has half of its agent's places, and leaves the
+// next place to what came otherwise, though that is younger.
+func (s *suite) backfillStandsBehind() {
+	const half = store.MaxDispatchedPerAgent / 2
+	old := s.takeRange(1, 1, 20, true)
+	if len(old) != half || slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }) {
+		s.Fatalf("of a backfill %+v", old)
+	}
+	if more, err := s.Backlog(s.Context(), 10); err != nil || len(more) != 0 {
+		s.Errorf("more than half of the places: %v, %v", more, err)
+	}
+
+	young := s.takeRange(1, 21, 30, false)
+	if len(young) != half || young[0].ID != Feedback(1, 21).ID() || young[0].Bulk {
+		s.Fatalf("beside a backfill %+v", young)
+	}
+	for _, known := range []store.Intake{{Job: Feedback(1, 26), Bulk: true}, {Job: Feedback(1, half+1)}} { // both in line
+		out, tasks, err := s.Accept(s.Context(), []store.Intake{known})
+		s.must(err)
+		if out[0].Verdict != store.Known || len(tasks) != 0 {
+			s.Errorf("%+v, %+v", out, tasks)
+		}
+	}
+
+	// What comes now is next, whatever ends.
+	for i := range half {
+		r := s.record(s.claim(old[i]), delivered)
+		if len(r.Next) != 1 || r.Next[0].ID != Feedback(1, 25+i).ID() || r.Next[0].Bulk {
+			s.Fatalf("after one of the backfill %+v", r.Next)
+		}
+		young = append(young, r.Next...)
+	}
+	var next []store.Task
+	for len(young) > 0 {
+		r := s.record(s.claim(young[0]), delivered)
+		for _, t := range r.Next {
+			if t.Bulk {
+				next = append(next, t)
+			} else {
+				young = append(young, t)
+			}
+		}
+		young = young[1:]
+	}
+	if len(next) != half || next[0].ID != Feedback(1, half+1).ID() {
+		s.Fatalf("when nothing else was in line %+v", next)
+	}
+
+	// Waits, of the agent's or of the store's, losses and leases do not change the lane.
+	wait := s.record(s.claim(next[0]), failed(time.Minute))
+	if wait.Task == nil || !wait.Task.Bulk || wait.Task.Attempts != 1 {
+		s.Errorf("a wait: %+v", wait.Task)
+	}
+	free := s.record(s.claim(next[1]), notYet(time.Minute))
+	if free.Task == nil || !free.Task.Bulk {
+		s.Errorf("a wait that costs nothing: %+v", free.Task)
+	}
+	stays := failed(time.Hour)
+	stays.Task = false
+	s.record(s.claim(next[2]), stays)
+	s.Advance(2 * time.Minute)
+	late, err := s.Overdue(s.Context(), time.Minute, uuid.Nil, 100)
+	s.must(err)
+	if again, ok, err := s.Redispatch(s.Context(), *wait.Task); err != nil || !ok || !again.Bulk {
+		s.Errorf("%+v, %v, %v", again, ok, err)
+	}
+	born, _, err := s.Store.Clock(s.Context())
+	s.must(err)
+	s.Advance(time.Minute)
+	lost, err := s.LostBefore(s.Context(), born.Add(30*time.Second), 100)
+	s.must(err)
+	s.Advance(time.Hour)
+	due, err := s.Due(s.Context(), 10)
+	s.must(err)
+	for what, tasks := range map[string][]store.Task{"late": late, "lost": lost, "due": due} {
+		if len(tasks) == 0 && what != "due" || slices.ContainsFunc(tasks, func(t store.Task) bool { return !t.Bulk }) {
+			s.Errorf("%s: %+v", what, tasks)
+		}
+	}
+}
+
+// backfillKeepsToHalf: a wait of a backfill that is over takes none of the other half of the places, and an agent
+// whose backfill has all of its half keeps no other agent from being dispatched for.
+func (s *suite) backfillKeepsToHalf() {
+	const half = store.MaxDispatchedPerAgent / 2
+	old := s.takeRange(1, 1, 2*half, true)
+	wait := s.record(s.claim(old[0]), failed(time.Minute))
+	if len(wait.Next) != 1 || s.handed() != half {
+		s.Fatalf("%+v", wait)
+	}
+	s.Advance(time.Minute)
+	s.refused(wait.Task.ID, wait.Task.N, "all places of a backfill are taken")
+	s.is(wait.Task.ID, store.Queued, "", 1, 1)
+
+	c := s.claim(s.takeOne(2))
+	s.lose(c)
+	tasks, err := s.Backlog(s.Context(), 1)
+	s.must(err)
+	if len(tasks) != 1 || tasks[0].ID != c.ID {
+		s.Errorf("dispatched %+v", tasks)
+	}
+}
+
 // keptLine: an outcome that says nothing about this delivery alone does not send the next one into the same wall.
 func (s *suite) keptLine() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)

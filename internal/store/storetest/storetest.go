@@ -50,6 +50,7 @@ type Store interface {
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
 
 // Clock is the time that a store goes by. Advance lets it pass; where a store has its own clock, everything in it
@@ -83,6 +84,8 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"adopt what was recorded":     (*suite).adoptWhatWasRecorded,
 		"adopt under a lost claim":    (*suite).adoptUnderLostClaim,
 		"hand-out of eight":           (*suite).handOutOfEight,
+		"backfill stands behind":      (*suite).backfillStandsBehind,
+		"backfill keeps to half":      (*suite).backfillKeepsToHalf,
 		"a kept line":                 (*suite).keptLine,
 		"no ninth place for a wait":   (*suite).noNinthPlace,
 		"recording counts places":     (*suite).recordingCountsPlaces,
@@ -136,9 +139,15 @@ func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)
 // take accepts n feedbacks of an agent and returns the tasks of those that were handed out.
 func (s *suite) take(agent, n int) []store.Task {
 	s.Helper()
-	in := make([]store.Intake, n)
-	for i := range in {
-		in[i].Job = Feedback(agent, i+1)
+	return s.takeRange(agent, 1, n, false)
+}
+
+// takeRange accepts an agent's feedback of the indexes from and up to to, and returns what was dispatched.
+func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
+	s.Helper()
+	in := make([]store.Intake, 0, to-from+1)
+	for index := from; index <= to; index++ {
+		in = append(in, store.Intake{Job: Feedback(agent, index), Bulk: bulk})
 	}
 	out, tasks, err := s.Accept(s.Context(), in)
 	s.must(err)

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// What a reorg does to deliveries, in the transaction that accepts what was read (AdvanceCursor): the events of blocks
+// that were replaced are orphaned; those that are read again get their new place and stay; what is still orphaned when
+// the chain is read to its head ends (orphans.sql), and what was called is followed by a retraction.
+
+// absence tells whether a delivery's event is on the chain, as far as who reads the chain knows.
+type absence int
+
+const (
+	present  absence = iota // or nobody reads this chain
+	orphaned                // its block was replaced; what replaced it is not read to its head yet
+	gone                    // and it was not there either
+)
+
+// Vanished is a delivery whose event a reorg took off the chain.
+type Vanished struct {
+	ID         uuid.UUID
+	Key        string
+	Cancelled  bool      // it was not final, so it ended as cancelled, reorg
+	Called     bool      // the agent was called, or may have been
+	Retraction uuid.UUID // the delivery that tells it so; zero: none, as it was not called or is no feedback
+}
+
+// acceptRead accepts what was read off the chain, and notes where it is. With the chain's head it ends what is orphaned
+// still: it is on the chain no more.
+func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, key CursorKey, rows []arrival, read Advance,
+	orphans bool) (done Advanced, err error) {
+	agents := arrivalAgents(rows)
+	var orphanAgents []Agent
+	if orphans && read.AtHead {
+		if orphanAgents, err = s.listOrphanAgents(ctx, tx, key); err != nil {
+			return done, err
+		}
+		agents = distinctAgents(append(agents, orphanAgents...))
+	}
+	if err := s.lockAgents(ctx, tx, agents); err != nil {
+		return done, err
+	}
+	if done.Answers, done.Tasks, err = s.acceptLocked(ctx, tx, rows); err != nil {
+		return done, err
+	}
+	above := read.Settled
+	if orphans { // what is found again is none, however deep it is
+		above = 0
+	}
+	if err := s.placeEvents(ctx, tx, key, rows, done.Answers, above); err != nil {
+		return done, err
+	}
+	if !orphans || !read.AtHead {
+		return done, nil
+	}
+	tasks, err := s.endOrphans(ctx, tx, key, orphanAgents, &done)
+	done.Tasks = append(done.Tasks, tasks...)
+	return done, err
+}
+
+func (s *Store) listOrphanAgents(ctx context.Context, tx pgx.Tx, key CursorKey) ([]Agent, error) {
+	rows, _ := tx.Query(ctx, statement("agents_of_orphans"), key.ChainID, key.Follower)
+	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
+	if err != nil {
+		return nil, fmt.Errorf("list whose deliveries a reorg took off the chain: %w", err)
+	}
+	return agents, nil
+}
+
+// placeEvents notes in which blocks the deliveries' events are, of those above a block.
+func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []arrival, out []Acceptance,
+	above uint64) error {
+	blocks := make(map[uuid.UUID]uint64)
+	for i, a := range in {
+		isIts := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
+		if a.Refused == "" && isIts && a.Job.BlockNumber > above {
+			blocks[out[i].ID] = a.Job.BlockNumber
+		}
+	}
+	if len(blocks) == 0 {
+		return nil
+	}
+	ids := slices.Collect(maps.Keys(blocks))
+	numbers := make([]uint64, len(ids))
+	for i, id := range ids {
+		numbers[i] = blocks[id]
+	}
+	_, err := tx.Exec(ctx, statement("place_events"), key.ChainID, key.Follower, ids, numbers)
+	if err != nil {
+		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
+	}
+	return nil
+}
+
+// endOrphans ends the deliveries whose events are on the chain no more, and dispatches what their agents have room for.
+func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents []Agent,
+	done *Advanced) (tasks []Task, err error) {
+	defer wrapError(&err, "end what a reorg took off the chain")
+	var retractions []arrival
+	var v Vanished
+	var raw []byte
+	rows, _ := tx.Query(ctx, statement("orphans"), key.ChainID, key.Follower)
+	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
+		var known job.Job
+		v.Retraction = uuid.Nil
+		// A job that retention dropped, or that only a newer version can read, cannot be taken back.
+		if v.Called && raw != nil && json.Unmarshal(raw, &known) == nil && known.Kind == job.KindNewFeedback {
+			a, err := newArrival(Intake{Job: known.Retraction()})
+			if err != nil {
+				return err
+			}
+			v.Retraction = job.IDOf(a.key)
+			retractions = append(retractions, a)
+		}
+		done.Vanished = append(done.Vanished, v)
+		raw = nil
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, tasks, err = s.acceptLocked(ctx, tx, retractions); err != nil {
+		return nil, err
+	}
+	more, err := s.dispatchAgents(ctx, tx, agents)
+	return append(tasks, more...), err
+}
+
+// markAbsent marks the holders of keys whose events are not on the chain, as who read the arrivals off it knows.
+func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
+	if in[0].readBy == nil || len(holders) == 0 {
+		return nil
+	}
+	keys := make(map[uuid.UUID]string, len(holders))
+	for key, h := range holders {
+		keys[h.id] = key
+	}
+	var id uuid.UUID
+	var certain bool
+	rows, _ := tx.Query(ctx, statement("vanished"), in[0].readBy.ChainID, in[0].readBy.Follower,
+		slices.Collect(maps.Keys(keys)))
+	_, err := pgx.ForEachRow(rows, []any{&id, &certain}, func() error {
+		h := holders[keys[id]]
+		h.absent = orphaned
+		if certain {
+			h.absent = gone
+		}
+		holders[keys[id]] = h
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look up what a reorg took off the chain: %w", err)
+	}
+	return nil
+}
+
+// compareRead is compareDelivery, and takes over the place on the chain from a job that was read there.
+func (s *Store) compareRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	out Acceptance) (Acceptance, error) {
+	out, err := s.compareDelivery(ctx, tx, a, h, brought, known, out)
+	isIts := out.Verdict != Conflict || out.Field == "action"
+	if err != nil || a.readBy == nil || !isIts || brought.EventSum() == known.EventSum() {
+		return out, err
+	}
+	moved := known
+	moved.BlockNumber, moved.BlockHash, moved.Timestamp = brought.BlockNumber, brought.BlockHash, brought.Timestamp
+	moved.TransactionHash, moved.LogIndex = brought.TransactionHash, brought.LogIndex
+	raw, err := json.Marshal(moved)
+	if err != nil {
+		return out, fmt.Errorf("encode the job of %s: %w", a.key, err)
+	}
+	raw, ok := storable.Repair(raw)
+	if !ok {
+		return out, fmt.Errorf("encode the job of %s: it nests too deeply to be stored", a.key)
+	}
+	if _, err := tx.Exec(ctx, statement("move_event"), h.id, raw, fmt.Sprint(moved.OrderSeq())); err != nil {
+		return out, fmt.Errorf("move %s to block %d: %w", a.key, moved.BlockNumber, err)
+	}
+	return out, nil
+}
+
+// acceptReturned answers a job whose event came back after it had been taken off the chain and its delivery ended.
+// When the agent may have been told, it is given the feedback again as a new delivery: it knows the old id, and would
+// take it for a repetition.
+func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	lines map[Agent][]Task) (Acceptance, error) {
+	var told bool
+	err := tx.QueryRow(ctx, statement("withdraw"), known.Retraction().ID()).Scan(&told)
+	switch {
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
+	case told:
+		return s.displaceHolder(ctx, tx, a, h, lines)
+	case h.status == Cancelled && h.reason == reason.Reorg, h.status == Rejected && h.reason == reason.EventNotFound:
+		return s.reopen(ctx, tx, a, h)
+	}
+	return s.compareRead(ctx, tx, a, h, brought, known,
+		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
+}

@@ -1,0 +1,385 @@
+package store
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// chainReader advances a cursor over blocks that a test makes up.
+type chainReader struct {
+	*testing.T
+	s *Store
+	c Cursor
+}
+
+func newChainReader(t *testing.T, s *Store) *chainReader {
+	t.Helper()
+	c, err := s.OpenCursor(t.Context(), CursorKey{ChainID: 8453, Follower: "head of 0x01"}, 100, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &chainReader{t, s, c}
+}
+
+// inBlock places a job into a block of a branch.
+func inBlock(j job.Job, number uint64, branch byte) job.Job {
+	index := uint(3)
+	j.BlockNumber, j.BlockHash, j.Timestamp = number, common.Hash{branch, byte(number)}, int64(number)
+	j.TransactionHash, j.LogIndex = common.Hash{0xff, branch, byte(number)}, &index
+	return j
+}
+
+// read advances the cursor by blocks from to to, which hold these jobs.
+func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanced {
+	r.Helper()
+	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []Anchor{{Number: to}}}
+	for _, j := range jobs {
+		a.Intakes = append(a.Intakes, Intake{Job: j})
+	}
+	done, err := r.s.AdvanceCursor(r.Context(), &r.c, a)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return done
+}
+
+// bring brings a delivery into the state that a row of a table names.
+func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
+	t.Helper()
+	for name, set := range map[string]string{
+		"queued":              `status = 'queued'`,
+		"waiting":             `status = 'waiting', reason = 'not_confirmed', next_attempt_at = now()`,
+		"waiting, called":     `status = 'waiting', reason = 'agent_unavailable', next_attempt_at = now(), called = true`,
+		"held":                `status = 'held', reason = 'auth_required'`,
+		"held, in doubt":      `status = 'held', reason = 'outcome_unknown'`,
+		"running":             `status = 'running', claim_no = nextval('herald.claim_no'), lease_until = now() + interval '1 minute'`,
+		"delivered":           `status = 'delivered', called = true, finished_at = now()`,
+		"dead, called":        `status = 'dead', called = true, finished_at = now()`,
+		"rejected":            `status = 'rejected', reason = 'tool_not_found', finished_at = now()`,
+		"rejected, not found": `status = 'rejected', reason = 'event_not_found', finished_at = now()`,
+		"cancelled":           `status = 'cancelled', reason = 'operator', finished_at = now()`,
+	} {
+		if name == state {
+			exec(t, s, `UPDATE herald.deliveries SET `+set+` WHERE id = $1`, id)
+			if state == "held, in doubt" {
+				exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, now(), 'call')`, id)
+			}
+			return
+		}
+	}
+	t.Fatalf("no state %q", state)
+}
+
+// TestReorgEnds: what a reorg took off the chain is cancelled if it was not called, followed by a retraction if it was
+// or may have been, and left if it is running, until that has ended.
+func TestReorgEnds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		state      string
+		status     Status
+		retraction bool
+	}{
+		{"queued", Cancelled, false},
+		{"waiting", Cancelled, false},
+		{"waiting, called", Cancelled, true},
+		{"held", Cancelled, false},
+		{"held, in doubt", Cancelled, true},
+		{"running", Running, false},
+		{"delivered", Delivered, true},
+		{"dead, called", Dead, true},
+		{"rejected", Rejected, false},
+		{"rejected, not found", Cancelled, false},
+		{"cancelled", Cancelled, false},
+	} {
+		t.Run(tt.state, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			r := newChainReader(t, s)
+			stays, goes := inBlock(feedback(1, 1), 100, 'a'), inBlock(feedback(1, 2), 101, 'a')
+			r.read(100, 101, true, stays, goes)
+			bring(t, s, goes.ID(), tt.state)
+			if done := r.read(101, 101, false); len(done.Vanished) != 0 {
+				t.Errorf("ended before the chain was read to its head: %+v", done.Vanished)
+			}
+
+			done := r.read(102, 102, true)
+			d := read(t, s, goes.ID())
+			if d.Status != tt.status {
+				t.Errorf("it is %s %s", d.Status, d.Reason)
+			}
+			if kept := read(t, s, stays.ID()); kept.Status != Queued {
+				t.Errorf("what was not replaced is %s", kept.Status)
+			}
+			if tt.state == "running" {
+				if len(done.Vanished) != 0 {
+					t.Errorf("a running one ended: %+v", done.Vanished)
+				}
+				bring(t, s, goes.ID(), "delivered")
+				done, tt.retraction = r.read(103, 103, true), true
+			}
+			if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || done.Vanished[0].Called != tt.retraction {
+				t.Fatalf("vanished %+v", done.Vanished)
+			}
+			if id := done.Vanished[0].Retraction; tt.retraction {
+				retraction := read(t, s, id)
+				if retraction.Key != goes.Retraction().Key() || retraction.Kind != "FeedbackRevoked" || retraction.Status != Queued {
+					t.Errorf("the retraction is %s %s %s", retraction.Key, retraction.Kind, retraction.Status)
+				}
+				if len(done.Tasks) != 1 || done.Tasks[0].ID != id {
+					t.Errorf("tasks %+v", done.Tasks)
+				}
+			} else if id != uuid.Nil {
+				t.Errorf("a retraction of what was not called: %s", id)
+			}
+			if tt.status == Cancelled && tt.state != "cancelled" && totals(t, s, 1)["cancelled"] != 1 {
+				t.Errorf("totals %v", totals(t, s, 1))
+			}
+			if again := r.read(104, 104, true); len(again.Vanished) != 0 {
+				t.Errorf("ended twice: %+v", again.Vanished)
+			}
+			if n := value[int](t, s, `SELECT reorgs::int FROM herald.chain_cursors`); n != 1 || r.c.Reorgs != 1 {
+				t.Errorf("%d reorgs, %d known", n, r.c.Reorgs)
+			}
+		})
+	}
+}
+
+// TestReorgMoves: what the new branch holds too keeps its id and gets its new place, whatever became of it.
+func TestReorgMoves(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"queued", "waiting", "waiting, called", "held", "running", "delivered", "rejected"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			r := newChainReader(t, s)
+			first := inBlock(feedback(1, 1), 101, 'a')
+			first.Action.TimeoutMs = 7000 // a producer's own
+			accept(t, s, Intake{Job: first})
+			r.read(100, 101, true, inBlock(feedback(1, 1), 101, 'a'))
+			bring(t, s, first.ID(), state)
+			moved := inBlock(feedback(1, 1), 102, 'b')
+			done := r.read(101, 102, true, moved)
+			if done.Answers[0].ID != first.ID() || len(done.Vanished) != 0 {
+				t.Fatalf("%+v", done)
+			}
+			var got job.Job
+			d := read(t, s, first.ID())
+			if err := json.Unmarshal(d.Job, &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.EventSum() != moved.EventSum() || got.Timestamp != 102 || got.Action.TimeoutMs != 7000 {
+				t.Errorf("the job is %+v", got)
+			}
+			if r.read(103, 103, true); read(t, s, first.ID()).Status != d.Status {
+				t.Errorf("it was %s and ended as %s", d.Status, read(t, s, first.ID()).Status)
+			}
+		})
+	}
+}
+
+// TestReorgGivesKeyAway: the index of an event that is on the chain no more is used again: the other event is a delivery
+// of its own, whatever became of the first and whether it ended already.
+func TestReorgGivesKeyAway(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"queued", "waiting, called", "held", "running", "delivered", "rejected", "cancelled"} {
+		for _, ended := range []bool{false, true} {
+			t.Run(state+map[bool]string{true: ", ended"}[ended], func(t *testing.T) {
+				t.Parallel()
+				s := newStore(t)
+				r := newChainReader(t, s)
+				first := inBlock(feedback(1, 1), 101, 'a')
+				r.read(100, 101, true, first)
+				bring(t, s, first.ID(), state)
+				from := uint64(101)
+				if ended {
+					r.read(101, 102, true)
+					from = 103
+				}
+				other := inBlock(feedback(1, 1), 103, 'b')
+				other.Tag1 = "other"
+				done := r.read(from, 103, true, other)
+				a := done.Answers[0]
+				if a.Verdict != Accepted || a.ID == first.ID() || a.Key != other.Key() {
+					t.Fatalf("%+v", a)
+				}
+				if d := read(t, s, first.ID()); d.Key != first.Key()+"~"+first.ID().String() {
+					t.Errorf("the first one has the key %s", d.Key)
+				}
+				if d, err := s.DeliveryByKey(t.Context(), first.Key()); err != nil || d.ID != a.ID {
+					t.Errorf("the key is held by %s, %v", d.ID, err)
+				}
+				if again := r.read(104, 104, true, other); again.Answers[0].Verdict != Known || again.Answers[0].ID != a.ID {
+					t.Errorf("once more: %+v", again.Answers[0])
+				}
+			})
+		}
+	}
+}
+
+// TestReorgReturns: an event that comes back after its delivery had ended is delivered: under a new id if the agent may
+// know that it was taken back, else as if nothing had been.
+func TestReorgReturns(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		state      string
+		retraction string // state of the retraction when the event comes back; empty: none
+		verdict    Verdict
+		same       bool   // the delivery keeps its id
+		withdrawn  bool   // the retraction is cancelled
+		status     Status // of the delivery that answers
+	}{
+		{"queued", "", Accepted, true, false, Queued},
+		{"rejected", "", Known, true, false, Rejected},
+		{"rejected, not found", "", Accepted, true, false, Queued},
+		{"cancelled", "", Known, true, false, Cancelled},
+		{"delivered", "waiting", Known, true, true, Delivered},
+		{"delivered", "rejected, not found", Known, true, false, Delivered},
+		{"delivered", "running", Accepted, false, false, Queued},
+		{"delivered", "waiting, called", Accepted, false, true, Queued},
+		{"delivered", "delivered", Accepted, false, false, Queued},
+		{"waiting, called", "queued", Accepted, true, true, Queued},
+		{"waiting, called", "delivered", Accepted, false, false, Queued},
+		{"held, in doubt", "queued", Accepted, true, true, Queued},
+		{"held, in doubt", "delivered", Accepted, false, false, Queued},
+	} {
+		t.Run(tt.state+"/"+tt.retraction, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			r := newChainReader(t, s)
+			first := inBlock(feedback(1, 1), 101, 'a')
+			r.read(100, 101, true, first)
+			bring(t, s, first.ID(), tt.state)
+			done := r.read(101, 102, true)
+			if made := done.Vanished[0].Retraction != uuid.Nil; made != (tt.retraction != "") {
+				t.Fatalf("%+v", done.Vanished)
+			}
+			if tt.retraction != "" {
+				bring(t, s, done.Vanished[0].Retraction, tt.retraction)
+			}
+			back := inBlock(feedback(1, 1), 103, 'b')
+			a := r.read(103, 103, true, back).Answers[0]
+			if a.Verdict != tt.verdict || a.Key != back.Key() || (a.ID == first.ID()) != tt.same || a.Status != tt.status {
+				t.Errorf("%+v", a)
+			}
+			if d := read(t, s, a.ID); d.Status != tt.status {
+				t.Errorf("it is %s %s", d.Status, d.Reason)
+			}
+			if tt.retraction != "" {
+				d := read(t, s, done.Vanished[0].Retraction)
+				if got := d.Status == Cancelled && d.Reason == reason.Reorg; got != tt.withdrawn {
+					t.Errorf("the retraction is %s %s", d.Status, d.Reason)
+				}
+			}
+			if again := r.read(104, 104, true); len(again.Vanished) != 0 {
+				t.Errorf("%+v", again.Vanished)
+			}
+		})
+	}
+}
+
+// TestSettledEventsAreFoundAgain: blocks that are settled may be read again, with those above them that were replaced.
+// What they hold is on the chain.
+func TestSettledEventsAreFoundAgain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	stays, goes := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 2), 105, 'a')
+	r.read(100, 105, true, stays, goes)
+	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
+	done, err := s.AdvanceCursor(t.Context(), &r.c, again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != Queued {
+		t.Errorf("%+v, the other one is %s", done.Vanished, read(t, s, stays.ID()).Status)
+	}
+}
+
+// TestSettledEvents: nothing is remembered of blocks that no reorg is expected to replace.
+func TestSettledEvents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	left := func() int { return value[int](t, s, `SELECT count(*)::int FROM herald.chain_events`) }
+	a := Advance{From: 100, To: 105, Head: 105, Settled: 102}
+	for i := range 6 {
+		a.Intakes = append(a.Intakes, Intake{Job: inBlock(feedback(1, i+1), uint64(100+i), 'a')})
+	}
+	if _, err := s.AdvanceCursor(t.Context(), &r.c, a); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(); n != 3 {
+		t.Errorf("%d of blocks 103 to 105 are remembered", n)
+	}
+	if _, err := s.AdvanceCursor(t.Context(), &r.c, Advance{From: 106, To: 106, Head: 106, Settled: 104}); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(); n != 1 {
+		t.Errorf("%d of block 105 are remembered", n)
+	}
+	c, err := s.OpenCursor(t.Context(), r.c.CursorKey, 0, nil)
+	if err != nil || c.Settled != 104 || c.Next != 107 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestReorgAgainstClaims: a worker that claims a delivery while its event is moved, and asks the chain about the old
+// place, does not end it: it is asked about again at its new one.
+func TestReorgAgainstClaims(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	next, old := uint64(101), 0
+	for round := range 40 {
+		first := inBlock(feedback(round, 1), next, 'a')
+		task := r.read(next, next, true, first).Tasks[0]
+		exec(t, s, `UPDATE herald.deliveries SET called = $2 WHERE id = $1`, task.ID, round%2 == 0)
+		moved := inBlock(feedback(round, 1), next+1, 'b')
+		var c *Claim
+		if round < 4 {
+			c = claim(t, s, task)
+			r.read(next, next+1, true, moved)
+		} else {
+			claimed := make(chan *Claim, 1)
+			go func() {
+				c, err := s.Claim(t.Context(), task.ID, task.N, time.Minute)
+				if err != nil {
+					t.Error(err)
+				}
+				claimed <- c
+			}()
+			r.read(next, next+1, true, moved)
+			if c = <-claimed; c == nil {
+				t.Fatal("the delivery was not claimed")
+			}
+		}
+		if c.Job.EventSum() != moved.EventSum() {
+			old++
+			o := Outcome{Status: Rejected, Reason: reason.EventNotFound, Stage: "check", NotAtPosition: true}
+			if rec := record(t, s, c, o); !rec.Succeeded || len(rec.Next) != 1 || claim(t, s, rec.Next[0]).Job.EventSum() != moved.EventSum() {
+				t.Errorf("round %d: %+v", round, rec)
+			}
+		}
+		next += 2
+	}
+	if old < 4 {
+		t.Errorf("%d claims had the old place", old)
+	}
+	// Where the event is not either, it is rejected.
+	last := inBlock(feedback(99, 1), next, 'a')
+	c := claim(t, s, r.read(next, next, true, last).Tasks[0])
+	record(t, s, c, Outcome{Status: Rejected, Reason: reason.EventNotFound, Stage: "check", NotAtPosition: true})
+	if d := read(t, s, last.ID()); d.Status != Rejected {
+		t.Errorf("%s %s", d.Status, d.Reason)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET called = true WHERE id = $1`, last.ID())
+	if a := r.read(next, next+1, true, inBlock(feedback(99, 1), next+1, 'b')).Answers[0]; a.Verdict != Accepted || a.ID != last.ID() {
+		t.Errorf("read again at another place: %+v", a)
+	}
+}

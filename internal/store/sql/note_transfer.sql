@@ -1,0 +1,7 @@
+-- note_transfer: note that an agent was given to somebody. Mined again in another block, it has that one.
+--
+-- @chain_id, @registry, @agent_id text, @transaction_hash, @log_index, @block_number, @from, @to, @at (unix seconds)
+INSERT INTO herald.agent_transfers (chain_id, identity_registry, agent_id, transaction_hash, log_index, block_number, from_address, to_address, at)
+VALUES (@chain_id, @registry, @agent_id::text::numeric, @transaction_hash, @log_index, @block_number, @from, @to, to_timestamp(@at::bigint))
+ON CONFLICT (chain_id, identity_registry, agent_id, transaction_hash, log_index)
+DO UPDATE SET block_number = excluded.block_number, at = excluded.at

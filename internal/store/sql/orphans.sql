@@ -1,0 +1,42 @@
+-- orphans: end the deliveries of events that are on the chain no more. The agents are locked.
+--
+-- $1 chain   $2 follower
+--
+-- What was not ended is cancelled (reorg), and what a worker ended because it did not find the event any more. A running one stays orphaned: it may be in its call, and what became of it is known when it ends.
+-- Called, or perhaps called, is also one with an attempt that has no outcome. What was never called and is cancelled is forgotten: when its
+-- event comes back, the row says all that is needed. The others are gone.
+--
+-- Returns those that ended here or before, each with whether it was cancelled now, whether the agent was or may have been called, and its job.
+WITH orphan AS (
+    SELECT delivery_id AS id FROM herald.chain_events WHERE chain_id = $1 AND follower = $2 AND state = 'orphaned'
+), cancelled AS (
+    UPDATE herald.deliveries d
+       SET status = 'cancelled', reason = 'reorg', error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL,
+           finished_at = now(), updated_at = now()
+      FROM orphan o
+     WHERE d.id = o.id AND (d.status IN ('queued', 'waiting', 'held') OR (d.status = 'rejected' AND d.reason = 'event_not_found'))
+    RETURNING d.id, d.key, d.job, d.called, d.status, d.chain_id, d.identity_registry, d.agent_id
+), counted AS (
+    UPDATE herald.agents g
+       SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
+      FROM (SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM cancelled GROUP BY 1, 2, 3) e
+     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
+), ended AS (
+    SELECT id, key, job, called, true AS now FROM cancelled
+     UNION ALL
+    SELECT d.id, d.key, d.job, d.called, false
+      FROM orphan o JOIN herald.deliveries d ON d.id = o.id
+     WHERE d.status IN ('delivered', 'skipped', 'dead', 'cancelled') OR (d.status = 'rejected' AND d.reason <> 'event_not_found')
+), judged AS (
+    SELECT e.id, e.key, e.job, e.now,
+           e.called OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = e.id AND a.outcome IS NULL) AS maybe_called
+      FROM ended e
+), forgotten AS (
+    DELETE FROM herald.chain_events e USING judged j
+     WHERE e.chain_id = $1 AND e.follower = $2 AND e.delivery_id = j.id AND j.now AND NOT j.maybe_called
+), gone AS (
+    UPDATE herald.chain_events e SET state = 'gone'
+      FROM judged j
+     WHERE e.chain_id = $1 AND e.follower = $2 AND e.delivery_id = j.id AND NOT (j.now AND NOT j.maybe_called)
+)
+SELECT id, key, now, maybe_called, job FROM judged ORDER BY key

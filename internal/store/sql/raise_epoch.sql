@@ -1,0 +1,5 @@
+-- raise_epoch: have an agent resolved anew, because it changed. It is locked.
+--
+-- $1 chain   $2 identity registry   $3 agent id
+UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
+ WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3

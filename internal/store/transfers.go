@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// AgentChange is what the chain says of an agent besides that it changed.
+type AgentChange struct {
+	// LastID, when set, is the last of the agents that changed; the job names the first (ERC-4906, BatchMetadataUpdate).
+	// Only those that are known have anything to forget.
+	LastID *big.Int
+	// From and To are set when the agent was given from one owner to another (ERC-721, Transfer).
+	From, To common.Address
+}
+
+// Transfer is one owner's giving an agent to another. Its fields are in the order in which Transfers selects them.
+type Transfer struct {
+	From            string    `json:"from"`
+	To              string    `json:"to"`
+	At              time.Time `json:"at"` // of the block
+	BlockNumber     uint64    `json:"blockNumber"`
+	TransactionHash string    `json:"transactionHash"`
+}
+
+// queueAgentChange queues what an AgentUpdated does.
+func queueAgentChange(b *pgx.Batch, a arrival) {
+	switch c := a.AgentChange; {
+	case c.LastID != nil:
+		b.Queue(statement("raise_epochs"), a.agent.ChainID, a.agent.Registry, a.agent.ID, c.LastID.String())
+		return
+	case c.To != (common.Address{}) && a.Job.LogIndex != nil:
+		note := namedStatement("note_transfer")
+		b.Queue(note.text, note.args(pgx.NamedArgs{"chain_id": a.agent.ChainID, "registry": a.agent.Registry,
+			"agent_id": a.agent.ID, "transaction_hash": a.Job.TransactionHash.Hex(), "log_index": int64(*a.Job.LogIndex),
+			"block_number": a.Job.BlockNumber, "from": strings.ToLower(c.From.Hex()), "to": strings.ToLower(c.To.Hex()),
+			"at": a.Job.Timestamp})...)
+	}
+	b.Queue(statement("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
+}
+
+// maxTransfers is how many of an agent's transfers are shown.
+const maxTransfers = 10
+
+// Transfers lists to whom an agent was given, the newest first, of those that were read off the chain.
+func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list the transfers of agent %d:%s", a.ChainID, a.ID)
+	rows, _ := s.pool.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash FROM herald.agent_transfers
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY block_number DESC, log_index DESC LIMIT `+
+		fmt.Sprint(maxTransfers), a.ChainID, a.Registry, a.ID)
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Transfer])
+}

@@ -1,0 +1,58 @@
+package store
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// TestAgentChanges: a range of agents raises the epochs of those in it that are known, and makes no others known; a
+// transfer is listed once, with the block that it is in now.
+func TestAgentChanges(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, agent := range []int{5, 6, 900} {
+		acceptOne(t, s, feedback(agent, 1))
+	}
+	epochs := func() (got []int64) {
+		t.Helper()
+		rows, err := s.Agents(t.Context(), AgentFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			got = append(got, r.Epoch)
+		}
+		return got
+	}
+	updated := func(agent int, change AgentChange) Intake {
+		j := inBlock(feedback(agent, 0), 77, 'a')
+		j.Kind = job.KindAgentUpdated
+		return Intake{Job: j, AgentChange: change}
+	}
+	huge := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
+	out, _ := accept(t, s, updated(6, AgentChange{LastID: huge}), updated(6, AgentChange{LastID: big.NewInt(6)}))
+	if got := epochs(); len(got) != 3 || got[0] != 0 || got[1] != 2 || got[2] != 1 || out[0].Verdict != Refreshed {
+		t.Errorf("epochs of 5, 6 and 900: %v, %+v", got, out)
+	}
+
+	given := AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}
+	accept(t, s, updated(5, given))
+	again := updated(5, given)
+	again.Job.BlockNumber, again.Job.Timestamp = 78, 780
+	accept(t, s, again)
+	list, err := s.Transfers(t.Context(), Agent{ChainID: 8453, Registry: jobAgent(again.Job).Registry, ID: "5"})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if got := list[0]; got.BlockNumber != 78 || !got.At.Equal(time.Unix(780, 0)) || common.HexToAddress(got.To) != given.To ||
+		common.HexToAddress(got.From) != given.From {
+		t.Errorf("%+v", got)
+	}
+	if got := epochs(); got[0] != 2 {
+		t.Errorf("epochs %v", got)
+	}
+}

@@ -1,0 +1,79 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/agentherald/herald/internal/chain"
+)
+
+// TestReadAhead: the next range is read while one is committed, and no further; ranges are committed in order, the last
+// one before run returns.
+func TestReadAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var committed []uint64
+		goOn := make(chan struct{})
+		a := newReadAhead(func(_ context.Context, r chain.Range) error {
+			<-goOn
+			committed = append(committed, r.To)
+			return nil
+		})
+		read := uint64(0)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- a.run(t.Context(), func(ctx context.Context) error {
+				for read < 4 {
+					read++
+					if err := a.hand(ctx, chain.Range{To: read}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}()
+		synctest.Wait()
+		if read != 2 || len(committed) != 0 {
+			t.Errorf("%d were read while the first was committed", read)
+		}
+		for range 3 {
+			goOn <- struct{}{}
+		}
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Errorf("it ended (%v) before the last range was committed", err)
+		default:
+		}
+		goOn <- struct{}{}
+		if err := <-ended; err != nil || !slices.Equal(committed, []uint64{1, 2, 3, 4}) {
+			t.Errorf("committed %v, %v", committed, err)
+		}
+	})
+}
+
+// TestReadAheadFails: when a range cannot be committed, the one that was read meanwhile is not either, and run says why.
+func TestReadAheadFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("the database is away")
+		var tried []uint64
+		a := newReadAhead(func(_ context.Context, r chain.Range) error {
+			tried = append(tried, r.To)
+			return broken
+		})
+		err := a.run(t.Context(), func(ctx context.Context) error {
+			for n := uint64(1); ; n++ {
+				if err := a.hand(ctx, chain.Range{To: n}); err != nil {
+					return err
+				}
+			}
+		})
+		if !errors.Is(err, broken) || !slices.Equal(tried, []uint64{1}) {
+			t.Errorf("%v, tried %v", err, tried)
+		}
+	})
+}

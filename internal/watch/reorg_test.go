@@ -1,0 +1,104 @@
+package watch
+
+import (
+	"encoding/json"
+	"math/big"
+	"testing"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// jobs are those of all feedback that is not taken back, by index.
+func (w *world) jobs() map[uint64]job.Job {
+	w.Helper()
+	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
+	if err != nil {
+		w.Fatal(err)
+	}
+	got := make(map[uint64]job.Job)
+	for _, row := range list {
+		d, err := w.store.Delivery(w.Context(), row.ID)
+		if err != nil {
+			w.Fatal(err)
+		}
+		var j job.Job
+		if err := json.Unmarshal(d.Job, &j); err != nil {
+			w.Fatal(err)
+		}
+		if d.Status == store.Queued && j.Kind == job.KindNewFeedback {
+			got[j.FeedbackIndex] = j
+		}
+	}
+	return got
+}
+
+// reorg replaces the newest blocks.
+func (w *world) reorg(depth uint64, keep bool) {
+	w.Helper()
+	if err := w.net.Reorg(w.Context(), depth, keep); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestReorg: feedback that the new branch holds too keeps its delivery and gets its new block; what it does not hold is
+// cancelled, and its index can be used again. So it is when a watcher sees it, when the next one finds it, and when
+// the block under all that changed is not known by its hash.
+func TestReorg(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		atOnce    bool // all that there is was read in one range: no block under it has an anchor
+		restarted bool // the reorg comes while nobody watches
+	}{{"seen", false, false}, {"found by the next", false, true}, {"deeper than the anchors", true, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var g *watcher
+			if !tt.atOnce {
+				g = w.watch(nil)
+			}
+			for n := 1; n <= 4; n++ {
+				w.give(1)
+				if !tt.atOnce {
+					heraldtest.Await(t, "it is accepted", func() bool { return g.count(store.Accepted) == n })
+				}
+			}
+			if tt.atOnce {
+				g = w.watch(nil)
+				heraldtest.Await(t, "all is accepted", func() bool { return g.count(store.Accepted) == 4 })
+			}
+			before := w.jobs()
+			if tt.restarted {
+				_ = g.stop()
+			}
+
+			w.reorg(2, true) // 3 and 4 are in one block of the new branch
+			if tt.restarted {
+				g = w.watch(nil)
+			}
+			heraldtest.Await(t, "3 and 4 have another block", func() bool {
+				now := w.jobs()
+				return len(now) == 4 && now[3].BlockHash != before[3].BlockHash && now[4].BlockHash == now[3].BlockHash
+			})
+			if now := w.jobs(); now[2].EventSum() != before[2].EventSum() {
+				t.Errorf("2 was moved from %+v to %+v", before[2], now[2])
+			}
+
+			w.reorg(3, false) // depth + 1 blocks: the one that holds 3 and 4, and the two above it
+			heraldtest.Await(t, "3 and 4 are taken back", func() bool { return w.rows()[store.Cancelled] == 2 })
+			if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(99)}); err != nil {
+				t.Fatal(err)
+			}
+			heraldtest.Await(t, "another 3 is accepted", func() bool {
+				now := w.jobs()
+				return len(now) == 3 && now[3].Value.Int64() == 99
+			})
+			if got := w.rows(); got[store.Cancelled] != 2 || got[store.Queued] != 3 {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
