@@ -94,6 +94,9 @@ func printAgent(a *app, r operator.Agent) error {
 		f.addRow("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
 	}
 	f.addRow("known since", formatTime(&r.CreatedAt))
+	for _, t := range r.Transfers {
+		f.addRow("transferred", fmt.Sprintf("%s  to %s, from %s, in block %d", formatTime(&t.At), t.To, t.From, t.BlockNumber))
+	}
 	if err := f.Flush(); err != nil {
 		return err
 	}
@@ -105,6 +108,9 @@ func printAgent(a *app, r operator.Agent) error {
 			until = ", expired at " + formatTime(t.ExpiresAt)
 		case t.ExpiresAt != nil:
 			until = ", until " + formatTime(t.ExpiresAt)
+		}
+		if t.Transferred {
+			until += "; stored before the agent was given to another owner: `worker token remove` unless it still fits"
 		}
 		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(),
 			until); err != nil {

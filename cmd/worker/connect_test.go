@@ -36,6 +36,8 @@ var connecting = map[string]string{
 	"agent enable":       "8453:42",
 	"agent disable":      "8453:42",
 	"agent policy":       "8453:42 onUnknown=hold",
+	"chain list":         "",
+	"chain show":         "8453",
 	"delivery list":      "",
 	"delivery show":      oneID,
 	"delivery replay":    oneID,

@@ -38,6 +38,7 @@ type commands struct {
 	Keys     keysCmd     `cmd:"" help:"Keys that encrypt secrets at rest."`
 	Token    tokenCmd    `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
 	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
+	Chain    chainCmd    `cmd:"" help:"Look at the chains that are read."`
 	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
 	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
 

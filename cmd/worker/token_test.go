@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,13 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -395,4 +399,28 @@ func TestImportNamesItsOwnOptions(t *testing.T) {
 		t.Errorf("%s", errs)
 	}
 	d.answers(exitMisuse, "set RPC_URL_8453, or say --origin", canary, "", "token", "set", "8453:42")
+}
+
+// TestTokenOfAnOwnerBefore: a token stays when its agent is given to another owner, and agent show says that it is from
+// before.
+func TestTokenOfAnOwnerBefore(t *testing.T) {
+	d := newDesk(t)
+	d.answers(0, "is stored for", canary, "", "token", "set", "8453:42", "--origin", "https://agent.example")
+	if out, _ := d.worker(0, "agent", "show", "8453:42"); strings.Contains(out, "transferred") || strings.Contains(out, "another owner") {
+		t.Errorf("before any transfer: %s", out)
+	}
+	known, _ := erc8004.KnownDeployment(8453)
+	index := uint(1)
+	given := job.Job{Kind: job.KindAgentUpdated, ChainID: 8453, IdentityRegistry: known.Identity, AgentID: big.NewInt(42), BlockNumber: 4711,
+		TransactionHash: common.Hash{1}, LogIndex: &index, Timestamp: time.Now().Add(time.Hour).Unix()}
+	_, _, err := d.store.Accept(t.Context(), []store.Intake{{Job: given,
+		AgentChange: store.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := d.worker(0, "agent", "show", "8453:42")
+	if !strings.Contains(out, "in block 4711") || !strings.Contains(out, "00bb, from 0x") ||
+		!strings.Contains(out, "token stored for https://agent.example") || !strings.Contains(out, "stored before the agent was given to another owner") {
+		t.Error(out)
+	}
 }

@@ -62,6 +62,7 @@ type Config struct {
 	LogRange      int
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
 	RPCTrust      map[uint64]bool   // chains whose nodes are believed to leave out no logs; 0: all of them
+	Watch         []uint64          // chains that the worker reads itself, each once
 	DataDir       string
 	CacheDir      string
 	LogLevel      string
@@ -294,6 +295,12 @@ func (c *Config) checkConsistency() (faults []error) {
 		faults = append(faults, &Error{"HERALD_DB_POOL", fmt.Sprintf(
 			"%d connections are too few for HERALD_CONCURRENCY %d: set it to %d or more, or lower the concurrency",
 			c.DBPool, c.Concurrency, c.Concurrency+4)})
+	}
+	for _, id := range c.Watch {
+		if len(c.Chains[id].RPCURLs) == 0 {
+			faults = append(faults, &Error{"HERALD_WATCH", fmt.Sprintf(
+				"names chain %d, which has no node: set RPC_URL_%[1]d, or take the chain out", id)})
+		}
 	}
 	if c.Retention < c.Expiry {
 		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(

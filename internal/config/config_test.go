@@ -108,6 +108,7 @@ func TestTakes(t *testing.T) {
 		}, "true true false"},
 		{[]string{"HERALD_RPC_TRUST=all"}, func(c *Config) any { return c.TrustsNodes(137) }, true},
 		{nil, func(c *Config) any { return c.TrustsNodes(31337) }, false},
+		{[]string{"HERALD_WATCH=8453, 1, 1", "RPC_URL_1=http://n", "RPC_URL_8453=http://n"}, func(c *Config) any { return fmt.Sprint(c.Watch) }, "[8453 1]"},
 		{[]string{"HERALD_DATA=/d", "HERALD_CACHE=/c"}, func(c *Config) any { return c.DataDir + c.CacheDir }, "/d/c"},
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
 		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURLs[0].Reveal() }, "https://k:s@rpc.example/key"},
@@ -219,6 +220,8 @@ func TestRefuses(t *testing.T) {
 		// What contradicts each other (DESIGN §5, §10).
 		{[]string{"HERALD_LEASE=1m"}, "HERALD_LEASE: 1m0s is shorter than a call and its margin (HERALD_CALL_TIMEOUT 30s + HERALD_LEASE_MARGIN 1m0s): set it to 1m30s or more"},
 		{[]string{"HERALD_DB_POOL=32"}, "HERALD_DB_POOL: 32 connections are too few for HERALD_CONCURRENCY 32: set it to 36 or more"},
+		{[]string{"HERALD_WATCH=base"}, `HERALD_WATCH: "base" is not a chain id`},
+		{[]string{"HERALD_WATCH=8453"}, "HERALD_WATCH: names chain 8453, which has no node: set RPC_URL_8453, or take the chain out"},
 		{[]string{db, "HERALD_KEYSET=" + keys}, "REDIS_URL: is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded"},
 		{[]string{db, "HERALD_KEYSET=" + keys, "HERALD_QUEUE=redis"}, "HERALD_QUEUE: is redis although REDIS_URL is not set"},
 		{[]string{"HERALD_QUEUE=redis"}, "HERALD_QUEUE: is redis although REDIS_URL is not set"},

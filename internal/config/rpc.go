@@ -71,5 +71,20 @@ func setTrust(c *Config, s string) string {
 	return ""
 }
 
+// setWatch reads the chains that the worker follows.
+func setWatch(c *Config, s string) string {
+	c.Watch = nil
+	for _, part := range splitList(s) {
+		id := parseChainID(part)
+		if id == 0 {
+			return fmt.Sprintf("%q is not a chain id", part)
+		}
+		if !slices.Contains(c.Watch, id) {
+			c.Watch = append(c.Watch, id)
+		}
+	}
+	return ""
+}
+
 // TrustsNodes tells whether a chain's nodes are believed that they leave out no logs.
 func (c *Config) TrustsNodes(chainID uint64) bool { return c.RPCTrust[0] || c.RPCTrust[chainID] }

@@ -142,8 +142,12 @@ func listVariables() []variable {
 			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
 			setNumber(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
 		{"HERALD_RPC_TRUST", "", "Chains whose nodes are believed that they leave out no logs: all, or 8453,1. On " +
-			"others who follows the chain also reads every block's header (logsBloom), and by its hash each block " +
-			"that may have an event: up to two questions per block, 50 in a request.", false, setTrust},
+			"others who follows the chain also reads every block's header (logsBloom), and the receipts of each block " +
+			"that may have an event, which have to come to its receiptsRoot: up to two questions per block, 50 in a " +
+			"request. On a busy rollup that is each block, with up to a megabyte of receipts.", false, setTrust},
+		{"HERALD_WATCH", "", "Chains that the worker reads itself, from the newest block on the first time: 8453,1. Each needs " +
+			"RPC_URL_<id>. Of several workers one reads. Each chain takes two connections of Postgres besides " +
+			"HERALD_DB_POOL.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
 			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
 		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look " +

@@ -148,7 +148,8 @@ func parseAgentCursor(s string) (store.Agent, error) {
 // Agent is what is known of an agent, with what is stored for it, and nothing that is secret.
 type Agent struct {
 	store.AgentRow
-	Tokens []Token `json:"tokens"`
+	Transfers []store.Transfer `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
+	Tokens    []Token          `json:"tokens"`
 }
 
 // ShowAgent is what is known of an agent.
@@ -166,9 +167,14 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		if err != nil {
 			return err
 		}
+		if out.Transfers, err = st.Transfers(ctx, g); err != nil {
+			return err
+		}
 		tokens, _, err := st.AgentTokens(ctx, g)
 		for _, t := range tokens {
-			out.Tokens = append(out.Tokens, DescribeToken(t, time.Now()))
+			shown := DescribeToken(t, time.Now())
+			shown.Transferred = len(out.Transfers) > 0 && t.UpdatedAt.Before(out.Transfers[0].At)
+			out.Tokens = append(out.Tokens, shown)
 		}
 		return err
 	})

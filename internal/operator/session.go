@@ -20,9 +20,11 @@ type Store interface {
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
 	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, error)
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
+	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
+	Transfers(ctx context.Context, g store.Agent) ([]store.Transfer, error)
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
 	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error

@@ -27,6 +27,8 @@ type Token struct {
 	UpdatedAt time.Time                 `json:"updatedAt"`
 	ExpiresAt *time.Time                `json:"expiresAt,omitempty"`
 	State     string                    `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
+	// Transferred: the agent was given to another owner since it was stored. Told by ShowAgent.
+	Transferred bool `json:"transferred,omitempty"`
 }
 
 // States of a stored token.

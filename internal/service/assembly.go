@@ -46,6 +46,7 @@ type assembly struct {
 	reconciler *maintenance.Reconciler
 	releaser   *maintenance.Releaser
 	retention  *maintenance.Retention
+	followers  *chainFollowers
 }
 
 func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
@@ -126,6 +127,12 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	if err := a.openMaintenance(cfg, dispatcher, schedule, o); err != nil {
+		return err
+	}
+	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, dispatcher, o); err != nil {
+		return err
+	}
+	if err := reg.Register(a.followers); err != nil {
 		return err
 	}
 	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
@@ -243,5 +250,8 @@ func (a *assembly) closeParts() {
 	}
 	if a.upkeep != nil {
 		a.upkeep.Close()
+	}
+	if a.followers != nil {
+		a.followers.close()
 	}
 }

@@ -22,6 +22,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(helperVariable) != "" {
+		runHelper()
+	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,6 +34,7 @@ type Options struct {
 	Supervised bool // as mcpcall.Config.Supervised
 	Logger     *slog.Logger
 	Trace      func(delivery.Step) // nil: nobody watches
+	Read       func(watch.Report)  // of what was read off the chains of HERALD_WATCH; it must not block. nil: nobody listens
 	Running    func(*Worker)       // called once tasks are taken
 }
 
@@ -158,7 +160,9 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
 	}
-	return append(all, a.newTaskServer(cfg))
+	all = append(all, a.newTaskServer(cfg))
+	// They end first, so that another worker reads on while this one's deliveries finish.
+	return append(all, a.followers.listServices(ready, log)...)
 }
 
 // newConnections waits for Postgres and Redis and publishes the worker's addresses.

@@ -51,6 +51,7 @@ var checks = []check{
 	{"port", (*doctor).checkPort},
 	{"worker", (*doctor).compareSettings},
 	{"chains", (*doctor).checkChains},
+	{"followed", (*doctor).checkFollowed},
 	{"gateways", (*doctor).checkGateways},
 	{"stdio", (*doctor).checkCommands},
 	{"servers", (*doctor).checkServersFile},

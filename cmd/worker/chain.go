@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/text"
+)
+
+type chainCmd struct {
+	List chainListCmd `cmd:"" help:"List the chains that are read, how far, and how far behind they are."`
+	Show chainShowCmd `cmd:"" help:"Show how a chain is read, and what its nodes say of it now."`
+}
+
+type chainListCmd struct{ jsonFlag }
+
+func (c *chainListCmd) Run(a *app) error {
+	chains, err := a.newOperator().ListChains(a.ctx)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, chains, func() error {
+		t := a.newTable("CHAIN", "BLOCKS", "NEXT", "HEAD", "LAG", "FINALIZED", "REORGS", "NODES", "MOVED")
+		for _, one := range chains {
+			if len(one.Followers) == 0 {
+				t.addRow(one.ChainID, "never read", "", "", "", "", "", describeNodes(one), "")
+			}
+			for _, f := range one.Followers {
+				t.addRow(one.ChainID, f.Follower, f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
+					f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
+			}
+		}
+		return a.endPage(t, "")
+	})
+}
+
+type chainShowCmd struct {
+	Chain uint64 `arg:"" help:"The chain's id." placeholder:"ID"`
+	jsonFlag
+}
+
+func (c *chainShowCmd) Run(a *app) error {
+	shown, err := a.newOperator().ShowChain(a.ctx, c.Chain)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, shown, func() error { return printChain(a, shown) })
+}
+
+func printChain(a *app, c operator.ChainState) error {
+	f := a.newFields()
+	f.addRow("chain", fmt.Sprint(c.ChainID))
+	f.addRow("nodes", describeNodes(c))
+	for _, n := range c.Nodes {
+		if n.Problem != "" {
+			f.addRow("", fmt.Sprintf("node %d: %s", n.Number, text.Printable(n.Problem)))
+		}
+	}
+	if c.Problem != "" {
+		f.addRow("problem", text.Printable(c.Problem))
+	}
+	if len(c.Followers) == 0 {
+		f.addRow("blocks", "never read")
+	}
+	for _, r := range c.Followers {
+		f.addRow("", "")
+		f.addRow("blocks", r.Follower)
+		f.addRow("registries", strings.Join(r.Registry, " "))
+		f.addRow("began at", fmt.Sprint(r.Start))
+		f.addRow("next", fmt.Sprint(r.Next))
+		f.addRow("head", formatBlock(r.Head))
+		f.addRow("lag", describeLag(r))
+		f.addRow("finalized", formatBlock(r.Finalized))
+		f.addRow("settled", formatBlock(r.Settled))
+		f.addRow("reorgs", fmt.Sprint(r.Reorgs))
+		f.addRow("moved", formatTime(r.MovedAt))
+	}
+	return f.Flush()
+}
+
+func formatBlock(n *uint64) string {
+	if n == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*n)
+}
+
+// describeLag says how far behind the node's newest block a follower is.
+func describeLag(f operator.FollowerState) string {
+	switch {
+	case f.IsDone():
+		return "done"
+	case f.LagBlocks == nil:
+		return "unknown"
+	case *f.LagBlocks == 0:
+		return "none"
+	}
+	behind := time.Duration(*f.LagTime * float64(time.Second))
+	return fmt.Sprintf("%d blocks, %s", *f.LagBlocks, behind.Round(time.Second))
+}
+
+// describeNodes counts the nodes that answer.
+func describeNodes(c operator.ChainState) string {
+	answer := 0
+	for _, n := range c.Nodes {
+		if n.Problem == "" {
+			answer++
+		}
+	}
+	if len(c.Nodes) == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d of %d answer", answer, len(c.Nodes))
+}

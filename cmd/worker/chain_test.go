@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// TestChains: a chain that is followed is listed with how far behind it is, by its node's word, and the doctor warns of
+// one that is behind, or that nobody has read.
+func TestChains(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	d, id := net.Deployment(), net.ChainID()
+	database := heraldtest.Postgres(t, store.Migrate)
+	env := []string{"DATABASE_URL=" + database, "REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t)}
+	env = append(env, fmt.Sprintf("RPC_URL_%d=%s,http://127.0.0.1:1", id, net.URL()), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation), "IPFS_GATEWAYS="+answeringGateway(t))
+	chainName := fmt.Sprintf("chain %d", id)
+
+	if _, out, errs := worker(t, env, "chain", "list", "--json"); strings.TrimSpace(out) != "null" && strings.TrimSpace(out) != "[]" {
+		t.Errorf("before anything is read: %s%s", out, errs)
+	}
+	if code, _, errs := worker(t, env, "chain", "show", fmt.Sprint(id)); code == 0 || !strings.Contains(errs, "was never read") {
+		t.Errorf("code %d, %s", code, errs)
+	}
+	watching := append(slices.Clone(env), fmt.Sprintf("HERALD_WATCH=%d", id))
+	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "nobody has read it yet")
+
+	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	head, err := net.Client().BlockNumber(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := head - 1
+	for follower, to := range map[string]*uint64{"head of 0xaa,0xbb": nil, fmt.Sprintf("0-%d of 0xaa,0xbb", end): &end} {
+		c, err := st.OpenCursor(t.Context(), store.CursorKey{ChainID: id, Follower: follower}, 0, to)
+		if err == nil {
+			_, err = st.AdvanceCursor(t.Context(), &c, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	diagnose(t, 0, env...).says(chainName, doctor.MarkOK, "1 behind its head")
+	for range 90 { // the chain counts at least a second for each
+		if _, err := net.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
+	shown := decode[operator.ChainState](t, out)
+	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Followers) != 2 {
+		t.Fatalf("%s%s", out, errs)
+	}
+	follows, read := shown.Followers[0], shown.Followers[1]
+	if follows.Follower != "head" || follows.Next != head || follows.LagBlocks == nil || *follows.LagBlocks != 91 || *follows.LagTime < 60 ||
+		follows.Finalized == nil || *follows.Finalized != 1 || len(follows.Registry) != 2 {
+		t.Errorf("%s", out)
+	}
+	if !read.IsDone() || read.LagBlocks != nil {
+		t.Errorf("a backfill that is done: %s", out)
+	}
+	diagnose(t, 0, env...).says(chainName, doctor.MarkWarn, "91 blocks behind its head")
+	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "done") || !strings.Contains(out, "1 of 2 answer") {
+		t.Error(out)
+	}
+	if _, out, _ := worker(t, env, "chain", "show", fmt.Sprint(id)); !strings.Contains(out, "node 2: ") || !strings.Contains(out, "0xaa 0xbb") {
+		t.Error(out)
+	}
+}

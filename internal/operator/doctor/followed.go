@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/operator"
+)
+
+// behindAfter is how late a chain's newest event may be.
+const behindAfter = time.Minute
+
+// checkFollowed tells which of the chains that are followed are behind: those of HERALD_WATCH, and what `enqueue watch`
+// has read. A backfill may be as late as it is.
+func (d *doctor) checkFollowed(ctx context.Context) (findings []Finding) {
+	if !d.migrated {
+		return nil
+	}
+	chains, err := ask(ctx, d.ListChains)
+	if err != nil {
+		return reportFailure("%v", err)
+	}
+	for _, c := range chains {
+		for _, f := range judgeFollowed(c) {
+			f.Check = fmt.Sprintf("chain %d", c.ChainID)
+			findings = append(findings, f)
+		}
+	}
+	return findings
+}
+
+func judgeFollowed(c operator.ChainState) []Finding {
+	i := findNewestFollower(c.Followers)
+	switch {
+	case i < 0 && c.Watched:
+		return reportWarning("HERALD_WATCH names it, and nobody has read it yet: is a worker running with this setting?")
+	case i < 0:
+		return nil
+	}
+	f := c.Followers[i]
+	switch {
+	case f.LagTime == nil:
+		return nil // its node does not answer, which has a line of its own, or it has none here
+	case *f.LagTime >= behindAfter.Seconds():
+		return reportWarning("it is read %d blocks behind its head, its events come %s late: a worker with HERALD_WATCH, or "+
+			"`enqueue watch %d`, has to run, and their log says what they wait for; `worker chain show %[3]d`", *f.LagBlocks,
+			time.Duration(*f.LagTime*float64(time.Second)).Round(time.Second), c.ChainID)
+	}
+	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)
+}
+
+// findNewestFollower finds who read a chain last, of those that go on for ever: what was read with other registries once
+// stays where it was. -1: nobody did.
+func findNewestFollower(all []operator.FollowerState) int {
+	newest := -1
+	for i, f := range all {
+		if f.End == nil && (newest < 0 || f.MovedAt != nil && all[newest].MovedAt != nil && f.MovedAt.After(*all[newest].MovedAt)) {
+			newest = i
+		}
+	}
+	return newest
+}

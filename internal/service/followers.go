@@ -1,0 +1,199 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// chainFollowers read the chains of HERALD_WATCH beside the deliveries. What they need of Postgres is theirs alone, so that
+// a chain with much to read takes no connection from a delivery.
+type chainFollowers struct {
+	store  *store.Store // nil: no chain is read
+	chains []followedChain
+
+	mu   sync.Mutex
+	seen map[uint64]progress // by chain, as watchLag saw it last
+}
+
+// progress is how far a chain is read.
+type progress struct {
+	cursor store.CursorState
+	lag    chain.Lag
+	behind bool
+	known  bool // Postgres and the node both told
+}
+
+// followedChain reads one chain. Its watcher waits for whatever is away and says so, so that it stops nothing else.
+type followedChain struct {
+	id      uint64
+	client  *chain.Client
+	watcher *watch.Watcher
+}
+
+const (
+	// followerConns are for one chain: one has the lock by which one process reads, one commits.
+	followerConns = 2
+	// followerTimeout bounds the commit of a range.
+	followerTimeout = 30 * time.Second
+)
+
+func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, d watch.Dispatcher,
+	o Options) (_ *chainFollowers, err error) {
+	r := &chainFollowers{seen: map[uint64]progress{}}
+	if len(cfg.Watch) == 0 {
+		return r, nil
+	}
+	r.store, err = store.Open(store.Config{URL: database, MaxConns: int32(followerConns * len(cfg.Watch)),
+		StatementTimeout: followerTimeout})
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range cfg.Watch {
+		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
+			Dispatcher: d, Limits: JobLimits(cfg), Report: o.Read, Logger: o.Logger})
+		if err != nil {
+			r.close()
+			return nil, fmt.Errorf("HERALD_WATCH: %w", err)
+		}
+		r.chains = append(r.chains, followedChain{id, clients[id], w})
+	}
+	return r, nil
+}
+
+func (r *chainFollowers) close() {
+	if r.store != nil {
+		r.store.Close()
+	}
+}
+
+// listServices are a reader for each chain, and a look at how far behind they are.
+func (r *chainFollowers) listServices(ready *readiness, log *slog.Logger) (all []Service) {
+	for _, c := range r.chains {
+		all = append(all,
+			newLoop(fmt.Sprintf("reader of chain %d", c.id), func(ctx context.Context) {
+				if err := c.watcher.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+					log.Error("a chain is not read any more: restart the worker", "chain", c.id, "error", err)
+				}
+			}),
+			newLoop(fmt.Sprintf("lag of chain %d", c.id), func(ctx context.Context) { r.watchLag(ctx, c, ready, log) }))
+	}
+	return all
+}
+
+const (
+	lagInterval = 15 * time.Second
+	// behindAfter is how late a chain's newest event may be before the worker says so.
+	behindAfter = time.Minute
+)
+
+// watchLag says in the readiness which chain is behind. It is no reason to take the worker for broken: what is accepted
+// is delivered meanwhile.
+func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *readiness, log *slog.Logger) {
+	tick := time.NewTicker(lagInterval)
+	defer tick.Stop()
+	for {
+		p := r.measureProgress(ctx, c)
+		if ctx.Err() != nil {
+			return
+		}
+		r.keepProgress(c.id, p)
+		if p.known { // else what was said of it stands
+			tellProgress(c.id, p, ready, log)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// tellProgress says that a chain is behind, or is no more.
+func tellProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
+	why := ""
+	if p.behind {
+		why = fmt.Sprintf("%d blocks are not read yet, the oldest is %s behind the chain's newest", p.lag.Blocks,
+			p.lag.Time.Round(time.Second))
+	}
+	switch changed := ready.setDegraded(fmt.Sprintf("reading chain %d", chainID), why); {
+	case changed && why != "":
+		log.Warn("a chain's events come late: "+why, "chain", chainID)
+	case changed:
+		log.Info("a chain's events are read up to its head again", "chain", chainID)
+	}
+}
+
+// measureProgress asks how far a chain is read. What a node does not tell is told of by the chain's own line.
+func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (p progress) {
+	ctx, cancel := context.WithTimeout(ctx, lagInterval)
+	defer cancel()
+	cursors, err := r.store.Cursors(ctx, c.id)
+	own := slices.IndexFunc(cursors, func(s store.CursorState) bool { return s.CursorKey == c.watcher.Key() })
+	if err != nil || own < 0 || cursors[own].Next == 0 {
+		return p
+	}
+	p.cursor = cursors[own]
+	if p.lag, err = c.client.Lag(ctx, p.cursor.Next-1); err != nil {
+		return p
+	}
+	p.known, p.behind = true, p.lag.Time >= behindAfter
+	return p
+}
+
+func (r *chainFollowers) keepProgress(chainID uint64, p progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[chainID] = p
+}
+
+// What the metrics say of the chains that are followed.
+var (
+	chainHead = newGauge("herald_chain_head_block", "The newest block of a followed chain, as its nodes say.", "chain")
+	chainNext = newGauge("herald_chain_next_block", "The first block of a followed chain that is not read yet.", "chain")
+	chainLag  = newGauge("herald_chain_lag_blocks", "How many blocks of a followed chain are not read yet.", "chain")
+	chainLate = newGauge("herald_chain_lag_seconds", "How late the events of a followed chain come: the time between the "+
+		"last block that was read and the newest.", "chain")
+	chainReorgs = newGauge("herald_chain_reorgs_total", "How often blocks of a followed chain were read again.", "chain")
+	chainUp     = newGauge("herald_chain_up", "1: Postgres and a node of the chain told how far it is read; 0: one of them "+
+		"did not, and the other gauges of the chain are missing.", "chain")
+)
+
+// Describe implements prometheus.Collector.
+func (r *chainFollowers) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{chainHead, chainNext, chainLag, chainLate, chainReorgs, chainUp} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. It tells what was seen last: a scrape asks no node.
+func (r *chainFollowers) Collect(ch chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, p := range r.seen {
+		send := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64) {
+			ch <- prometheus.MustNewConstMetric(d, kind, float64(v), fmt.Sprint(id))
+		}
+		if !p.known {
+			send(chainUp, prometheus.GaugeValue, 0)
+			continue
+		}
+		send(chainUp, prometheus.GaugeValue, 1)
+		send(chainHead, prometheus.GaugeValue, p.lag.Head)
+		send(chainNext, prometheus.GaugeValue, p.cursor.Next)
+		send(chainLag, prometheus.GaugeValue, p.lag.Blocks)
+		send(chainLate, prometheus.GaugeValue, uint64(p.lag.Time.Seconds()))
+		send(chainReorgs, prometheus.CounterValue, p.cursor.Reorgs)
+	}
+}

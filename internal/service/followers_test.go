@@ -1,0 +1,126 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestFollowsChains: of two workers that follow a chain one reads, and what the chain gets is delivered though nobody
+// enqueues it; when that one ends, the other goes on where it was.
+func TestFollowsChains(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))
+	agent := newAgent(t)
+	close(agent.hold)
+	first := run(t, false, env...)
+	w := first.up()
+	heraldtest.Await(t, "the first reads", func() bool { return strings.Contains(first.log.String(), "reading the chain") })
+	second := run(t, false, env...)
+	second.up()
+
+	feedback(t, net, agent.URL)
+	heraldtest.Await(t, "the agent is called", func() bool { return agent.count() == 1 })
+	cursors, err := w.Store.Cursors(t.Context(), net.ChainID())
+	if err != nil || len(cursors) != 1 || cursors[0].Next == 0 || cursors[0].MovedAt.IsZero() {
+		t.Errorf("%+v, %v", cursors, err)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	feedback(t, net, agent.URL)
+	heraldtest.Await(t, "the agent is called by the other one", func() bool { return agent.count() == 2 })
+	if err := second.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := agent.count(); n != 2 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// TestTellsLag: a chain that is read late is named with how late it is.
+func TestTellsLag(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	database := secret.New(heraldtest.Postgres(t, store.Migrate))
+	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
+		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
+	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.close)
+	followed := f.chains[0]
+	if p := f.measureProgress(t.Context(), followed); p.known {
+		t.Errorf("nobody has read it yet: %+v", p)
+	}
+	head, err := client.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Key(), head, nil)
+	if err == nil {
+		_, err = f.store.AdvanceCursor(t.Context(), &c, store.Advance{From: head, To: head, Head: head})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := f.measureProgress(t.Context(), followed); !p.known || p.behind || p.lag.Blocks != 0 {
+		t.Errorf("it is read to its head: %+v", p)
+	}
+	for range 2 * int(behindAfter/time.Second) { // the chain counts at least a second for each
+		if _, err := net.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready, told := newReadiness(), &heraldtest.Log{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.watchLag(ctx, followed, ready, slog.New(slog.NewTextHandler(told, nil)))
+	}()
+	name := fmt.Sprintf("reading chain %d", net.ChainID())
+	heraldtest.Await(t, "the readiness names it", func() bool {
+		waiting, degraded := ready.readState()
+		return len(waiting) == 1 && strings.Contains(degraded[name], "120 blocks are not read yet")
+	})
+	cancel()
+	<-done
+	if !strings.Contains(told.String(), "events come late") {
+		t.Errorf("%s", told)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(f)
+	found, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, m := range found {
+		one := m.GetMetric()[0]
+		values[m.GetName()] = one.GetGauge().GetValue() + one.GetCounter().GetValue()
+	}
+	if len(values) != 6 || values["herald_chain_lag_blocks"] != 120 || values["herald_chain_up"] != 1 || values["herald_chain_lag_seconds"] < 120 {
+		t.Errorf("%v", values)
+	}
+}
