@@ -47,7 +47,7 @@ build: ## Build bin/worker, bin/enqueue, bin/demo and bin/agent.
 
 # The demo runs the worker inside itself. Only who stays to look around needs the commands of operators and indexers.
 .PHONY: demo
-demo: ## Show everything on this machine, nothing installed. ARGS=--once exits after the five stories.
+demo: ## Show everything on this machine, nothing installed. ARGS=--once exits after the six stories.
 	@echo 'Compiling bin/demo and bin/agent$(if $(findstring --once,$(ARGS)),,, bin/worker and bin/enqueue): minutes the first time, seconds when little has changed.'
 	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker ./cmd/enqueue)
 	bin/demo $(ARGS)
@@ -140,6 +140,11 @@ thirdparty: services ## Deliver to MCP servers that others wrote, through a whol
 .PHONY: bench-bridge
 bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).
 	$(GO) run ./scripts/bench-bridge -o docs/bench-bridge.md $(ARGS)
+
+# What is installed comes from npm, at pinned versions, into the user's cache.
+.PHONY: bench-chain
+bench-chain: services ## Measure how fast events come in, from a file and from a chain, and write docs/bench-chain.md (needs npm and a quiet machine).
+	$(GO) run -tags=chain ./scripts/bench-chain -o docs/bench-chain.md $(ARGS)
 
 .PHONY: bench
 bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).

@@ -45,6 +45,19 @@ const inputSchema = `{
   "additionalProperties": false
 }`
 
+// revocationSchema is of what says that a feedback no longer holds.
+const revocationSchema = `{
+  "type": "object",
+  "properties": {
+    "deliveryId":    {"type": "string", "description": "the same for every attempt of one delivery"},
+    "clientAddress": {"type": "string", "description": "who gave the feedback"},
+    "feedbackIndex": {"type": "integer", "minimum": 1},
+    "reason":        {"type": "string", "description": "client: taken back by its client; reorg: its block is on the chain no more"}
+  },
+  "required": ["deliveryId", "clientAddress", "feedbackIndex"],
+  "additionalProperties": false
+}`
+
 type feedback struct {
 	DeliveryID    string `json:"deliveryId"`
 	ClientAddress string `json:"clientAddress"`
@@ -68,9 +81,15 @@ func main() {
 		}
 		return mcp.NewToolResultJSON(map[string]any{"acknowledged": true, "duplicate": duplicate, "deliveryId": f.DeliveryID})
 	}
+	revoke := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
+		fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", f.FeedbackIndex, f.ClientAddress) // twice is as good as once
+		return mcp.NewToolResultJSON(map[string]any{"acknowledged": true, "deliveryId": f.DeliveryID})
+	}
 	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithInputSchemaValidation())
 	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "Takes feedback about this agent.", json.RawMessage(inputSchema)),
 		mcp.NewTypedToolHandler(receive))
+	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveRevocation", "Takes feedback about this agent back.", json.RawMessage(revocationSchema)),
+		mcp.NewTypedToolHandler(revoke))
 
 	err := serveAgent(agent, *listen, *registration)
 	if err != nil && !errors.Is(err, context.Canceled) {

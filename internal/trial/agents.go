@@ -26,6 +26,8 @@ type Agents struct {
 	began    atomic.Int64 // calls
 	inFlight atomic.Int64
 
+	offersAll atomic.Bool
+
 	mu        sync.Mutex
 	calls     []*Call
 	delivered map[uuid.UUID][]*Call
@@ -130,6 +132,9 @@ func (a *Agents) BehaveAll(b Behaviour) {
 		s.behave(b)
 	}
 }
+
+// OfferAll has every agent offer the tools for all kinds of jobs, instead of agent.receiveFeedback alone.
+func (a *Agents) OfferAll() { a.offersAll.Store(true) }
 
 // Down makes agent i die: its connections are dropped and new ones refused.
 func (a *Agents) Down(i int) { a.servers[i].down() }
@@ -236,6 +241,15 @@ type request struct {
 	} `json:"params"`
 }
 
+// tools are what an agent offers: one of the four that a job may be for, or all of them.
+const (
+	oneTool  = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`
+	allTools = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}},` +
+		`{"name":"agent.receiveRevocation","inputSchema":{"type":"object"}},` +
+		`{"name":"agent.receiveResponse","inputSchema":{"type":"object"}},` +
+		`{"name":"agent.receiveValidation","inputSchema":{"type":"object"}}]}`
+)
+
 func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -254,7 +268,11 @@ func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 	case "initialize":
 		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"recording agent","version":"1"}}`)
 	case "tools/list":
-		reply(w, r, req.ID, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
+		tools := oneTool
+		if s.all.offersAll.Load() {
+			tools = allTools
+		}
+		reply(w, r, req.ID, tools)
 	case "tools/call":
 		s.call(w, r, req)
 	case "ping":

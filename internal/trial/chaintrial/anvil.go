@@ -25,6 +25,9 @@ const (
 	anvilStart   = 30 * time.Second
 	gasOfCall    = 15_000_000
 	gasOfBlock   = 1_000_000_000
+	// statesKept are in memory. Of those on disk, where the default has them from the 500th on, reorgs lose some, and all
+	// contracts with them.
+	statesKept = 100_000
 )
 
 // anvil is Foundry's node.
@@ -52,7 +55,8 @@ func startAnvil(ctx context.Context, folder string) (*anvil, error) {
 		Path: installed.Path(anvilPackage+"-"+runtime.GOOS+"-"+runtime.GOARCH, "bin", "anvil"),
 		Args: []string{"--host", "127.0.0.1", "--port", strconv.Itoa(port), "--chain-id", strconv.Itoa(ChainID),
 			"--no-mining", "--order", "fifo",
-			"--accounts", "1", "--gas-limit", strconv.Itoa(gasOfBlock), "--quiet"}}.Start()
+			"--accounts", "1", "--gas-limit", strconv.Itoa(gasOfBlock), "--quiet",
+			"--prune-history", strconv.Itoa(statesKept)}}.Start()
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
@@ -27,23 +28,26 @@ import (
 
 // The trial of `make chain`. The short run is the default; ARGS of the Makefile are these flags.
 var (
-	seedFlag   = flag.Uint64("seed", 0, "what decides everything; 0: another one each time")
-	blocksFlag = flag.Int("blocks", 500, "blocks to mine on each chain")
-	eventsFlag = flag.Int("events", 10, "events in a block, on average")
-	reorgsFlag = flag.Int("reorgs", 50, "reorgs")
-	killsFlag  = flag.Int("kills", 8, "kills -9 of a follower")
-	faultsFlag = flag.String("faults", "all", "what the node does, of "+fmt.Sprint(Faults)+", with commas; none")
-	nodesFlag  = flag.Int("nodes", 1, "how many liars stand before the chain, each with lies of its own")
-	paceFlag   = flag.Duration("pace", 80*time.Millisecond, "the pause between blocks")
-	withinFlag = flag.Duration("within", 20*time.Minute, "how long one chain may take")
-	settleFlag = flag.Duration("settle", 90*time.Second, "how long they may take to the head of a chain that rests")
-	logsFlag   = flag.String("logs", "", "the folder for what the programs say; empty: one that goes with the test")
+	seedFlag      = flag.Uint64("seed", 0, "what decides everything; 0: another one each time")
+	blocksFlag    = flag.Int("blocks", 500, "blocks to mine on each chain")
+	eventsFlag    = flag.Int("events", 10, "events in a block, on average")
+	reorgsFlag    = flag.Int("reorgs", 50, "reorgs")
+	killsFlag     = flag.Int("kills", 8, "kills -9 of a follower")
+	faultsFlag    = flag.String("faults", "all", "what the node does, of "+fmt.Sprint(Faults)+", with commas; none")
+	nodesFlag     = flag.Int("nodes", 1, "how many liars stand before the chain, each with lies of its own")
+	paceFlag      = flag.Duration("pace", 80*time.Millisecond, "the pause between blocks")
+	withinFlag    = flag.Duration("within", 20*time.Minute, "how long one chain may take")
+	settleFlag    = flag.Duration("settle", 90*time.Second, "how long they may take to the head of a chain that rests")
+	confirmedFlag = flag.Uint64("confirmations", 3, "HERALD_CONFIRMATIONS of the worker")
+	logsFlag      = flag.String("logs", "", "the folder for what the programs say; empty: one that goes with the test")
 )
 
 const (
 	finality  = 64 // blocks behind the head, deeper than any reorg
 	pollRows  = time.Second
 	mostShown = 10 // differences
+	// beforeCall is how long before a call the worker may have asked the chain.
+	beforeCall = 5 * time.Second
 )
 
 // bench is what the tests share: programs, of HERALD_TRIAL_SOURCE or of the tree that this test is part of, and a
@@ -176,13 +180,19 @@ func TestChain(t *testing.T) {
 	onEachChain(t, *withinFlag, func(ctx context.Context, t *testing.T, node Node) {
 		began := time.Now()
 		fmt.Printf("chain: %s: seed=%d\n", node.Name(), seed)
-		world, err := NewWorld(ctx, node, seed)
+		agents, err := trial.StartAgents(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer agents.Close()
+		agents.OfferAll()
+		world, err := NewWorld(ctx, node, seed, registration(agents.URL(0)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var liars []*Proxy
 		var addresses []string
-		for i := range *nodesFlag {
+		for i := range *nodesFlag + 1 { // the last one is the worker's
 			liar := NewProxy(node.URL(), seed+uint64(i), finality, faults...)
 			server := httptest.NewServer(liar)
 			defer server.Close()
@@ -205,7 +215,7 @@ func TestChain(t *testing.T) {
 		}()
 		two := &followers{site: site, random: rand.New(rand.NewPCG(seed, 5)),
 			mayEnd: slices.Contains(faults, OtherChain),
-			env:    environment(world, strings.Join(addresses, ",")),
+			env:    environment(world, strings.Join(addresses[:*nodesFlag], ",")),
 			args:   []string{"watch", fmt.Sprint(ChainID), "--from", fmt.Sprint(world.First), "--poll", "200ms"}}
 		for i := range two.two {
 			if err := two.start(i); err != nil {
@@ -213,13 +223,33 @@ func TestChain(t *testing.T) {
 			}
 		}
 
+		// A random URI that begins with { is a file in itself, and not the one that was hashed: that is judged elsewhere.
+		worker, err := site.Worker(trial.WorkerConfig{Name: "worker", Env: append(
+			environment(world, addresses[*nodesFlag]), "HERALD_VERIFY_EVENT=receipt", "HERALD_HASH_POLICY=annotate",
+			"HERALD_CONFIRMATIONS="+fmt.Sprint(*confirmedFlag), "HERALD_RETRY_SCHEDULE=1s,1s,1s,2s,2s,2s,4s,4s,4s,4s,4s,4s")})
+		if err == nil {
+			err = worker.Ready(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := play(ctx, world, two, seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for _, liar := range liars {
 			liar.Repent()
 		}
-		found, err := awaitRows(ctx, two, world)
+		// So that what is on the chain is confirmed, and what was above its head is found gone.
+		for range mostDepth + int(*confirmedFlag) {
+			if err := world.Mine(ctx, 0); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+		found, rows, err := awaitRows(ctx, two, world)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		calls, unfounded, err := judgeCalls(ctx, world, agents, rows)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -230,8 +260,9 @@ func TestChain(t *testing.T) {
 			Add("accepted", found.Accepted).Add("rejected", found.Rejected).
 			Add("cancelled", found.Cancelled).Add("retracted", found.Retracted).
 			Add("missing", len(found.Missing)).Add("toomany", len(found.TooMany)).
-			Add("misplaced", len(found.Misplaced)).Add("wrong", len(found.Wrong)).Add("took", time.Since(began)))
-		for i, difference := range found.Faults() {
+			Add("misplaced", len(found.Misplaced)).Add("wrong", len(found.Wrong)).
+			Add("calls", calls).Add("unfounded", len(unfounded)).Add("ended", countEnds(rows)).Add("took", time.Since(began)))
+		for i, difference := range append(found.Faults(), unfounded...) {
 			if i == mostShown {
 				break
 			}
@@ -296,37 +327,84 @@ func choose(random *rand.Rand, blocks, some int) map[int]bool {
 	return chosen
 }
 
-// awaitRows compares until nothing differs, or until the followers have had their time.
-func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, err error) {
+// registration is the tokenURI of an agent with that MCP server.
+func registration(url string) string {
+	return fmt.Sprintf(`data:application/json,{"name":"agent","services":[{"name":"MCP","endpoint":%q,`+
+		`"version":"2025-11-25"}]}`, url)
+}
+
+// readWanted is what the present chain asks for.
+func readWanted(ctx context.Context, w *World) ([]Wanted, error) {
 	logs, err := w.Read(ctx)
 	if err != nil {
-		return found, err
+		return nil, err
 	}
-	wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
+	return Want(logs, ChainID, w.Deployment, countedNone)
+}
+
+// judgeCalls compares the agents' calls with what was on the chain then.
+func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row) (n int, faults []string, _ error) {
+	wanted, err := readWanted(ctx, w)
 	if err != nil {
-		return found, err
+		return 0, nil, err
+	}
+	calls, err := agents.Calls()
+	if err != nil {
+		return 0, nil, err
+	}
+	return len(calls), w.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall), nil
+}
+
+// countEnds tells how many deliveries ended how, retractions by themselves.
+func countEnds(rows []Row) string {
+	ends := map[string]int{}
+	for _, r := range rows {
+		what := r.Status
+		if strings.Contains(r.Key, "#Retraction@") {
+			what = "retraction-" + what
+		}
+		ends[what]++
+	}
+	var texts []string
+	for _, what := range slices.Sorted(maps.Keys(ends)) {
+		texts = append(texts, fmt.Sprintf("%s:%d", what, ends[what]))
+	}
+	return strings.Join(texts, ",")
+}
+
+// awaitRows compares until nothing differs and every delivery has ended, or until they have had their time.
+func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, rows []Row, err error) {
+	wanted, err := readWanted(ctx, w)
+	if err != nil {
+		return found, nil, err
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, *settleFlag, fmt.Errorf("not within %s", *settleFlag))
 	defer cancel()
 	settled := trial.Until(wait, pollRows, "the rows to be those of the chain", func() (bool, error) {
-		rows, err := readRows(ctx, two.site)
+		rows, err = readRows(ctx, two.site)
 		if err = errors.Join(err, two.check()); err != nil {
 			return false, err
 		}
 		found = Compare(wanted, w.Gone, rows)
-		return len(found.Faults()) == 0, nil
+		return len(found.Faults()) == 0 && !slices.ContainsFunc(rows, Row.isOpen), nil
 	})
-	if settled != nil && len(found.Faults()) == 0 {
-		return found, settled
+	if settled != nil && len(found.Faults()) == 0 && !slices.ContainsFunc(rows, Row.isOpen) {
+		return found, rows, settled
 	}
-	return found, nil // what differs is told by who asked
+	for _, r := range rows {
+		if r.isOpen() {
+			found.Wrong = append(found.Wrong, fmt.Sprintf("%s: %s is still %s %s: %s", r.Key, r.ID, r.Status, r.Reason,
+				r.Error))
+		}
+	}
+	return found, rows, nil // what differs is told by who asked
 }
 
 // readRows reads all deliveries.
 func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
 	err = site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		found, err := c.Query(ctx, `SELECT d.id::text, d.key, d.status, coalesce(d.reason, ''), d.order_seq::bigint,
-				d.job::text, d.called OR EXISTS (
+		found, err := c.Query(ctx, `SELECT d.id::text, d.key, d.status, coalesce(d.reason, ''),
+				coalesce(d.error, ''), d.order_seq::bigint, d.job::text, d.called OR EXISTS (
 					SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.stage IN ('call', 'record'))
 			FROM herald.deliveries d`)
 		if err != nil {
@@ -334,7 +412,7 @@ func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
 		}
 		rows, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (r Row, err error) {
 			var text *string
-			err = row.Scan(&r.ID, &r.Key, &r.Status, &r.Reason, &r.OrderSeq, &text, &r.Called)
+			err = row.Scan(&r.ID, &r.Key, &r.Status, &r.Reason, &r.Error, &r.OrderSeq, &text, &r.Called)
 			if err != nil || text == nil {
 				return r, err
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/trial"
 )
 
 // maxTimeout is what jobs are made with; no event says a timeout.
@@ -17,7 +18,8 @@ type Row struct {
 	Key      string
 	Status   string
 	Reason   string
-	Called   bool // an attempt wrote a call, or may have
+	Error    string // as an operator reads it
+	Called   bool   // an attempt wrote a call, or may have
 	OrderSeq uint64
 	Job      job.Job
 }
@@ -29,6 +31,12 @@ func (r Row) position() Position {
 	}
 	return p
 }
+
+// isNotFound tells whether a worker looked for the event and found it not on the chain.
+func (r Row) isNotFound() bool { return r.Status == "rejected" && r.Reason == "event_not_found" }
+
+// isOpen tells whether the delivery has not ended.
+func (r Row) isOpen() bool { return !trial.Row{Status: r.Status}.Final() }
 
 // takenBack tells whether the row ended because its event left the chain.
 func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
@@ -133,6 +141,8 @@ func (f *comparison) lookFor(w Wanted) {
 	case r.takenBack():
 		f.Missing = append(f.Missing, what+": it was taken back as "+r.ID)
 		return
+	case r.isNotFound() && w.Untold:
+		// as it should be
 	case r.Status == "rejected" || r.Status == "cancelled":
 		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is %s %s", what, r.ID, r.Status, r.Reason))
 		return
@@ -187,7 +197,8 @@ func (f *comparison) countRefused(refused []Wanted, rows []Row) {
 
 // judgeRest judges a row that nothing on the final chain asks for.
 func (f *comparison) judgeRest(r Row) {
-	key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
+	// One that gave its key to the event that came in its place is not retracted: that event tells of its going.
+	key, _, gaveKey := strings.Cut(r.Key, "~")
 	feedback, isRetraction := feedbackOf(key)
 	switch {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
@@ -197,12 +208,12 @@ func (f *comparison) judgeRest(r Row) {
 		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:
 		f.Cancelled++
-		if r.Job.Kind == job.KindNewFeedback && !f.retracted[key] {
+		if r.Job.Kind == job.KindNewFeedback && !f.retracted[key] && !gaveKey {
 			f.Missing = append(f.Missing, fmt.Sprintf("%s of block %d: %s was called, and nothing retracts it", r.Key,
 				r.Job.BlockNumber, r.ID))
 		}
 		return
-	case f.gone[key] && r.takenBack():
+	case f.gone[key] && (r.takenBack() || r.isNotFound()):
 		f.Cancelled++
 		return
 	}

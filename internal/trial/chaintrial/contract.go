@@ -8,17 +8,20 @@ import (
 	"github.com/ethereum/go-ethereum/core/vm"
 )
 
-// What getLastIndex(uint256,address) is called with: a selector, which nothing looks at, and two words. No record is
-// that short.
+// What getLastIndex(uint256,address) and tokenURI(uint256) are called with: a selector, which nothing looks at, and two
+// words or one. No record is that short.
 const (
 	argumentsAt = 4
 	pairSize    = 2 * wordSize
 )
 
 // EmitterCode is the creation code of a contract that logs whatever its calldata says. It stands in for the three
-// registries: no registry emits all the forms, and those of 2025 have no compiler here.
-func EmitterCode() []byte {
-	runtime := assembleEmitter()
+// registries: no registry emits all the forms, and those of 2025 have no compiler here. Every agent has the same
+// tokenURI; what else a registry is asked reverts.
+func EmitterCode(tokenURI string) []byte {
+	answer := encodeText(tokenURI)
+	code := assembleEmitter(0, len(answer)) // once for its length
+	runtime := append(assembleEmitter(len(code), len(answer)), answer...)
 	var create assembler
 	create.push(len(runtime))
 	create.do(vm.DUP1)
@@ -31,9 +34,18 @@ func EmitterCode() []byte {
 	return append(create.link(), runtime...)
 }
 
-// assembleEmitter writes the loop over the records. The comments show the stack, its top on the right; p is where the
-// record begins.
-func assembleEmitter() []byte {
+// encodeText is what a function that returns one string answers.
+func encodeText(text string) []byte {
+	answer := make([]byte, 2*wordSize+(len(text)+wordSize-1)/wordSize*wordSize)
+	answer[wordSize-1] = wordSize
+	binary.BigEndian.PutUint64(answer[wordSize+lastOfWord:], uint64(len(text)))
+	copy(answer[2*wordSize:], text)
+	return answer
+}
+
+// assembleEmitter writes the answers and the loop over the records. The comments show the stack, its top on the right; p
+// is where the record begins. The answer to tokenURI is at uriAt of the code.
+func assembleEmitter(uriAt, uriSize int) []byte {
 	var a assembler
 	load := func(dup vm.OpCode, at int) { // a word of the record
 		a.do(dup)
@@ -52,6 +64,15 @@ func assembleEmitter() []byte {
 	a.push(argumentsAt + pairSize)
 	a.do(vm.EQ)
 	a.jumpTo("getLastIndex")
+	a.do(vm.JUMPI)
+	a.do(vm.CALLDATASIZE)
+	a.push(argumentsAt + wordSize)
+	a.do(vm.EQ)
+	a.jumpTo("tokenURI")
+	a.do(vm.JUMPI)
+	a.push(dataAt)
+	a.do(vm.CALLDATASIZE, vm.LT)
+	a.jumpTo("refuse")
 	a.do(vm.JUMPI)
 
 	a.push(0)
@@ -130,6 +151,20 @@ func assembleEmitter() []byte {
 	a.push(wordSize)
 	a.push(0)
 	a.do(vm.RETURN)
+
+	a.label("tokenURI")
+	a.push(uriSize)
+	a.push(uriAt)
+	a.push(0)
+	a.do(vm.CODECOPY)
+	a.push(uriSize)
+	a.push(0)
+	a.do(vm.RETURN)
+
+	a.label("refuse")
+	a.push(0)
+	a.push(0)
+	a.do(vm.REVERT)
 	return a.link()
 }
 

@@ -67,7 +67,7 @@ func onEachChain(t *testing.T, within time.Duration, f func(ctx context.Context,
 // What the generator says of its branch is what a plain reading of the chain finds, block by block, reorgs and all.
 func TestWorld(t *testing.T) {
 	onEachChain(t, 2*time.Minute, func(ctx context.Context, t *testing.T, node Node) {
-		w, err := NewWorld(ctx, node, 11)
+		w, err := NewWorld(ctx, node, 11, "")
 		if err != nil {
 			t.Fatal(err)
 		}

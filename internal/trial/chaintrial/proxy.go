@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -115,12 +116,7 @@ type answer struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
 	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *fault          `json:"error,omitempty"`
-}
-
-type fault struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
+	Error   *Refusal        `json:"error,omitempty"`
 }
 
 // ServeHTTP answers one request, a question or a batch of them.
@@ -211,7 +207,7 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	a := answer{Version: "2.0", ID: q.ID}
 	if v.fault == Errs {
-		a.Error = &fault{-32000, "header not found"}
+		a.Error = &Refusal{Code: -32000, Message: "header not found"}
 		return a
 	}
 	params, known := v.bend(q)
@@ -220,7 +216,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 		a.Result = known
 		return a
 	case params == nil:
-		a.Error = &fault{-32005, fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
+		a.Error = &Refusal{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
 		return a
 	}
 	asked := make([]any, len(params))
@@ -229,8 +225,9 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	}
 	var result json.RawMessage
 	if err := Ask(ctx, p.node, &result, q.Method, asked...); err != nil {
-		_, said, _ := strings.Cut(err.Error(), " is refused: ")
-		a.Error = &fault{-32000, said}
+		if !errors.As(err, &a.Error) {
+			a.Error = &Refusal{Code: -32603, Message: "the node behind does not answer"}
+		}
 		return a
 	}
 	a.Result = result
@@ -330,6 +327,24 @@ func (v view) distort(method string, a *answer) {
 		v.distortBlock(a)
 	case method == "eth_getLogs":
 		v.distortLogs(a)
+	case method == "eth_getBlockReceipts" && v.fault == Forgets:
+		v.forgetReceiptLogs(a)
+	}
+}
+
+// forgetReceiptLogs leaves logs out of receipts, as distortLogs does.
+func (v view) forgetReceiptLogs(a *answer) {
+	var receipts []map[string]json.RawMessage
+	if json.Unmarshal(a.Result, &receipts) != nil {
+		return
+	}
+	for _, r := range receipts {
+		part := answer{Result: r["logs"]}
+		v.distortLogs(&part)
+		r["logs"] = part.Result
+	}
+	if bent, err := json.Marshal(receipts); err == nil && receipts != nil {
+		a.Result = bent
 	}
 }
 
@@ -371,7 +386,7 @@ func (v view) distortLogs(a *answer) {
 		logs = slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
 	case Limits:
 		if len(logs) > mostLogs {
-			a.Result, a.Error = nil, &fault{-32005, fmt.Sprintf("query returned more than %d results", mostLogs)}
+			a.Result, a.Error = nil, &Refusal{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
 			return
 		}
 	default:

@@ -40,13 +40,13 @@ func Ask(ctx context.Context, url string, result any, method string, params ...a
 	defer func() { _ = response.Body.Close() }()
 	answer := struct {
 		Result json.RawMessage
-		Error  *struct{ Message string }
+		Error  *Refusal
 	}{}
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return fmt.Errorf("read the answer to %s: %w", method, err)
 	}
 	if answer.Error != nil {
-		return fmt.Errorf("%s is refused: %s", method, answer.Error.Message)
+		return fmt.Errorf("%s is refused: %w", method, answer.Error)
 	}
 	if result == nil {
 		return nil
@@ -56,6 +56,15 @@ func Ask(ctx context.Context, url string, result any, method string, params ...a
 	}
 	return nil
 }
+
+// Refusal is a node's error.
+type Refusal struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"` // of a revert
+}
+
+func (r *Refusal) Error() string { return r.Message }
 
 // Head asks for the newest block's number.
 func Head(ctx context.Context, url string) (uint64, error) {
@@ -95,6 +104,9 @@ type Wanted struct {
 	Job      job.Job
 	Position Position
 	Refused  string
+	// Untold says that the log leaves out the index, or of tag1 all but the hash: a worker asks the registry for them,
+	// and an emitter does not tell.
+	Untold bool
 }
 
 // CountedBefore says how many feedbacks without an index a client had given an agent before the first of some logs.
@@ -123,6 +135,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 		if event.Kind == erc8004.ValidationRequest || event.Kind == erc8004.BatchMetadataUpdate {
 			continue
 		}
+		untold := event.Kind == erc8004.NewFeedback && (!event.HasIndex || event.Tag1Lost)
 		if event.Kind == erc8004.NewFeedback && !event.HasIndex {
 			pair := fmt.Sprint(event.Address, event.AgentID, event.Client)
 			if _, known := counted[pair]; !known {
@@ -143,7 +156,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 				at.Block)
 		default:
 			seen[made.Key()] = true
-			wanted = append(wanted, Wanted{Key: made.Key(), Job: made, Position: at})
+			wanted = append(wanted, Wanted{Key: made.Key(), Job: made, Position: at, Untold: untold})
 		}
 	}
 	return wanted, nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -22,6 +24,9 @@ const (
 	mostDepth  = 40
 )
 
+// mineTimeout bounds how long a block may take.
+const mineTimeout = 30 * time.Second
+
 // World is a chain with emitters, the generator that fills it, and what was on branches that are gone.
 type World struct {
 	Node       Node
@@ -31,18 +36,20 @@ type World struct {
 
 	generator *Generator
 	random    *rand.Rand
+	past      History              // lives that have ended, and how high the chain was
+	mined     map[uint64]time.Time // since when the branch has its blocks
 
 	Blocks, Events  int // that were made, on all branches
 	Reorgs, Deepest int
 }
 
-// NewWorld deploys the emitters.
-func NewWorld(ctx context.Context, node Node, seed uint64) (*World, error) {
-	w := &World{Node: node, Gone: map[string]bool{}, generator: NewGenerator(seed),
+// NewWorld deploys the emitters. Every agent has this tokenURI.
+func NewWorld(ctx context.Context, node Node, seed uint64, tokenURI string) (*World, error) {
+	w := &World{Node: node, Gone: map[string]bool{}, mined: map[uint64]time.Time{}, generator: NewGenerator(seed),
 		random: rand.New(rand.NewPCG(seed, 4))}
 	for _, at := range []*[20]byte{(*[20]byte)(&w.Deployment.Identity), (*[20]byte)(&w.Deployment.Reputation),
 		(*[20]byte)(&w.Deployment.Validation)} {
-		address, err := node.Deploy(ctx, EmitterCode())
+		address, err := node.Deploy(ctx, EmitterCode(tokenURI))
 		if err != nil {
 			return nil, fmt.Errorf("deploy an emitter: %w", err)
 		}
@@ -77,7 +84,21 @@ func (w *World) Mine(ctx context.Context, average int) error {
 	}
 	w.Blocks++
 	w.Events += len(events)
+	w.noteMined(time.Now(), 1)
+	ctx, cancel := context.WithTimeoutCause(ctx, mineTimeout, fmt.Errorf("the block was not mined within %s", mineTimeout))
+	defer cancel()
 	return w.Node.Mine(ctx, w.calls(events))
+}
+
+// head is the newest block of the branch.
+func (w *World) head() uint64 { return w.First + uint64(w.generator.Blocks()) - 1 }
+
+// noteMined notes since when there are the newest blocks: since before they were mined.
+func (w *World) noteMined(at time.Time, blocks int) {
+	for n := w.head(); blocks > 0 && n >= w.First; n, blocks = n-1, blocks-1 {
+		w.mined[n] = at
+	}
+	w.past.Heights = append(w.past.Heights, Height{at, w.head()})
 }
 
 // Reorg replaces the newest blocks, or takes them away.
@@ -93,9 +114,12 @@ func (w *World) Reorg(ctx context.Context) error {
 	if depth == 0 {
 		return nil
 	}
-	if err := w.bury(ctx, depth); err != nil {
+	began := time.Now()
+	buried, err := w.bury(ctx, depth)
+	if err != nil {
 		return err
 	}
+	before := w.generator.Blocks() - depth
 	w.Reorgs++
 	w.Deepest = max(w.Deepest, depth)
 	if keep {
@@ -116,20 +140,42 @@ func (w *World) Reorg(ctx context.Context) error {
 		w.generator.Drop(depth)
 		w.generator.AddEmpty(empty)
 	}
+	w.noteMined(began, w.generator.Blocks()-before)
+	for _, l := range buried {
+		l.Until = time.Now()
+		w.past.Lives = append(w.past.Lives, l)
+	}
 	return w.checkHead(ctx)
 }
 
-// bury remembers what the newest blocks ask for, before they go.
-func (w *World) bury(ctx context.Context, depth int) error {
-	last := w.First + uint64(w.generator.Blocks()) - 1
+// bury remembers what the newest blocks ask for, before they go, and returns their lives.
+func (w *World) bury(ctx context.Context, depth int) ([]Life, error) {
+	last := w.head()
 	first := last - uint64(depth) + 1
 	logs, err := ReadBlocks(ctx, w.Node.URL(), first, last, w.Deployment)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	wanted, err := Want(logs, ChainID, w.Deployment, w.lastIndexAt(ctx, first-1))
 	Bury(w.Gone, wanted)
-	return err
+	return w.lives(wanted), err
+}
+
+// lives are those of events on the branch.
+func (w *World) lives(wanted []Wanted) (lives []Life) {
+	for _, e := range wanted {
+		if e.Refused == "" {
+			lives = append(lives, Life{Wanted: e, From: w.mined[e.Position.Block]})
+		}
+	}
+	return lives
+}
+
+// History is the past, and the present as Want reads it.
+func (w *World) History(present []Wanted) History {
+	h := w.past
+	h.Lives = append(slices.Clone(h.Lives), w.lives(present)...)
+	return h
 }
 
 // lastIndexAt asks the emitters what they had counted at the end of a block.
@@ -152,7 +198,7 @@ func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
 // checkHead: the generator and the node agree about the branch's length.
 func (w *World) checkHead(ctx context.Context) error {
 	head, err := Head(ctx, w.Node.URL())
-	if want := w.First + uint64(w.generator.Blocks()) - 1; err == nil && head != want {
+	if want := w.head(); err == nil && head != want {
 		err = fmt.Errorf("the head of %s is %d, that of the generator %d", w.Node.Name(), head, want)
 	}
 	return err

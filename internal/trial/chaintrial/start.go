@@ -1,0 +1,14 @@
+//go:build chain
+
+package chaintrial
+
+import "context"
+
+// StartAnvil starts an anvil for whoever measures; its log is a file in the folder. end ends it.
+func StartAnvil(ctx context.Context, folder string) (node Node, end func() error, err error) {
+	n, err := startAnvil(ctx, folder)
+	if err != nil {
+		return nil, nil, err
+	}
+	return n, n.process.End, nil
+}
