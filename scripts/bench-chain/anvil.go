@@ -1,0 +1,175 @@
+//go:build linux && chain
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/trial/npm"
+
+	_ "embed"
+)
+
+// What the loop of the usual indexer is made of.
+const (
+	viemPackage = "viem@2.57.20"
+	pgPackage   = "pg@8.23.1"
+	loopTime    = 5 * time.Minute
+)
+
+//go:embed loop.mjs
+var loopSource []byte
+
+// blockRange is one that a backfill has read.
+type blockRange struct{ first, last uint64 }
+
+// measureAnvil measures a backfill beside what eth_getLogs alone delivers in the same ranges, and beside a loop of
+// viem's getLogs with one INSERT each. They take turns at one anvil.
+func (b *bench) measureAnvil(ctx context.Context) error {
+	b.say("mining %d events", b.events)
+	c, end, err := b.fillAnvil(ctx, b.events)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = end() }()
+	env := chainEnv(c.node.URL(), c.reputation, "all")
+	for round := range b.rounds {
+		ranges, err := b.backfill(ctx, wayAnvil, b.events, c.first, c.last, env)
+		if err != nil {
+			return err
+		}
+		if err := b.readAlone(ctx, c, ranges); err != nil {
+			return err
+		}
+		if round > 0 {
+			continue
+		}
+		if err := b.loop(ctx, c, ranges); err != nil {
+			return err
+		}
+		_, err = b.backfill(ctx, wayChecked, b.events, c.first, c.last, chainEnv(c.node.URL(), c.reputation, ""))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readRanges reads from a backfill's answers which ranges it read.
+func readRanges(log string, first uint64) (ranges []blockRange, err error) {
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(text) {
+		var answer struct{ UpToBlock uint64 }
+		if json.Unmarshal(line, &answer) != nil || answer.UpToBlock < first {
+			continue // what was said on standard error; a range that is known
+		}
+		ranges = append(ranges, blockRange{first, answer.UpToBlock})
+		first = answer.UpToBlock + 1
+	}
+	return ranges, nil
+}
+
+// readAlone asks for the logs of the ranges, one after the other, and reads the answers to their end.
+func (b *bench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange) error {
+	began := time.Now()
+	events := 0
+	for _, r := range ranges {
+		filter := map[string]any{"fromBlock": hexutil.Uint64(r.first), "toBlock": hexutil.Uint64(r.last), "address": c.reputation}
+		body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": []any{filter}})
+		if err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.node.URL(), bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		answer, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
+			return err
+		}
+		events += bytes.Count(answer, []byte(`"logIndex"`))
+	}
+	m := measured{events: events, took: time.Since(began)}
+	if events != b.events {
+		return fmt.Errorf("eth_getLogs gave %d events of %d", events, b.events)
+	}
+	b.add(wayAlone, m)
+	return nil
+}
+
+// loop runs the usual indexer on a database of its own.
+func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) error {
+	node, err := npm.Node(ctx)
+	if err != nil {
+		return err
+	}
+	packages, err := npm.Install(ctx, viemPackage, pgPackage)
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(b.dir, "loop")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	// Node looks for packages beside the file that imports them.
+	if err := os.Symlink(packages.Path(""), filepath.Join(folder, "node_modules")); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "loop.mjs"), loopSource, 0o644); err != nil {
+		return err
+	}
+	database, err := b.postgres.Database("postgres")
+	if err != nil {
+		return err
+	}
+	log := filepath.Join(b.logs, "loop.log")
+	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	usual := ranges[len(ranges)/2]
+	p, err := trial.Foreign{Name: "loop", Path: node, Log: log, Args: []string{filepath.Join(folder, "loop.mjs")},
+		Env: npm.Environment("DATABASE_URL="+database, "RPC_URL="+c.node.URL(), "REGISTRY="+c.reputation.Hex(),
+			"FIRST="+fmt.Sprint(c.first), "LAST="+fmt.Sprint(c.last), "WIDTH="+fmt.Sprint(usual.last-usual.first+1))}.Start()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, loopTime, fmt.Errorf("not within %s", loopTime))
+	defer cancel()
+	if err := p.Wait(ctx); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return err
+	}
+	var said struct {
+		Rows    int
+		Seconds float64
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(text), &said); err != nil || said.Rows != b.events {
+		return errors.Join(fmt.Errorf("the loop said %q", strconv.Quote(string(text))), err)
+	}
+	b.add(wayLoop, measured{events: said.Rows, took: time.Duration(said.Seconds * float64(time.Second))})
+	return nil
+}

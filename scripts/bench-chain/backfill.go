@@ -1,0 +1,109 @@
+//go:build linux && chain
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strconv"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/trial/chaintrial"
+)
+
+// chainEnv is what Herald has to know of a chain.
+func chainEnv(url string, reputation common.Address, trust string) []string {
+	id := strconv.Itoa(rawChainID)
+	return []string{"RPC_URL_" + id + "=" + url, "REPUTATION_REGISTRY_" + id + "=" + reputation.Hex(),
+		"IDENTITY_REGISTRY_" + id + "=0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "HERALD_RPC_TRUST=" + trust}
+}
+
+// backfill measures one of all blocks, and returns the ranges that it read.
+func (b *bench) backfill(ctx context.Context, way string, n int, first, last uint64,
+	env []string) (ranges []blockRange, err error) {
+	err = b.onSite(ctx, func(s *trial.Site) error {
+		m, log, err := b.runEnqueue(ctx, s, n, env, "backfill", strconv.Itoa(rawChainID), "--rate", "0", "--json",
+			"--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
+		if err != nil {
+			return err
+		}
+		b.add(way, m)
+		if ranges, err = readRanges(log, first); err != nil {
+			return err
+		}
+		return checkRows(ctx, s, n)
+	})
+	return ranges, err
+}
+
+// measureRaw measures a backfill from raw logs.
+func (b *bench) measureRaw(ctx context.Context) error {
+	return b.repeat(func() error { return b.runRaw(ctx, b.events) })
+}
+
+func (b *bench) runRaw(ctx context.Context, n int) error {
+	node, err := newRawNode(n)
+	if err != nil {
+		return err
+	}
+	server := httptest.NewServer(node)
+	defer server.Close()
+	_, err = b.backfill(ctx, wayRaw, n, 1, uint64(len(node.blocks)), chainEnv(server.URL, node.reputation, "all"))
+	return err
+}
+
+// anvilChain is an anvil with events.
+type anvilChain struct {
+	node        chaintrial.Node
+	reputation  common.Address
+	first, last uint64
+}
+
+// fillAnvil starts an anvil and mines n events.
+func (b *bench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() error, err error) {
+	maker, err := newFeedbackMaker()
+	if err != nil {
+		return c, nil, err
+	}
+	if c.node, end, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
+		return c, nil, err
+	}
+	fill := func() error {
+		if c.reputation, err = c.node.Deploy(ctx, chaintrial.EmitterCode("")); err != nil {
+			return err
+		}
+		head, err := chaintrial.Head(ctx, c.node.URL())
+		if err != nil {
+			return err
+		}
+		c.first, c.last = head+1, head
+		for from := 0; from < n; from += perBlock {
+			if err := c.mine(ctx, maker, from, min(from+perBlock, n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := fill(); err != nil {
+		return c, nil, errors.Join(err, end())
+	}
+	return c, end, nil
+}
+
+// mine mines a block with the events from one number up to another.
+func (c *anvilChain) mine(ctx context.Context, maker *feedbackMaker, from, to int) error {
+	var logs []chaintrial.Log
+	for i := from; i < to; i++ {
+		l, err := maker.make(i)
+		if err != nil {
+			return err
+		}
+		logs = append(logs, l)
+	}
+	c.last++
+	return c.node.Mine(ctx, []chaintrial.Call{{To: c.reputation, Data: chaintrial.EmitCall(logs...)}})
+}

@@ -1,0 +1,69 @@
+//go:build linux && chain
+
+package main
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/agentherald/herald/internal/trial/chaintrial"
+)
+
+// The world of the events: as many agents as a busy chain has that are rated by many, and a block's worth of feedback.
+const (
+	agents   = 1000
+	clients  = 50
+	perBlock = 20
+)
+
+// What the registry of today logs of a feedback: its name with the types of all parameters, and those that are data.
+const (
+	signature = "NewFeedback(uint256,address,uint64,int128,uint8,string,string,string,string,string,bytes32)"
+	dataTypes = "uint64,int128,uint8,string,string,string,string,bytes32"
+)
+
+// feedbackMaker makes events, one after the other: every agent's, from every client, again and again.
+type feedbackMaker struct {
+	topic     common.Hash
+	tag       common.Hash
+	arguments abi.Arguments
+}
+
+func newFeedbackMaker() (*feedbackMaker, error) {
+	m := &feedbackMaker{topic: crypto.Keccak256Hash([]byte(signature)), tag: crypto.Keccak256Hash([]byte("uptime"))}
+	for name := range strings.SplitSeq(dataTypes, ",") {
+		t, err := abi.NewType(name, "", nil)
+		if err != nil {
+			return nil, err
+		}
+		m.arguments = append(m.arguments, abi.Argument{Type: t})
+	}
+	return m, nil
+}
+
+// place is whose event number i is.
+func place(i int) (agent, client, index int) {
+	return i % agents, i / agents % clients, 1 + i/agents/clients
+}
+
+func uriOf(i int) string {
+	return fmt.Sprintf("ipfs://bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy%08d", i)
+}
+
+func clientAddress(client int) common.Address {
+	return common.BigToAddress(big.NewInt(int64(0x1000 + client)))
+}
+
+// make makes event number i.
+func (m *feedbackMaker) make(i int) (chaintrial.Log, error) {
+	agent, client, index := place(i)
+	data, err := m.arguments.Pack(uint64(index), big.NewInt(int64(i%100)), uint8(0), "uptime", "", "https://agent.example/mcp",
+		uriOf(i), [32]byte(crypto.Keccak256Hash([]byte(uriOf(i)))))
+	return chaintrial.Log{Topics: []common.Hash{m.topic, common.BigToHash(big.NewInt(int64(agent))),
+		common.BytesToHash(clientAddress(client).Bytes()), m.tag}, Data: data}, err
+}

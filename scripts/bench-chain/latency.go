@@ -1,0 +1,94 @@
+//go:build linux && chain
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/trial"
+)
+
+// What is polled is asked often enough that many blocks can be measured; a websocket has the pause that is usual.
+const (
+	pollOften   = 500 * time.Millisecond
+	pollUsual   = 2 * time.Second
+	seenWithin  = 30 * time.Second
+	betweenLook = time.Millisecond
+)
+
+// measureLatency measures how long after a block its jobs are accepted.
+func (b *bench) measureLatency(ctx context.Context) error {
+	c, end, err := b.fillAnvil(ctx, perBlock)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = end() }()
+	socket := strings.Replace(c.node.URL(), "http://", "ws://", 1)
+	for _, l := range []struct {
+		way, url string
+		poll     time.Duration
+	}{{wayPoll, c.node.URL(), pollOften}, {waySocket, socket, pollUsual}} {
+		if err := b.watchBlocks(ctx, &c, l.way, l.url, l.poll); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watchBlocks mines blocks at times of their own, an event each, and waits for the answer of enqueue watch to each:
+// it is printed when the job is committed.
+func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
+	maker, err := newFeedbackMaker()
+	if err != nil {
+		return err
+	}
+	return b.onSite(ctx, func(s *trial.Site) error {
+		p, err := s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
+			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1))
+		if err != nil {
+			return err
+		}
+		var waits []time.Duration
+		phases := rand.Perm(b.blocks + 1) // blocks come evenly over the pause, or the median would depend on chance
+		for n, phase := range phases {
+			began := time.Now()
+			serial := 1_000_000 + int(c.last)
+			if err := c.mine(ctx, maker, serial, serial+1); err != nil {
+				return err
+			}
+			if err := awaitLines(ctx, p.Log(), n+1); err != nil {
+				return err
+			}
+			if n > 0 { // the first may have waited for the program's start
+				waits = append(waits, time.Since(began))
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(poll/4 + poll*time.Duration(phase)/time.Duration(len(phases))):
+			}
+		}
+		slices.Sort(waits)
+		l := latency{way: way, poll: poll, blocks: len(waits), p50: waits[len(waits)/2], p99: waits[len(waits)*99/100]}
+		b.say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
+		b.report.latencies = append(b.report.latencies, l)
+		return p.Kill()
+	})
+}
+
+// awaitLines waits until a program has answered so many events.
+func awaitLines(ctx context.Context, log string, n int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, seenWithin, fmt.Errorf("not within %s", seenWithin))
+	defer cancel()
+	return trial.Until(ctx, betweenLook, "the answer to a block", func() (bool, error) {
+		text, err := os.ReadFile(log)
+		return strings.Count(string(text), `"accepted"`) >= n, err
+	})
+}

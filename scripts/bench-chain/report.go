@@ -1,0 +1,248 @@
+//go:build linux && chain
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The ways in which events come.
+const (
+	wayLines   = "`enqueue FILE`"
+	wayRaw     = "backfill, a node that answers from raw logs"
+	wayAnvil   = "backfill from anvil"
+	wayChecked = "backfill from anvil, whose logs are checked (`HERALD_RPC_TRUST` unset)"
+	wayAlone   = "eth_getLogs alone, from the same anvil in the same ranges"
+	wayLoop    = "a loop of viem's getLogs, an INSERT each"
+	wayPoll    = "polled over HTTP"
+	waySocket  = "woken over a websocket"
+)
+
+// The targets.
+const (
+	leastRate   = 5000.0 // events a second, from a file and from raw logs
+	leastShare  = 0.6    // of what eth_getLogs alone delivers
+	mostGrowth  = 1.3    // of memory, from a tenth of a long run to its end
+	overPoll    = 20 * time.Millisecond
+	mostSocket  = 100 * time.Millisecond
+	longEvents  = 1_000_000
+	notMeasured = "not measured here"
+)
+
+type wayRun struct {
+	way string
+	measured
+}
+
+type latency struct {
+	way      string
+	poll     time.Duration
+	blocks   int
+	p50, p99 time.Duration
+}
+
+type report struct {
+	machine   machine
+	usual     int // events of a run
+	runs      []wayRun
+	latencies []latency
+}
+
+// of lists the runs of a way: those of the usual length, or the longer ones.
+func (r *report) of(way string, long bool) (runs []measured) {
+	for _, run := range r.runs {
+		if run.way == way && run.events > r.usual == long {
+			runs = append(runs, run.measured)
+		}
+	}
+	slices.SortFunc(runs, func(a, b measured) int { return int(a.rate() - b.rate()) })
+	return runs
+}
+
+// median is the rate of the run in the middle; 0: there is none.
+func (r *report) median(way string) float64 {
+	runs := r.of(way, false)
+	if len(runs) == 0 {
+		return 0
+	}
+	return runs[len(runs)/2].rate()
+}
+
+// target is one condition and what became of it.
+type target struct {
+	what, needed, measured string
+	met                    bool
+	short                  bool // it is met as far as was measured, which is not far enough
+}
+
+func (r *report) targets() (all []target) {
+	for _, way := range []string{wayLines, wayRaw} {
+		t := target{what: way, needed: fmt.Sprintf("≥ %s/s", thousands(leastRate)), measured: notMeasured}
+		if rate := r.median(way); rate > 0 {
+			t.measured, t.met = thousands(rate)+"/s", rate >= leastRate
+		}
+		all = append(all, t)
+	}
+	t := target{what: wayAnvil, needed: fmt.Sprintf("≥ %.0f %% of eth_getLogs alone", leastShare*100), measured: notMeasured}
+	if alone := r.median(wayAlone); alone > 0 {
+		share := r.median(wayAnvil) / alone
+		t.measured, t.met = fmt.Sprintf("%.0f %% (%s/s of %s/s)", share*100, thousands(r.median(wayAnvil)), thousands(alone)),
+			share >= leastShare
+	}
+	all = append(all, t)
+	for _, way := range []string{wayLines, wayRaw} {
+		t := target{what: way + ", memory", needed: "flat over " + thousands(longEvents) + " events", measured: notMeasured}
+		if runs := r.of(way, true); len(runs) > 0 {
+			m := runs[0]
+			t.measured = fmt.Sprintf("%d MB after a tenth of %s, %d at the end, %d at most", m.start>>20, thousands(float64(m.events)),
+				m.end>>20, m.peak>>20)
+			flat := float64(m.end) <= mostGrowth*float64(m.start)
+			t.met, t.short = flat && m.events >= longEvents, flat && m.events < longEvents
+		}
+		all = append(all, t)
+	}
+	for _, way := range []string{wayPoll, waySocket} {
+		t := target{what: "block mined to job accepted, p50, " + way, needed: "≤ " + mostSocket.String(), measured: notMeasured}
+		if way == wayPoll {
+			t.needed = fmt.Sprintf("≤ half the pause + %s", overPoll)
+		}
+		for _, l := range r.latencies {
+			if l.way != way {
+				continue
+			}
+			most := mostSocket
+			if way == wayPoll {
+				most = l.poll/2 + overPoll
+				t.needed = fmt.Sprintf("≤ half of %s + %s", l.poll, overPoll)
+			}
+			t.measured, t.met = millis(l.p50), l.p50 <= most
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// missed is nil when every target that was measured is met.
+func (r *report) missed() error {
+	var errs []error
+	for _, t := range r.targets() {
+		if !t.met && !t.short && t.measured != notMeasured {
+			errs = append(errs, fmt.Errorf("missed: %s is %s, needed %s", t.what, t.measured, t.needed))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *report) markdown() string {
+	var s strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
+	p("# From a chain and from a file\n")
+	p("Written by `make bench-chain` (`scripts/bench-chain`); every number was measured by the run that wrote it.\n")
+	p("- machine: %d cores, %s, Linux %s; %s", r.machine.cores, r.machine.cpu, r.machine.kernel, runtime.Version())
+	p("- Herald at commit %s, %s, %s of measuring", r.machine.commit, r.machine.began.Format("2006-01-02 15:04 UTC"),
+		time.Since(r.machine.began).Round(time.Second))
+	p("- everything on these cores: Herald, Postgres, Redis, the node")
+	p("- feedback for %s agents from %d clients each, %d events in a block; `--rate 0`; medians of the runs\n", thousands(agents),
+		clients, perBlock)
+	p("## Targets\n")
+	p("| what | target | measured | |\n| --- | --- | --- | --- |")
+	for _, t := range r.targets() {
+		verdict := map[bool]string{true: "met", false: "**not met**"}[t.met]
+		switch {
+		case t.measured == notMeasured:
+			verdict = ""
+		case t.short:
+			verdict = "so far"
+		}
+		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, verdict)
+	}
+	p("\nWhat eth_getLogs alone delivers is read to the end of each answer and thrown away; anvil has its logs in memory. A backfill also")
+	p("decodes them and writes a row with its indexes for each, in the transaction that moves its cursor: that is the rest.\n")
+	p("## All runs\n")
+	p("From the start of the program to its end. Every run begins with an empty database, and is no figure unless the database holds")
+	p("every event afterwards.\n")
+	p("| way | events | a second | lowest to highest | resident: after a tenth, at the end, at most |\n| --- | ---: | ---: | ---: | --- |")
+	for _, long := range []bool{false, true} {
+		for _, way := range []string{wayLines, wayRaw, wayAnvil, wayChecked, wayAlone, wayLoop} {
+			if runs := r.of(way, long); len(runs) > 0 {
+				p("%s", row(way, runs))
+			}
+		}
+	}
+	if len(r.latencies) > 0 {
+		p("\n## From a block to its jobs\n")
+		p("From the question that mines a block to the line that `enqueue watch` prints when its job is committed.\n")
+		p("| how | pause | blocks | p50 | p99 |\n| --- | ---: | ---: | ---: | ---: |")
+		for _, l := range r.latencies {
+			p("| %s | %s | %d | %s | %s |", l.way, l.poll, l.blocks, millis(l.p50), millis(l.p99))
+		}
+	}
+	return s.String()
+}
+
+// row is a line of the table: the runs of a way, slowest first.
+func row(way string, runs []measured) string {
+	m, slow, fast := runs[len(runs)/2], runs[0], runs[len(runs)-1]
+	resident := "–"
+	if m.peak > 0 {
+		resident = fmt.Sprintf("%d, %d, %d MB", m.start>>20, m.end>>20, m.peak>>20)
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s to %s | %s |", way, thousands(float64(m.events)), thousands(m.rate()),
+		thousands(slow.rate()), thousands(fast.rate()), resident)
+}
+
+// thousands writes a number with commas.
+func thousands(n float64) string {
+	digits := fmt.Sprintf("%.0f", n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
+}
+
+// machine is what the numbers depend on.
+type machine struct {
+	cores               int
+	cpu, kernel, commit string
+	began               time.Time
+}
+
+func thisMachine(ctx context.Context) machine {
+	m := machine{cores: runtime.NumCPU(), cpu: "unknown processor", kernel: said(ctx, "uname", "-r"),
+		commit: said(ctx, "git", "rev-parse", "--short", "HEAD"), began: time.Now().UTC()}
+	if said(ctx, "git", "status", "--porcelain") != "" {
+		m.commit += " and changes that are not committed"
+	}
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return m
+	}
+	for line := range strings.Lines(string(info)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			m.cpu = strings.TrimSpace(value)
+			break
+		}
+	}
+	return m
+}
+
+// said is a command's output, or "unknown": the report is of use without it.
+func said(ctx context.Context, name string, args ...string) string {
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
