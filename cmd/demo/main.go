@@ -2,9 +2,10 @@
 // IPFS gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing
 // behind.
 //
-// It tells five stories with a time line each, then a table, and stays up for a look around: demo.env holds the
-// environment in which the operator's commands find it, and `demo feedback` gives one of its agents feedback of one's
-// own. --once exits after the five stories: status 0 if all ended as expected, else 1.
+// The worker reads the chain itself (HERALD_WATCH). Six stories, the sixth in two halves, are told with a time line each,
+// then a table; it stays up for a look around: demo.env holds the environment in which the operator's commands find it,
+// and `demo feedback` gives one of its agents feedback of one's own. --once exits after the stories: status 0 if all
+// ended as expected, else 1.
 package main
 
 import (
@@ -24,10 +25,11 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/watch"
 	"github.com/alecthomas/kong"
 )
 
-// patience is how long the five stories may take; the longest waits 15 s for a Retry-After.
+// patience is how long the stories may take; the longest waits 15 s for a Retry-After.
 const patience = 90 * time.Second
 
 // command is the whole command line.
@@ -39,7 +41,7 @@ type command struct {
 }
 
 type runCmd struct {
-	Once   bool   `help:"Exit after the five stories: status 0 if all ended as expected, else 1."`
+	Once   bool   `help:"Exit after the stories: status 0 if all ended as expected, else 1."`
 	Agent  string `help:"The example agent's binary. Default: agent, beside this program." type:"path"`
 	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
 
@@ -82,7 +84,7 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	tl := newTimeline(out)
 	defer tl.close()
 	queue.LogDriver(tl.logger())
-	tl.printLine("Herald: five on-chain feedbacks on their way to their agents. One process tree, nothing installed.\n")
+	tl.printLine("Herald: on-chain feedback on its way to its agents, in six stories. One process tree, nothing installed.\n")
 	w, err := newWorld(ctx, c.agentBinary(), tl)
 	if err != nil {
 		return err
@@ -108,6 +110,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	served := make(chan error, 1)
 	go func() {
 		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
+			Read:    func(r watch.Report) { w.hearChain(r, tl) },
 			Running: func(s *service.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // nobody is left to tell of
 		served <- err
@@ -123,7 +126,6 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 		c.sayHowToLook(w, tl)
 		<-ctx.Done()
 	}
-	w.stopFollower()
 	cancel(context.Canceled)
 	return errors.Join(told, <-served)
 }
@@ -145,9 +147,6 @@ func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *wor
 	tl.printFact("web UI", "http://"+worker.Addr+"/monitor/")
 	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile),
 		quotePath(besideProgram("worker"))))
-	if err := w.followChain(ctx, worker, tl); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	stories, err := w.mineFeedback(ctx, tl)
@@ -155,6 +154,9 @@ func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *wor
 		return err
 	}
 	if err := w.openControl(c.envFile, worker.Addr, tl); err != nil {
+		return err
+	}
+	if err := w.mineReorgs(ctx, stories, tl); err != nil {
 		return err
 	}
 	return tl.awaitStories(ctx, stories, "http://"+worker.Addr+"/monitor/")

@@ -11,17 +11,23 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
 )
 
 // story is one feedback and how it has to end.
 type story struct {
-	title    string
-	agent    *big.Int
-	status   store.Status
-	reason   reason.Reason
-	attempts int
+	title     string
+	agent     *big.Int
+	status    store.Status
+	reason    reason.Reason
+	attempts  int
+	takenBack bool // a reorg takes it off the chain; if it was delivered, a retraction has to be too
 }
+
+// isRetracted tells whether the agent has to be told that the feedback it was given is gone.
+func (s story) isRetracted() bool { return s.takenBack && s.status == store.Delivered }
 
 // service is one entry of a registration's services (ERC-8004).
 type serviceEntry struct {
@@ -59,10 +65,16 @@ func (w *world) planStories() []plan {
 			reason: reason.NoMCPEndpoint, attempts: 1},
 			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
 			tag: "starred", value: 10000},
+		{story: story{title: "A reorg takes it off the chain before the agent is called", status: store.Cancelled,
+			reason: reason.Reorg, takenBack: true},
+			services: mcp(w.httpURL), tag: "uptime", value: 1200},
+		{story: story{title: "A reorg takes it off the chain after the agent was called", status: store.Delivered,
+			attempts: 1, takenBack: true},
+			services: mcp(w.httpURL), tag: "uptime", value: 3400},
 	}
 }
 
-// mineFeedback registers the five agents and gives each its feedback.
+// mineFeedback registers the agents and gives each its feedback, but for those that a reorg takes back (mineReorgs).
 func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error) {
 	var stories []story
 	plans := w.planStories()
@@ -74,11 +86,60 @@ func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error)
 	}
 	tl.announceStories(stories)
 	for i := range plans {
-		if err := w.giveFeedback(ctx, &plans[i]); err != nil {
+		if plans[i].takenBack {
+			continue
+		}
+		if _, err := w.giveFeedback(ctx, &plans[i]); err != nil {
 			return nil, fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
 	}
 	return stories, nil
+}
+
+// mineReorgs gives feedback that a reorg takes off the chain: before its agent is called, or after.
+func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) error {
+	plans := w.planStories()
+	for i, s := range stories {
+		if !s.takenBack {
+			continue
+		}
+		// A block may be mined between the look at the head and the reorg, which then must not reach another's feedback.
+		if _, err := w.net.Commit(); err != nil {
+			return err
+		}
+		plans[i].agent = s.agent
+		mined, err := w.giveFeedback(ctx, &plans[i])
+		if err != nil {
+			return fmt.Errorf("give feedback %d: %w", i+1, err)
+		}
+		id, err := w.awaitAccepted(ctx, mined.TxHash)
+		if err == nil { // what is not to be called waits for its confirmations
+			err = tl.awaitStatus(ctx, id, map[bool]store.Status{true: store.Delivered, false: store.Waiting}[s.isRetracted()])
+		}
+		if err != nil {
+			return fmt.Errorf("feedback %d: %w", i+1, err)
+		}
+		head, err := w.net.Client().BlockNumber(ctx)
+		if err != nil {
+			return err
+		}
+		depth := head - mined.BlockNumber.Uint64() + 2
+		tl.printStep(i+1, "reorg", fmt.Sprintf("of %d blocks, without this transaction", depth))
+		if err := w.net.Reorg(ctx, depth, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitAccepted waits until the worker has read the feedback of a transaction off the chain.
+func (w *world) awaitAccepted(ctx context.Context, tx common.Hash) (uuid.UUID, error) {
+	select {
+	case id := <-w.acceptances.awaitTransaction(tx):
+		return id, nil
+	case <-ctx.Done():
+		return uuid.UUID{}, fmt.Errorf("the worker did not read it off the chain: %w", ctx.Err())
+	}
 }
 
 // registerAgent mints the agent first: its registration names the id it got.
@@ -130,19 +191,19 @@ func (w *world) listAgent(entry map[string]any) error {
 	return os.WriteFile(w.list, body, 0o600)
 }
 
-func (w *world) giveFeedback(ctx context.Context, p *plan) error {
+func (w *world) giveFeedback(ctx context.Context, p *plan) (*types.Receipt, error) {
 	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag,
 		Endpoint: "https://agent.example/"}
 	if p.text != "" {
 		if err := w.addFile(&f, p.text); err != nil {
-			return err
+			return nil, err
 		}
 		if p.lie {
 			f.Hash = common.HexToHash("0x5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e")
 		}
 	}
-	_, _, err := w.net.GiveFeedback(ctx, w.clientAccount(), f)
-	return err
+	_, mined, err := w.net.GiveFeedback(ctx, w.clientAccount(), f)
+	return mined, err
 }
 
 // clientAccount gives the feedback.

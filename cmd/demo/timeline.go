@@ -30,13 +30,16 @@ type timeline struct {
 	began   time.Time
 	numbers map[string]int // agent id → story
 	ids     map[int]uuid.UUID
-	later   map[uuid.UUID]int // delivery → story, also of feedback that came after the five
+	later   map[uuid.UUID]int // delivery → story, also of feedback that came after them
 	next    int
+
+	retractions map[int]uuid.UUID // story → the delivery that takes its feedback back
 }
 
 func newTimeline(out io.Writer) *timeline {
 	t := &timeline{events: make(chan func(), 1024), done: make(chan struct{}), out: out, began: time.Now(),
-		numbers: map[string]int{}, ids: map[int]uuid.UUID{}, later: map[uuid.UUID]int{}}
+		numbers: map[string]int{}, ids: map[int]uuid.UUID{}, later: map[uuid.UUID]int{},
+		retractions: map[int]uuid.UUID{}}
 	go func() {
 		defer close(t.done)
 		for event := range t.events {
@@ -108,6 +111,23 @@ func (t *timeline) tellAccepted(j job.Job, a store.Acceptance) {
 	t.printStep(t.numberOf(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
 }
 
+// tellVanished tells what became of a feedback that a reorg took off the chain; how it is taken back is the same story.
+func (t *timeline) tellVanished(v store.Vanished) {
+	t.mu.Lock()
+	number, known := t.later[v.ID]
+	if known && v.Retraction != uuid.Nil {
+		t.later[v.Retraction], t.retractions[number] = number, v.Retraction
+	}
+	t.mu.Unlock()
+	switch {
+	case !known:
+	case v.Retraction != uuid.Nil:
+		t.printStep(number, "vanished", fmt.Sprintf("the agent is told: delivery %s", v.Retraction))
+	default:
+		t.printStep(number, "vanished", "cancelled: the agent was not called")
+	}
+}
+
 // words are the steps as a reader meets them; the others are not told.
 var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
 
@@ -173,7 +193,11 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI stri
 			wrong++
 			mark = fmt.Sprintf("no: expected %s %s after %d", s.status, s.reason, s.attempts)
 		}
-		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, strings.TrimSpace(string(d.Status)+" "+string(d.Reason)),
+		end := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
+		if s.isRetracted() {
+			end += ", retracted"
+		}
+		fmt.Fprintf(w, "[%d]\t%s\t%s\t%d\t%s\t%s\t%s\n", i+1, s.title, end,
 			d.Attempts,
 			strings.TrimSpace(d.FileVerification+" "+d.FileSource),
 			d.FinishedAt.Sub(d.CreatedAt).Round(time.Millisecond), mark)
@@ -197,12 +221,40 @@ func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store
 			return false
 		}
 		d, err := st.Delivery(ctx, id)
-		if err != nil || !d.Status.Final() {
+		if err != nil || !d.Status.Final() || stories[i].isRetracted() && !t.isToldOfRetraction(ctx, i+1) {
 			return false
 		}
 		ended[i] = d
 	}
 	return true
+}
+
+// isToldOfRetraction tells whether the agent of a story has taken the retraction.
+func (t *timeline) isToldOfRetraction(ctx context.Context, number int) bool {
+	t.mu.Lock()
+	id, st := t.retractions[number], t.worker.Store
+	t.mu.Unlock()
+	d, err := st.Delivery(ctx, id)
+	return err == nil && d.Status == store.Delivered
+}
+
+// awaitStatus waits until a delivery has this status.
+func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.Status) error {
+	t.mu.Lock()
+	st := t.worker.Store
+	t.mu.Unlock()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if d, err := st.Delivery(ctx, id); err == nil && d.Status == status {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("its delivery is not %s: %w", status, ctx.Err())
+		case <-ticker.C:
+		}
+	}
 }
 
 // logger shows what the services say when they start, and every warning; the deliveries are told by the time line.

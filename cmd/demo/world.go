@@ -15,13 +15,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
 )
 
 // world is everything around the worker: chain, content, agents.
@@ -42,9 +40,6 @@ type world struct {
 	servers     []*http.Server
 	child       *exec.Cmd
 	background  sync.WaitGroup // servers and the agent's reader
-
-	following sync.WaitGroup
-	stop      context.CancelFunc
 }
 
 func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err error) {
@@ -87,6 +82,10 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 	return w, nil
 }
 
+// confirmations is how many blocks, a second each, must follow a feedback before its agent is called: enough for a reorg
+// to come before.
+const confirmations = 2
+
 // makeEnvironment is what an operator would set.
 func (w *world) makeEnvironment(data, listen string) []string {
 	w.data = data
@@ -95,7 +94,9 @@ func (w *world) makeEnvironment(data, listen string) []string {
 	env := []string{
 		"HERALD_DATA=" + data, "HERALD_LISTEN=" + listen, "HERALD_STDIO_COMMANDS=" + string(commands),
 		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + w.ipfsURL,
-		fmt.Sprintf("RPC_URL_%d=%s", id, w.net.URL()),
+		// Over a websocket each new block wakes the worker, which reads the chain by itself.
+		fmt.Sprintf("RPC_URL_%d=%s", id, w.net.WebSocketURL()), fmt.Sprintf("HERALD_WATCH=%d", id),
+		fmt.Sprintf("HERALD_CONFIRMATIONS=%d=%d", id, confirmations),
 		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
 		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation),
 		fmt.Sprintf("VALIDATION_REGISTRY_%d=%s", id, d.Validation),
@@ -154,51 +155,19 @@ func (w *world) startAgent(ctx context.Context) (string, error) {
 	}
 }
 
-// followChain hands the registries' events to the worker's intake, as an indexer would, until ctx ends or unfollow.
-func (w *world) followChain(ctx context.Context, worker *service.Worker, tl *timeline) error {
-	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
-		Logger: tl.logger()})
-	if err != nil {
-		return err
-	}
-	f, err := client.NewFollower(chain.FollowConfig{Deployment: w.net.Deployment(),
-		Kinds: []erc8004.Kind{erc8004.NewFeedback},
-		Poll:  200 * time.Millisecond, Limits: job.Limits{MaxTimeout: time.Minute},
-		Handle: func(ctx context.Context, r chain.Range) error {
-			for _, e := range r.Events {
-				if e.Err != nil {
-					continue // the demo makes none of these
-				}
-				tl.tellMined(e.Job)
-				got, err := worker.Intake.SubmitJobs(ctx, []job.Job{e.Job})
-				if err != nil {
-					return err
-				}
-				tl.tellAccepted(e.Job, got[0])
-				w.acceptances.reportAcceptance(e.Job.TransactionHash, got[0].ID)
-			}
-			return nil
-		}})
-	if err != nil {
-		client.Close()
-		return err
-	}
-	ctx, w.stop = context.WithCancel(ctx)
-	w.following.Go(func() {
-		defer client.Close()
-		if err := f.Follow(ctx); err != nil && ctx.Err() == nil {
-			tl.printLine("the chain's follower ended: " + err.Error())
+// hearChain tells what the worker read off the chain.
+func (w *world) hearChain(r watch.Report, tl *timeline) {
+	for i, e := range r.Events {
+		// What is mined again in another block is known.
+		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == store.Accepted {
+			tl.tellMined(e.Job)
+			tl.tellAccepted(e.Job, r.Answers[i])
+			w.acceptances.reportAcceptance(e.Job.TransactionHash, r.Answers[i].ID)
 		}
-	})
-	return nil
-}
-
-// stopFollower stops the follower; the worker must still be there, or its last event would find a closed door.
-func (w *world) stopFollower() {
-	if w.stop != nil {
-		w.stop()
 	}
-	w.following.Wait()
+	for _, v := range r.Vanished {
+		tl.tellVanished(v)
+	}
 }
 
 func (w *world) close() error {
@@ -206,7 +175,6 @@ func (w *world) close() error {
 	if w.list != "" {
 		errs = append(errs, os.Remove(w.list))
 	}
-	w.stopFollower()
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())
 	}
