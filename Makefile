@@ -91,7 +91,7 @@ services: ## Fetch what the embedded Postgres and Redis need, if this machine la
 # package more than there are cores at a time, since some only wait, and half as many collections: 339 s after a fresh clone instead of 377.
 .PHONY: test
 test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=4m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=10m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: race
 race: build services ## Run all tests under the race detector (needs a C compiler).
