@@ -1,6 +1,7 @@
 package erc8004
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -70,69 +71,87 @@ func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 		old.Validation...)}, known
 }
 
-// KnownDeployment returns the registries of the current ABI on a chain, as the reference contracts' deployment scripts
-// list them. They have the same addresses on every mainnet, and others that are the same on every testnet.
+// Chain is a chain on which the reference contracts' authors deployed the registries of the current ABI.
+type Chain struct {
+	ID      uint64 // EIP-155
+	Name    string
+	Testnet bool
+}
+
+// knownChains are the chains that the reference contracts' deployment scripts list.
+var knownChains = [...]Chain{
+	{1, "Ethereum", false},
+	{10, "OP Mainnet", false},
+	{56, "BNB Smart Chain", false},
+	{100, "Gnosis", false},
+	{137, "Polygon", false},
+	{143, "Monad", false},
+	{196, "X Layer", false},
+	{295, "Hedera", false},
+	{360, "Shape", false},
+	{1088, "Metis", false},
+	{1868, "Soneium", false},
+	{2345, "GOAT", false},
+	{2741, "Abstract", false},
+	{4326, "MegaETH", false},
+	{5000, "Mantle", false},
+	{8453, "Base", false},
+	{42161, "Arbitrum One", false},
+	{42220, "Celo", false},
+	{43114, "Avalanche", false},
+	{59144, "Linea", false},
+	{167000, "Taiko", false},
+	{534352, "Scroll", false},
+	{1187947933, "SKALE Base", false},
+	{97, "BNB Smart Chain testnet", true},
+	{296, "Hedera testnet", true},
+	{1946, "Soneium Minato", true},
+	{1952, "X Layer testnet", true},
+	{5003, "Mantle Sepolia", true},
+	{6343, "MegaETH testnet", true},
+	{10143, "Monad testnet", true},
+	{10200, "Gnosis Chiado", true},
+	{11011, "Shape Sepolia", true},
+	{11124, "Abstract testnet", true},
+	{43113, "Avalanche Fuji", true},
+	{48816, "GOAT testnet", true},
+	{59141, "Linea Sepolia", true},
+	{59902, "Metis Sepolia", true},
+	{80002, "Polygon Amoy", true},
+	{84532, "Base Sepolia", true},
+	{167013, "Taiko Hoodi", true},
+	{421614, "Arbitrum Sepolia", true},
+	{534351, "Scroll Sepolia", true},
+	{5042002, "Arc testnet", true},
+	{11142220, "Celo Sepolia", true},
+	{11155111, "Ethereum Sepolia", true},
+	{11155420, "OP Sepolia", true},
+	{324705682, "SKALE Base Sepolia", true},
+}
+
+// KnownChains lists the chains with known registries, the mainnets first.
+func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
+
+// KnownDeployment returns the registries of the current ABI on a chain. They have the same addresses on every mainnet,
+// and others that are the same on every testnet.
 func KnownDeployment(chainID uint64) (Deployment, bool) {
-	switch chainID {
-	case 1, // Ethereum
-		10,         // OP Mainnet
-		56,         // BNB Smart Chain
-		100,        // Gnosis
-		137,        // Polygon
-		143,        // Monad
-		196,        // X Layer
-		295,        // Hedera
-		360,        // Shape
-		1088,       // Metis
-		1868,       // Soneium
-		2345,       // GOAT
-		2741,       // Abstract
-		4326,       // MegaETH
-		5000,       // Mantle
-		8453,       // Base
-		42161,      // Arbitrum One
-		42220,      // Celo
-		43114,      // Avalanche
-		59144,      // Linea
-		167000,     // Taiko
-		534352,     // Scroll
-		1187947933: // SKALE Base
-		return Deployment{
-			Identity:   common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"),
-			Reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
-			Validation: common.HexToAddress("0x8004Cc8439f36fd5F9F049D9fF86523Df6dAAB58"),
-		}, true
-	case 97, // BNB Smart Chain testnet
-		296,       // Hedera testnet
-		1946,      // Soneium Minato
-		1952,      // X Layer testnet
-		5003,      // Mantle Sepolia
-		6343,      // MegaETH testnet
-		10143,     // Monad testnet
-		10200,     // Gnosis Chiado
-		11011,     // Shape Sepolia
-		11124,     // Abstract testnet
-		43113,     // Avalanche Fuji
-		48816,     // GOAT testnet
-		59141,     // Linea Sepolia
-		59902,     // Metis Sepolia
-		80002,     // Polygon Amoy
-		84532,     // Base Sepolia
-		167013,    // Taiko Hoodi
-		421614,    // Arbitrum Sepolia
-		534351,    // Scroll Sepolia
-		5042002,   // Arc testnet
-		11142220,  // Celo Sepolia
-		11155111,  // Ethereum Sepolia
-		11155420,  // OP Sepolia
-		324705682: // SKALE Base Sepolia
+	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
+	switch {
+	case i < 0:
+		return Deployment{}, false
+	case knownChains[i].Testnet:
 		return Deployment{
 			Identity:   common.HexToAddress("0x8004A818BFB912233c491871b3d84c89A494BD9e"),
 			Reputation: common.HexToAddress("0x8004B663056A597Dffe9eCcC1965A193B7388713"),
 			Validation: common.HexToAddress("0x8004Cb1BF31DAf7788923b405b754f57acEB4272"),
 		}, true
+	default:
+		return Deployment{
+			Identity:   common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"),
+			Reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
+			Validation: common.HexToAddress("0x8004Cc8439f36fd5F9F049D9fF86523Df6dAAB58"),
+		}, true
 	}
-	return Deployment{}, false
 }
 
 // LegacyDeployment returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI
