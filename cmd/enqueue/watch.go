@@ -135,8 +135,12 @@ func (r *chainReport) add(report watch.Report) {
 		r.out.addEvent(report.To, answer)
 	}
 	for _, v := range report.Vanished {
-		r.cancelled += map[bool]int{true: 1}[v.Cancelled]
-		r.retracted += map[bool]int{true: 1}[v.Retraction != uuid.Nil]
+		if v.Cancelled {
+			r.cancelled++
+		}
+		if v.Retraction != uuid.Nil {
+			r.retracted++
+		}
 		r.out.addVanished(report.To, v)
 	}
 	_ = r.out.flush() // what is committed is committed, whoever reads this

@@ -53,7 +53,10 @@ func chainTable(t *testing.T) string {
 		if !known {
 			t.Errorf("%s (%d) is listed and has no deployment", c.Name, c.ID)
 		}
-		i := map[bool]int{false: 0, true: 1}[c.Testnet]
+		i := 0
+		if c.Testnet {
+			i = 1
+		}
 		name := fmt.Sprintf("%s %d", c.Name, c.ID)
 		if deployments[i] != d && names[i] != nil {
 			t.Errorf("%s has other addresses than the chains before it", name)
