@@ -400,6 +400,9 @@ func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, r
 	return found, rows, nil // what differs is told by who asked
 }
 
+// isOpen tells whether the delivery has not ended.
+func (r Row) isOpen() bool { return !trial.Row{Status: r.Status}.Final() }
+
 // readRows reads all deliveries.
 func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
 	err = site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/trial"
 )
 
 // maxTimeout is what jobs are made with; no event says a timeout.
@@ -34,9 +33,6 @@ func (r Row) position() Position {
 
 // isNotFound tells whether a worker looked for the event and found it not on the chain.
 func (r Row) isNotFound() bool { return r.Status == "rejected" && r.Reason == "event_not_found" }
-
-// isOpen tells whether the delivery has not ended.
-func (r Row) isOpen() bool { return !trial.Row{Status: r.Status}.Final() }
 
 // takenBack tells whether the row ended because its event left the chain.
 func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
