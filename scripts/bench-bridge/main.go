@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/trial/npm"
+	"github.com/agentherald/herald/scripts/machine"
 
 	_ "embed"
 )
@@ -118,7 +119,7 @@ func run(ctx context.Context, o options) (err error) {
 	if o.alone {
 		return b.measureAlone(ctx)
 	}
-	r := report{machine: thisMachine(ctx, b.node), rounds: o.rounds, time: o.time}
+	r := report{machine: machine.Read(ctx), node: nodeVersion(ctx, b.node), rounds: o.rounds, time: o.time}
 	for round := range o.rounds {
 		if err := b.round(ctx, round, &r); err != nil {
 			return err

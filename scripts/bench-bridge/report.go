@@ -6,12 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // The targets are ratios to the bridge; what Herald adds to a call of mcp-go alone is reported beside them.
@@ -25,7 +24,8 @@ const (
 
 // report is everything that was measured.
 type report struct {
-	machine machine
+	machine machine.Machine
+	node    string // version of Node.js
 	rounds  int
 	time    time.Duration
 	ended   time.Time
@@ -121,8 +121,8 @@ func (r *report) markdown() string {
 	m := r.machine
 	p("# Beside the bridge\n")
 	p("Written by `make bench-bridge` (`scripts/bench-bridge`); every number was measured by the run that wrote it.\n")
-	p("- machine: %d cores, %s, Linux %s; Go %s, Node.js %s", m.cores, m.cpu, m.kernel, m.goes, m.node)
-	p("- Herald at commit %s, %s, %s of measuring", m.commit, m.began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.began).Round(time.Second))
+	p("- machine: %d cores, %s, Linux %s; Go %s, Node.js %s", m.Cores, m.CPU, m.Kernel, m.Go, r.node)
+	p("- Herald at commit %s, %s, %s of measuring", m.Commit, m.Began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.Began).Round(time.Second))
 	p("- bridge: %s and %s, a client for every POST; agent: an mcp-go server whose tool's schema has `anyOf`", expressPackage, sdkPackage)
 	p("- %d rounds of %s for each row, by turns, each with processes just started; medians over the rounds. Herald and mcp-go alone call the same", r.rounds, r.time)
 	p("  agent and change places every %s, so that what else the machine does meets both. What calls is one\n  program whose heap is collected at %d MB, as a worker's is at 24 MB (GOGC %d instead of 100). Everything runs on these cores.\n", slice, r.heapGoal>>20, gcPercent)
@@ -168,45 +168,11 @@ func micros(d time.Duration) string {
 }
 func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
 
-// machine is what the numbers depend on.
-type machine struct {
-	cores                           int
-	cpu, kernel, goes, node, commit string
-	began                           time.Time
-}
-
-func thisMachine(ctx context.Context, node string) machine {
-	m := machine{cores: runtime.NumCPU(), cpu: "unknown processor", goes: strings.TrimPrefix(runtime.Version(), "go"), began: time.Now().UTC()}
-	m.node = strings.TrimPrefix(said(ctx, node, "--version"), "v")
-	m.commit = said(ctx, "git", "rev-parse", "--short", "HEAD")
-	if said(ctx, "git", "status", "--porcelain") != "" {
-		m.commit += " and changes that are not committed"
-	}
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-				m.cpu = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	var u syscall.Utsname
-	if syscall.Uname(&u) == nil {
-		for _, c := range u.Release {
-			if c == 0 {
-				break
-			}
-			m.kernel += string(rune(c))
-		}
-	}
-	return m
-}
-
-// said is a command's output, or "unknown": the report is of use without it.
-func said(ctx context.Context, name string, args ...string) string {
-	out, err := exec.CommandContext(ctx, name, args...).Output()
+// nodeVersion is what the report says of Node.js, "unknown" if it does not tell.
+func nodeVersion(ctx context.Context, node string) string {
+	out, err := exec.CommandContext(ctx, node, "--version").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "v")
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // options are the command line's.
@@ -101,7 +102,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.postgres.Close(context.WithoutCancel(ctx))) }()
-	b.report.machine, b.report.usual = thisMachine(ctx), o.events
+	b.report.machine, b.report.usual = machine.Read(ctx), o.events
 	wanted := strings.Split(o.only, ",")
 	for _, p := range parts {
 		if slices.Contains(wanted, p.name) {

@@ -3,15 +3,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // The ways in which events come.
@@ -50,7 +48,7 @@ type latency struct {
 }
 
 type report struct {
-	machine   machine
+	machine   machine.Machine
 	usual     int // events of a run
 	runs      []wayRun
 	latencies []latency
@@ -146,9 +144,9 @@ func (r *report) markdown() string {
 	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	p("# From a chain and from a file\n")
 	p("Written by `make bench-chain` (`scripts/bench-chain`); every number was measured by the run that wrote it.\n")
-	p("- machine: %d cores, %s, Linux %s; %s", r.machine.cores, r.machine.cpu, r.machine.kernel, runtime.Version())
-	p("- Herald at commit %s, %s, %s of measuring", r.machine.commit, r.machine.began.Format("2006-01-02 15:04 UTC"),
-		time.Since(r.machine.began).Round(time.Second))
+	p("- machine: %d cores, %s, Linux %s; Go %s", r.machine.Cores, r.machine.CPU, r.machine.Kernel, r.machine.Go)
+	p("- Herald at commit %s, %s, %s of measuring", r.machine.Commit, r.machine.Began.Format("2006-01-02 15:04 UTC"),
+		time.Since(r.machine.Began).Round(time.Second))
 	p("- everything on these cores: Herald, Postgres, Redis, the node")
 	p("- feedback for %s agents from %d clients each, %d events in a block; `--rate 0`; medians of the runs\n", thousands(agents),
 		clients, perBlock)
@@ -210,39 +208,4 @@ func thousands(n float64) string {
 
 func millis(d time.Duration) string {
 	return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
-}
-
-// machine is what the numbers depend on.
-type machine struct {
-	cores               int
-	cpu, kernel, commit string
-	began               time.Time
-}
-
-func thisMachine(ctx context.Context) machine {
-	m := machine{cores: runtime.NumCPU(), cpu: "unknown processor", kernel: said(ctx, "uname", "-r"),
-		commit: said(ctx, "git", "rev-parse", "--short", "HEAD"), began: time.Now().UTC()}
-	if said(ctx, "git", "status", "--porcelain") != "" {
-		m.commit += " and changes that are not committed"
-	}
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return m
-	}
-	for line := range strings.Lines(string(info)) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-			m.cpu = strings.TrimSpace(value)
-			break
-		}
-	}
-	return m
-}
-
-// said is a command's output, or "unknown": the report is of use without it.
-func said(ctx context.Context, name string, args ...string) string {
-	out, err := exec.CommandContext(ctx, name, args...).Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }

@@ -117,7 +117,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeSite()) }()
 	var r report
-	if r.machine, err = b.machine(ctx); err != nil {
+	if r.machine, err = b.readEnvironment(ctx); err != nil {
 		return err
 	}
 	if err := b.measure(ctx, &r); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // report is everything that was measured.
 type report struct {
-	machine  machine
+	machine  environment
 	loads    []loadResult
 	scale    []loadResult
 	failed   []string // rows that could not be measured, and why
@@ -41,9 +41,9 @@ func (r report) markdown() string {
 	p("# Speed\n")
 	p("Written by `make bench` (`scripts/bench`); every number was measured by the run that wrote it.\n")
 	m := r.machine
-	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.cores, m.cpu, float64(m.memory)/(1<<30), m.kernel)
-	p("- Go %s, Postgres %s, Redis %s", strings.TrimPrefix(m.goes, "go"), m.postgres, m.redis)
-	p("- Herald at commit %s, %s, %s of measuring", m.commit, m.began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.began).Round(time.Second))
+	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.Cores, m.CPU, float64(m.memory)/(1<<30), m.Kernel)
+	p("- Go %s, Postgres %s, Redis %s", m.Go, m.postgres, m.redis)
+	p("- Herald at commit %s, %s, %s of measuring", m.Commit, m.Began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.Began).Round(time.Second))
 	p("- everything on these cores: worker, Postgres, Redis, agents, what accepts the jobs\n")
 	r.targetTable(p)
 	r.loadTable(p)

@@ -18,7 +18,7 @@ func (r *report) fail(why string) { r.failed = append(r.failed, why) }
 
 // ours is which share of all cores a run's programs kept busy; the kernel's own work, and other programs', come on top.
 func (r report) ours(l loadResult) float64 {
-	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.cores))
+	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.Cores))
 }
 
 func (r report) scaleTable(p func(string, ...any)) {
@@ -26,7 +26,7 @@ func (r report) scaleTable(p func(string, ...any)) {
 		return
 	}
 	p("## More processes, Redis Cluster, a standby\n")
-	p("Each worker is a process of its own with %d deliveries in flight; all of them, and every server, share the %d cores of this machine, so", targetInflight, r.machine.cores)
+	p("Each worker is a process of its own with %d deliveries in flight; all of them, and every server, share the %d cores of this machine, so", targetInflight, r.machine.Cores)
 	p("the rows tell what sharing costs and what is full first, not what more machines bring. Redis Cluster: three nodes over TCP (one")
 	p("Redis: a unix socket), their CPU summed. Standby: every commit waits until a second Postgres has it on disk (synchronous_commit on,")
 	p("synchronous_standby_names `*`), both servers' CPU summed.\n")

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // tree is a checkout whose own bench measures its own worker.
@@ -41,7 +42,7 @@ func runTurns(ctx context.Context, o options) (err error) {
 		return fmt.Errorf("find the commit before (BEFORE=): %w", err)
 	}
 	before := &tree{name: "before, " + hash[:min(12, len(hash))], dir: filepath.Join(folder, "before")}
-	now := &tree{name: "this tree, " + commit(ctx), dir: "."}
+	now := &tree{name: "this tree, " + machine.ReadCommit(ctx), dir: "."}
 	if err := trial.Export(ctx, ".", hash, before.dir); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // twin is what it takes to run another server like one that runs: package embedded has found its program, its libraries and, where
@@ -76,7 +77,7 @@ func libraryFolders(maps string) (folders []string) {
 
 // firstID is the first of the four numbers in a line of /proc/PID/status.
 func firstID(path, name string) (uint32, error) {
-	text, err := field(path, name)
+	text, err := machine.ReadField(path, name)
 	if err != nil {
 		return 0, err
 	}

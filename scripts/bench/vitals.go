@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/scripts/machine"
 )
 
 // vitals are a worker's, as its /metrics tells them; of several workers, the highest of each.
@@ -99,7 +100,7 @@ func highWater(pid int) float64 {
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
 		return 0
 	}
-	text, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+	text, err := machine.ReadField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
 	if err != nil {
 		return 0
 	}
