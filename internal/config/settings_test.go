@@ -2,40 +2,78 @@ package config
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
-var update = flag.Bool("update", false, "rewrite the table in docs/settings.md")
-
-const (
-	settings   = "../../docs/settings.md"
-	tableBegin = "<!-- config:begin -->\n"
-	tableEnd   = "<!-- config:end -->\n"
-)
+var update = flag.Bool("update", false, "rewrite the tables in docs/settings.md and docs/chain.md")
 
 // TestSettingsPage: the table of settings is the code's. `go test ./internal/config -run TestSettingsPage -update` rewrites it.
 func TestSettingsPage(t *testing.T) {
-	raw, err := os.ReadFile(settings)
+	checkTable(t, "../../docs/settings.md", "config", markdown(Docs()))
+}
+
+// TestChainPage: the table of chains and addresses is the code's. `go test ./internal/config -run TestChainPage -update`
+// rewrites it.
+func TestChainPage(t *testing.T) { checkTable(t, "../../docs/chain.md", "chains", chainTable(t)) }
+
+// checkTable compares what stands between the marks <!-- name:begin --> and <!-- name:end --> of a page with a table.
+func checkTable(t *testing.T, page, name, table string) {
+	t.Helper()
+	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->\n"
+	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, begins := strings.Cut(string(raw), tableBegin)
-	old, after, ends := strings.Cut(rest, tableEnd)
+	before, rest, begins := strings.Cut(string(raw), begin)
+	old, after, ends := strings.Cut(rest, end)
 	if !begins || !ends {
-		t.Fatalf("docs/settings.md has no place for the table: add the lines %s and %s to it", strings.TrimSpace(tableBegin), strings.TrimSpace(tableEnd))
+		t.Fatalf("%s has no place for the table: add the lines %s and %s to it", page, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
-	table := markdown(Docs())
 	if old == table {
 		return
 	}
 	if !*update {
-		t.Fatal("docs/settings.md is not the code's: run `go test ./internal/config -run TestSettingsPage -update`")
+		t.Fatalf("%s is not the code's: run `go test ./internal/config -run %s -update`", page, t.Name())
 	}
-	if err := os.WriteFile(settings, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(before+begin+table+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// chainTable has a row for the mainnets, one for the testnets, and one for each chain with registries of October 2025.
+func chainTable(t *testing.T) string {
+	var names [2][]string
+	var deployments [2]erc8004.Deployment
+	var legacy strings.Builder
+	row := func(b *strings.Builder, chains string, d erc8004.Deployment) {
+		fmt.Fprintf(b, "| %s | `%s` | `%s` | `%s` |\n", chains, d.Identity, d.Reputation, d.Validation)
+	}
+	for _, c := range erc8004.KnownChains() {
+		d, known := erc8004.KnownDeployment(c.ID)
+		i := 0
+		if c.Testnet {
+			i = 1
+		}
+		name := fmt.Sprintf("%s %d", c.Name, c.ID)
+		if !known || names[i] != nil && deployments[i] != d {
+			t.Errorf("%s has other addresses than the chains before it", name)
+		}
+		names[i], deployments[i] = append(names[i], name), d
+		if old, has := erc8004.LegacyDeployment(c.ID); has {
+			row(&legacy, name+", of October 2025", old)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| chains | IdentityRegistry | ReputationRegistry | ValidationRegistry |\n| --- | --- | --- | --- |\n")
+	for i := range names {
+		row(&b, strings.Join(names[i], ", "), deployments[i])
+	}
+	return b.String() + legacy.String()
 }
 
 // markdown writes one row per variable; a list of defaults may break after its commas.
