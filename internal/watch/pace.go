@@ -25,16 +25,8 @@ func (p *pace) count(n int) {
 
 // wait waits until the time of those so far is over, or ctx is: then it returns why.
 func (p *pace) wait(ctx context.Context) error {
-	left := time.Until(p.over)
-	if left <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	over, cancel := context.WithDeadline(ctx, p.over)
+	defer cancel()
+	<-over.Done()
+	return ctx.Err()
 }
