@@ -24,8 +24,8 @@ type block struct {
 	Time       hexutil.Uint64 `json:"timestamp"`
 }
 
-// follows tells whether the block comes right after the one of that hash. Where a node does not tell, it is believed.
-func (b block) follows(parent common.Hash) bool {
+// isChildOf tells whether the block comes right after the one of that hash. Where a node does not tell, it is believed.
+func (b block) isChildOf(parent common.Hash) bool {
 	return b.ParentHash == parent || b.ParentHash == (common.Hash{})
 }
 

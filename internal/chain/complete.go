@@ -100,7 +100,7 @@ func sortLogs(logs []types.Log) []types.Log {
 // isBranch tells whether blocks are all those between the ends of a range: each is the child of the one before.
 func isBranch(blocks []*bloomBlock, ends rangeEnds) bool {
 	for i, b := range blocks {
-		if i > 0 && !b.follows(blocks[i-1].Hash) {
+		if i > 0 && !b.isChildOf(blocks[i-1].Hash) {
 			return false
 		}
 	}
@@ -178,8 +178,8 @@ func mayHold(bloom types.Bloom, filter logFilter) bool {
 	return address || len(filter.Address) == 0
 }
 
-// takes tells whether a log is one that the filter asks for.
-func (f logFilter) takes(l types.Log) bool {
+// matchesLog tells whether a log is one that the filter asks for.
+func (f logFilter) matchesLog(l types.Log) bool {
 	if len(f.Address) > 0 && !slices.Contains(f.Address, l.Address) || len(l.Topics) < len(f.Topics) {
 		return false
 	}

@@ -250,7 +250,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	r.Anchors = done[max(0, len(done)-maxAnchors):]
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
 	f.askFinalized(ctx)
-	r.Finalized, r.Settled = f.finalized, f.settle(r)
+	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(r)
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}
 	}
@@ -334,8 +334,8 @@ func (f *Follower) askFinalized(ctx context.Context) {
 	}
 }
 
-// settle finds the block up to which r's chain is settled. It never goes back.
-func (f *Follower) settle(r Range) uint64 {
+// findSettledBlock finds the block up to which r's chain is settled. It never goes back.
+func (f *Follower) findSettledBlock(r Range) uint64 {
 	if r.To < maxAnchors {
 		return f.settled
 	}
@@ -360,7 +360,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, e
 	case err != nil:
 		return nil, err
 	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
-	case ends.last.Hash != end.Hash, !f.continues(ends.first):
+	case ends.last.Hash != end.Hash, !f.extendsLastRange(ends.first):
 		return nil, errMoved
 	case f.client.trusted:
 		return sortLogs(logs), nil
@@ -368,10 +368,10 @@ func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, e
 	return f.client.completeLogs(ctx, filter, ends, logs)
 }
 
-// continues tells whether a block is the child of the last one that was handed over.
-func (f *Follower) continues(first block) bool {
+// extendsLastRange tells whether a block is the child of the last one that was handed over.
+func (f *Follower) extendsLastRange(first block) bool {
 	n := len(f.done)
-	return n == 0 || f.done[n-1].Number+1 != uint64(first.Number) || first.follows(f.done[n-1].Hash)
+	return n == 0 || f.done[n-1].Number+1 != uint64(first.Number) || first.isChildOf(f.done[n-1].Hash)
 }
 
 // narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.

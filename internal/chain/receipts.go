@@ -55,7 +55,9 @@ type provableReceipt struct {
 }
 
 // bloom is that of the receipt's logs. What the node says of it is not looked at.
-func (r *provableReceipt) bloom() types.Bloom { return types.CreateBloom(&types.Receipt{Logs: r.Logs}) }
+func (r *provableReceipt) computeBloom() types.Bloom {
+	return types.CreateBloom(&types.Receipt{Logs: r.Logs})
+}
 
 // provableReceipts are a block's, as types.DeriveSha takes them.
 type provableReceipts []*provableReceipt
@@ -67,7 +69,7 @@ func (rs provableReceipts) Len() int { return len(rs) }
 func (rs provableReceipts) EncodeIndex(i int, w *bytes.Buffer) {
 	const opDeposit = 0x7e
 	r := rs[i]
-	fields := []any{uint64(r.Status), uint64(r.CumulativeGasUsed), r.bloom(), r.Logs}
+	fields := []any{uint64(r.Status), uint64(r.CumulativeGasUsed), r.computeBloom(), r.Logs}
 	if r.Type == opDeposit && r.DepositNonce != nil && r.DepositReceiptVersion != nil {
 		fields = append(fields, uint64(*r.DepositNonce), uint64(*r.DepositReceiptVersion))
 	}
@@ -122,7 +124,7 @@ func (c *Client) readWholeLogs(
 				believed = append(believed, part[i])
 			}
 			proven[part[i].Hash] = r.proven
-			logs = append(logs, slices.DeleteFunc(r.logs, func(l types.Log) bool { return !filter.takes(l) })...)
+			logs = append(logs, slices.DeleteFunc(r.logs, func(l types.Log) bool { return !filter.matchesLog(l) })...)
 		}
 	}
 	read, err := c.readBlockLogs(ctx, believed, filter)
@@ -173,7 +175,7 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 				return e.Error
 			}
 			receipts, _ := e.Result.(*provableReceipts)
-			r, err := blocks[i].examine(*receipts)
+			r, err := blocks[i].checkReceipts(*receipts)
 			if err != nil {
 				return err
 			}
@@ -202,8 +204,8 @@ func (c *Client) isUnsupported(err error) bool {
 		[]int{invalidRequest, methodNotFound, invalidParams, methodNotSupported}, answered.code)
 }
 
-// examine finds out what receipts prove. It fails when they lack something.
-func (b *bloomBlock) examine(receipts provableReceipts) (r blockReceipts, _ error) {
+// checkReceipts finds out what receipts prove. It fails when they lack something.
+func (b *bloomBlock) checkReceipts(receipts provableReceipts) (r blockReceipts, _ error) {
 	if receipts == nil {
 		return r, errNoBlock
 	}
@@ -215,7 +217,7 @@ func (b *bloomBlock) examine(receipts provableReceipts) (r blockReceipts, _ erro
 		if slices.Contains(receipt.Logs, nil) {
 			return r, fmt.Errorf("receipt %d of block %d has a log that is null", i, uint64(b.Number))
 		}
-		of := receipt.bloom()
+		of := receipt.computeBloom()
 		for at := range bloom {
 			bloom[at] |= of[at]
 		}

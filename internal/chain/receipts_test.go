@@ -219,7 +219,7 @@ func TestExamineReceipts(t *testing.T) {
 		"another block's receipts": {&bloomBlock{}, func(rs provableReceipts) provableReceipts { return rs }, false,
 			errAny, 0},
 	} {
-		got, err := c.block.examine(c.change(receipts(t)))
+		got, err := c.block.checkReceipts(c.change(receipts(t)))
 		if got.proven != c.proven || err != c.failed && !errors.Is(err, c.failed) &&
 			!(c.failed == errAny && err != nil) ||
 			err == nil && len(got.logs) != c.logs {

@@ -39,7 +39,7 @@ func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 	if err != nil {
 		return nil, 0, err
 	}
-	logs := slices.DeleteFunc(r.Logs, func(l types.Log) bool { return !f.filter.takes(l) })
+	logs := slices.DeleteFunc(r.Logs, func(l types.Log) bool { return !f.filter.matchesLog(l) })
 	if slices.ContainsFunc(logs, lacksIndex) { // it is counted over the whole block
 		f.next = uint64(r.BlockNumber)
 		logs, err = f.readRangeLogs(ctx, block{Number: r.BlockNumber, Hash: r.BlockHash})

@@ -252,6 +252,6 @@ func (a *assembly) closeParts() {
 		a.upkeep.Close()
 	}
 	if a.followers != nil {
-		a.followers.close()
+		a.followers.closeStore()
 	}
 }

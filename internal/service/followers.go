@@ -64,7 +64,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
 			Dispatcher: d, Limits: JobLimits(cfg), Report: o.Read, Logger: o.Logger})
 		if err != nil {
-			r.close()
+			r.closeStore()
 			return nil, fmt.Errorf("HERALD_WATCH: %w", err)
 		}
 		r.chains = append(r.chains, followedChain{id, clients[id], w})
@@ -72,7 +72,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	return r, nil
 }
 
-func (r *chainFollowers) close() {
+func (r *chainFollowers) closeStore() {
 	if r.store != nil {
 		r.store.Close()
 	}

@@ -67,7 +67,7 @@ func TestTellsLag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(f.close)
+	t.Cleanup(f.closeStore)
 	followed := f.chains[0]
 	if p := f.measureProgress(t.Context(), followed); p.known {
 		t.Errorf("nobody has read it yet: %+v", p)

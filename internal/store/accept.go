@@ -453,11 +453,11 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if !vanished && !notFound {
 		return out, nil
 	}
-	return s.reopen(ctx, tx, a, h)
+	return s.reopenDelivery(ctx, tx, a, h)
 }
 
-// reopen queues a delivery anew whose event came back. What was called is so only when the event was read off the chain.
-func (s *Store) reopen(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
+// reopenDelivery queues a delivery anew whose event came back. What was called is so only when the event was read off the chain.
+func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
 		a.agent.Registry, a.readBy != nil).Scan(&out.ID)

@@ -204,7 +204,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	case told:
 		return s.displaceHolder(ctx, tx, a, h, lines)
 	case h.status == Cancelled && h.reason == reason.Reorg, h.status == Rejected && h.reason == reason.EventNotFound:
-		return s.reopen(ctx, tx, a, h)
+		return s.reopenDelivery(ctx, tx, a, h)
 	}
 	return s.compareRead(ctx, tx, a, h, brought, known,
 		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})

@@ -86,15 +86,15 @@ func (h History) isConfirmed(lives []Life, r Row, confirmations uint64, moment s
 		if !l.Until.IsZero() && l.Until.Before(both.until) {
 			both.until = l.Until
 		}
-		if !both.from.After(both.until) && h.highest(both) >= l.Position.Block+confirmations {
+		if !both.from.After(both.until) && h.findHighestHead(both) >= l.Position.Block+confirmations {
 			return true
 		}
 	}
 	return false
 }
 
-// highest is the highest head in a time.
-func (h History) highest(in span) (head uint64) {
+// findHighestHead returns the highest head in a time.
+func (h History) findHighestHead(in span) (head uint64) {
 	for i, height := range h.Heights {
 		if height.At.After(in.until) {
 			break

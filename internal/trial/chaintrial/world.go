@@ -90,15 +90,15 @@ func (w *World) Mine(ctx context.Context, average int) error {
 	return w.Node.Mine(ctx, w.calls(events))
 }
 
-// head is the newest block of the branch.
-func (w *World) head() uint64 { return w.First + uint64(w.generator.Blocks()) - 1 }
+// headBlock is the newest block of the branch.
+func (w *World) headBlock() uint64 { return w.First + uint64(w.generator.Blocks()) - 1 }
 
 // noteMined notes since when there are the newest blocks: since before they were mined.
 func (w *World) noteMined(at time.Time, blocks int) {
-	for n := w.head(); blocks > 0 && n >= w.First; n, blocks = n-1, blocks-1 {
+	for n := w.headBlock(); blocks > 0 && n >= w.First; n, blocks = n-1, blocks-1 {
 		w.mined[n] = at
 	}
-	w.past.Heights = append(w.past.Heights, Height{at, w.head()})
+	w.past.Heights = append(w.past.Heights, Height{at, w.headBlock()})
 }
 
 // Reorg replaces the newest blocks, or takes them away.
@@ -115,7 +115,7 @@ func (w *World) Reorg(ctx context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	buried, err := w.bury(ctx, depth)
+	buried, err := w.buryBlocks(ctx, depth)
 	if err != nil {
 		return err
 	}
@@ -148,9 +148,9 @@ func (w *World) Reorg(ctx context.Context) error {
 	return w.checkHead(ctx)
 }
 
-// bury remembers what the newest blocks ask for, before they go, and returns their lives.
-func (w *World) bury(ctx context.Context, depth int) ([]Life, error) {
-	last := w.head()
+// buryBlocks remembers what the newest blocks ask for, before they go, and returns their lives.
+func (w *World) buryBlocks(ctx context.Context, depth int) ([]Life, error) {
+	last := w.headBlock()
 	first := last - uint64(depth) + 1
 	logs, err := ReadBlocks(ctx, w.Node.URL(), first, last, w.Deployment)
 	if err != nil {
@@ -198,7 +198,7 @@ func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
 // checkHead: the generator and the node agree about the branch's length.
 func (w *World) checkHead(ctx context.Context) error {
 	head, err := Head(ctx, w.Node.URL())
-	if want := w.head(); err == nil && head != want {
+	if want := w.headBlock(); err == nil && head != want {
 		err = fmt.Errorf("the head of %s is %d, that of the generator %d", w.Node.Name(), head, want)
 	}
 	return err
