@@ -19,12 +19,12 @@ func (n *Net) Commit() (common.Hash, error) {
 	if n.closed {
 		return common.Hash{}, errClosed
 	}
-	return n.commit(), nil
+	return n.commit()
 }
 
-func (n *Net) commit() common.Hash {
+func (n *Net) commit() (common.Hash, error) {
 	clear(n.pending)
-	return n.backend.Commit()
+	return n.backend.mineBlock()
 }
 
 // Reorg replaces the newest depth blocks by depth+1 others. With keep their transactions are mined again, in the first of the
@@ -53,7 +53,9 @@ func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 		n.backend.Rollback()
 	}
 	for range depth + 1 {
-		n.commit()
+		if _, err := n.commit(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -148,7 +150,9 @@ func (n *Net) transact(ctx context.Context, from Account, to *common.Address, da
 	if err != nil {
 		return nil, err
 	}
-	n.commit()
+	if _, err := n.commit(); err != nil {
+		return nil, err
+	}
 	receipt, err := n.Receipt(ctx, tx)
 	if err != nil {
 		return nil, err

@@ -5,18 +5,21 @@ import (
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
 	"github.com/ethereum/go-ethereum/core/rawdb"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
 	"github.com/ethereum/go-ethereum/ethclient/simulated"
 	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/p2p"
 	"github.com/ethereum/go-ethereum/params"
 
 	"github.com/agentherald/herald/internal/devnet/registry"
@@ -51,7 +54,7 @@ type Net struct {
 	deployment erc8004.Deployment
 
 	mu      sync.Mutex // everything that changes the chain
-	backend *simulated.Backend
+	backend *backend
 	client  simulated.Client
 	pending map[common.Address]uint64 // transactions that wait for a block, by sender
 	closed  bool
@@ -118,25 +121,27 @@ func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
 }
 
 func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
-	defer func() {
-		// NewBackend has no other way to say that the port is taken.
-		if r := recover(); r != nil {
-			err = fmt.Errorf("on port %d: %v", port, r)
-		}
-	}()
-	n.backend = simulated.NewBackend(alloc, func(nodeConf *node.Config, ethConf *ethconfig.Config) {
-		nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
-		nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
-		nodeConf.IPCPath = ""
-		chain := *ethConf.Genesis.Config
-		chain.ChainID = n.chainID
-		chain.BogotaTime = nil // not live anywhere, and it prices storage differently
-		ethConf.Genesis.Config = &chain
-		ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // an archive node
-		// The defaults are those of a node that keeps a mainnet.
-		ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
-	})
-	n.client, n.endpoint = n.backend.Client(), fmt.Sprintf("127.0.0.1:%d", port)
+	nodeConf := node.DefaultConfig
+	nodeConf.DataDir, nodeConf.IPCPath = "", "" // in memory
+	nodeConf.P2P = p2p.Config{NoDiscovery: true}
+	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
+	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
+
+	all := core.SystemContractAllocs()
+	maps.Copy(all, alloc)
+	rules := *params.AllDevChainProtocolChanges
+	rules.ChainID = n.chainID
+	rules.BogotaTime = nil // not live anywhere, and it prices storage differently
+	ethConf := ethconfig.Defaults
+	ethConf.Genesis = &core.Genesis{Config: &rules, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: all}
+	ethConf.SyncMode, ethConf.TxPool.NoLocals, ethConf.LogNoHistory = ethconfig.FullSync, true, true
+	ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // an archive node
+	// The defaults are those of a node that keeps a mainnet.
+	ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
+	if n.backend, err = startBackend(&nodeConf, &ethConf); err != nil {
+		return fmt.Errorf("on port %d: %w", port, err)
+	}
+	n.client, n.endpoint = n.backend.client, fmt.Sprintf("127.0.0.1:%d", port)
 	return nil
 }
 
@@ -208,7 +213,7 @@ func (n *Net) Close() error {
 	close(n.stop)
 	n.mu.Unlock()
 	n.miner.Wait()
-	if err := errors.Join(n.unmade, n.backend.Close()); err != nil && !errors.Is(err, errClosed) {
+	if err := errors.Join(n.unmade, n.backend.close()); err != nil && !errors.Is(err, errClosed) {
 		return fmt.Errorf("devnet: closing: %w", err)
 	}
 	return nil
