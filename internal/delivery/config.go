@@ -59,6 +59,11 @@ type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
+// Throughput counts outcomes; age is from acceptance to the agent's answer.
+type Throughput interface {
+	Count(status store.Status, age time.Duration)
+}
+
 // Opener decrypts a job's secret headers.
 type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
@@ -110,8 +115,9 @@ type Config struct {
 	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
 
-	Metrics *Metrics
-	Logger  *slog.Logger
+	Metrics    *Metrics
+	Throughput Throughput // counts outcomes for the overview; nil: nobody does
+	Logger     *slog.Logger
 	// Trace hears of every step as it ends; nil: nobody. It must not block.
 	Trace func(Step)
 	Now   func() time.Time // default time.Now

@@ -15,6 +15,7 @@ type ground interface {
 	storetest.Store
 	EnsurePartitions(ctx context.Context, ahead int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
+	DropEvents(ctx context.Context, limit int) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
 
 	// Held tells which claim a delivery runs under, and until when; false: it does not run.
@@ -299,5 +300,6 @@ func (b *books) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
 }
 
 func (b *books) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
+func (b *books) DropEvents(context.Context, int) (int, error)               { return 0, nil }
 
 func (b *books) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

@@ -61,6 +61,9 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		e.observed.Add(a.claim.Agent(), a.call.listing.Listed)
 	}
 	e.Metrics.countOutcome(a.claim.Job.Kind, d.Outcome, rec.Age)
+	if e.Throughput != nil {
+		e.Throughput.Count(d.Status, rec.Age)
+	}
 	if a.claim.Replay && d.Status == store.Delivered {
 		e.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}

@@ -123,6 +123,34 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 	})
 }
 
+// CountAgents counts agents by state.
+func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "count agents")
+	rows, _ := s.pool.Query(ctx, `SELECT state, count(*) FROM herald.agents GROUP BY state`)
+	counts = map[string]int64{}
+	var state string
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&state, &n}, func() error {
+		counts[state] = n
+		return nil
+	})
+	return counts, err
+}
+
+// RefreshAgent has every worker resolve an agent anew: it raises the epoch. ErrNotFound.
+func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "have agent %d:%s resolved anew", a.ChainID, a.ID)
+	tag, err := s.pool.Exec(ctx, statement("raise_epoch"), a.ChainID, a.Registry, a.ID)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = ErrNotFound
+	}
+	return err
+}
+
 // SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An
 // agent that is not known yet is made known.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {

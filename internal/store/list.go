@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -61,15 +62,18 @@ const maxRows = 1001
 
 // Filter narrows a list. Zero fields do not narrow.
 type Filter struct {
-	ChainID *uint64
-	AgentID string // decimal
-	Status  Status
-	Reason  reason.Reason
-	Kind    string
-	Since   time.Time // created at or after
-	Until   time.Time // created before
-	Before  int64     // only rows accepted before this Seq: the cursor
-	Limit   int       // default 50, at most maxRows
+	ChainID     *uint64
+	AgentID     string // decimal
+	Client      string // 0x address of who wrote the feedback, lower-case
+	Transaction string // 0x hash of the event's transaction, lower-case
+	Key         string
+	Status      Status
+	Reason      reason.Reason
+	Kind        string
+	Since       time.Time // created at or after
+	Until       time.Time // created before
+	Before      int64     // only rows accepted before this Seq: the cursor
+	Limit       int       // default 50, at most maxRows
 }
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
@@ -89,14 +93,17 @@ func (d *Delivery) scanTargets() []any {
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
-	n := f.narrow()
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list deliveries")
+	n, err := s.narrowByTime(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	if f.Before > 0 {
 		n.addCondition("seq <", f.Before)
 	}
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	defer wrapError(&err, "list deliveries")
 	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
 		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	return pgx.CollectRows(rows, scanDelivery)
@@ -110,11 +117,27 @@ func (f Filter) narrow() (n narrowing) {
 	if f.AgentID != "" {
 		n.addCondition("agent_id::text =", f.AgentID) // the index deliveries_history
 	}
+	if f.Client != "" {
+		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // the index deliveries_client
+	}
+	if f.Transaction != "" {
+		n.conditions = append(n.conditions, "job IS NOT NULL")
+		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // the index deliveries_transaction
+	}
+	if f.Key != "" {
+		n.addCondition("key =", f.Key)
+	}
 	if f.Kind != "" {
 		n.addCondition("kind =", f.Kind)
 	}
+	if f.Kind != "" && f.Kind != string(job.KindNewFeedback) {
+		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // the index deliveries_kind
+	}
 	switch f.Status {
 	case "":
+	case Queued, Running:
+		// Few are, beside what has ended: the indexes deliveries_line and deliveries_out hold them.
+		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = '"+string(f.Status)+"'")
 	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
 		// As a constant, or the index deliveries_place would not be seen to fit.
 		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
@@ -131,6 +154,54 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("created_at <", f.Until)
 	}
 	return n
+}
+
+// acceptSkew is by how much rows may be created in another order than that of their seq: a transaction that accepts is
+// cut off long before.
+const acceptSkew = 5 * time.Minute
+
+// narrowByTime is narrow with the bounds in time as bounds of seq too, by which lists are walked: there is no index on
+// created_at, and a list of the last hour would read all that is older when fewer than a page are younger.
+func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
+	n = f.narrow()
+	if !f.Since.IsZero() {
+		first, err := s.firstSeqSince(ctx, f.Since.Add(-acceptSkew))
+		if err != nil {
+			return n, err
+		}
+		n.addCondition("seq >=", first)
+	}
+	if !f.Until.IsZero() {
+		last, err := s.firstSeqSince(ctx, f.Until.Add(acceptSkew))
+		if err != nil {
+			return n, err
+		}
+		n.addCondition("seq <", last)
+	}
+	return n, nil
+}
+
+// firstSeqSince looks the first row up that was created at t or later, by halves; beyond the last one when there is
+// none.
+func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
+	var low, high int64
+	err := s.pool.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.deliveries ORDER BY seq LIMIT 1), 0),
+		coalesce((SELECT seq FROM herald.deliveries ORDER BY seq DESC LIMIT 1), 0) + 1`).Scan(&low, &high)
+	for err == nil && low < high {
+		middle := low + (high-low)/2
+		var seq int64
+		var created time.Time
+		err = s.pool.QueryRow(ctx, `SELECT seq, created_at FROM herald.deliveries WHERE seq >= $1 ORDER BY seq LIMIT 1`,
+			middle).Scan(&seq, &created)
+		switch {
+		case err != nil:
+		case created.Before(t):
+			low = seq + 1
+		default:
+			high = middle
+		}
+	}
+	return low, err
 }
 
 // narrowing holds only the conditions that narrow, so that Postgres plans each combination for the index that fits it.
@@ -153,10 +224,13 @@ func (n *narrowing) whereClause() string {
 
 // Count tells how many deliveries the filter means, by status; Before and Limit do not count.
 func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, err error) {
-	n := f.narrow()
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "count deliveries")
+	n, err := s.narrowByTime(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
 	counts = make(map[Status]int64)
 	var status Status

@@ -254,8 +254,8 @@ func TestOverdueOfEach(t *testing.T) {
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
-	accept(t, s, feedbacks(2, 1, 3)...)
+	_, tasks := accept(t, s, slices.Concat(feedbacks(1, 1, 1), feedbacks(2, 1, 1), feedbacks(1, 2, 1), feedbacks(2, 2, 1),
+		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is that of time
 	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
 	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
 	record(t, s, claim(t, s, tasks[0]), ending(Dead, "timeout"))

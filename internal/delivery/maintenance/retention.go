@@ -15,6 +15,7 @@ type RetentionLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	EnsurePartitions(ctx context.Context, ahead int) (int, error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
+	DropEvents(ctx context.Context, limit int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
 }
@@ -39,6 +40,7 @@ type RetentionConfig struct {
 const (
 	retentionPause = time.Minute // between two rounds of one process
 	weeksAhead     = 4           // partitions made beforehand
+	eventBatch     = 10_000      // events dropped by one statement: there is one for each outcome
 )
 
 // Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones
@@ -112,6 +114,11 @@ func (r *Retention) Apply(ctx context.Context) error {
 	}
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
+	}
+	for dropped := eventBatch; dropped == eventBatch; {
+		if dropped, err = r.Ledger.DropEvents(ctx, eventBatch); err != nil {
+			return err
+		}
 	}
 	if r.KeepFinal == 0 {
 		return nil

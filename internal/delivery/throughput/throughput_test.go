@@ -1,0 +1,110 @@
+package throughput_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/throughput"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+// Two workers' counts are one, minute by minute.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	q, err := queue.Open(queue.Config{URL: secret.New(heraldtest.Redis(t))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	now := time.Date(2026, 1, 1, 12, 0, 30, 0, time.UTC)
+	var workers []*throughput.Counter
+	for range 2 {
+		workers = append(workers, throughput.New(q, slog.New(slog.DiscardHandler), func() time.Time { return now }))
+	}
+	for _, w := range workers {
+		for range 10 {
+			w.Count(store.Delivered, 15*time.Millisecond)
+		}
+		w.Count(store.Dead, time.Hour)
+	}
+	now = now.Add(time.Minute)
+	workers[0].Count(store.Waiting, 0)
+	for _, w := range workers { // the last counts go out when it ends
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		w.Run(ctx)
+	}
+	got, err := workers[1].Minutes(t.Context(), 3)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	heraldtest.Equal(t, "outcomes", []map[store.Status]int64{got[0].Outcomes, got[1].Outcomes, got[2].Outcomes},
+		[]map[store.Status]int64{{}, {store.Delivered: 20, store.Dead: 2}, {store.Waiting: 1}})
+	if at := got[2].At; !at.Equal(now.Truncate(time.Minute)) {
+		t.Errorf("the last minute is %s", at)
+	}
+	if p50, ok := got[1].Latency.Quantile(0.5); !ok || p50 != 0.015 {
+		t.Errorf("p50 %v, %t", p50, ok)
+	}
+	if _, ok := got[2].Latency.Quantile(0.5); ok {
+		t.Error("a wait has a latency")
+	}
+}
+
+// away takes nothing until it is told to.
+type away struct {
+	fail bool
+	got  map[string]map[string]int64
+}
+
+func (a *away) AddCounts(_ context.Context, counts map[string]map[string]int64, _ time.Duration) error {
+	if a.fail {
+		return errors.New("away")
+	}
+	for key, named := range counts {
+		if a.got[key] == nil {
+			a.got[key] = map[string]int64{}
+		}
+		for name, n := range named {
+			a.got[key][name] += n
+		}
+	}
+	return nil
+}
+
+func (a *away) Counts(context.Context, []string) ([]map[string]int64, error) { return nil, nil }
+
+// What Redis did not take is counted with the next, once.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		redis := &away{fail: true, got: map[string]map[string]int64{}}
+		c := throughput.New(redis, slog.New(slog.DiscardHandler), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan struct{})
+		go func() { defer close(ran); c.Run(ctx) }()
+		c.Count(store.Delivered, time.Second)
+		<-time.After(5 * time.Second)
+		c.Count(store.Delivered, 2*time.Second)
+		redis.fail = false
+		<-time.After(5 * time.Second)
+		cancel()
+		<-ran
+		total := int64(0)
+		for _, named := range redis.got {
+			total += named["delivered"]
+		}
+		if total != 2 {
+			t.Errorf("%+v", redis.got)
+		}
+	})
+}

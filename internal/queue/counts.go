@@ -1,0 +1,51 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// AddCounts adds to named counters of each key in one round trip; a key goes ttl after it was last added to.
+func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error {
+	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for key, named := range counts {
+			for name, n := range named {
+				p.HIncrBy(ctx, key, name, n)
+			}
+			p.Expire(ctx, key, ttl)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("add to counters in Redis: %w", err)
+	}
+	return nil
+}
+
+// Counts reads the counters of each key, in order; of a key that is not there, none.
+func (q *Queue) Counts(ctx context.Context, keys []string) ([]map[string]int64, error) {
+	answers := make([]*redis.MapStringStringCmd, len(keys))
+	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, key := range keys {
+			answers[i] = p.HGetAll(ctx, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read counters from Redis: %w", err)
+	}
+	out := make([]map[string]int64, len(keys))
+	for i, a := range answers {
+		out[i] = map[string]int64{}
+		for name, digits := range a.Val() {
+			if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+				out[i][name] = n
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/jackc/pgx/v5"
+)
+
+// APIToken is a token of the HTTP API as it is stored. Its fields are in the order of apiTokenColumns.
+type APIToken struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	Scopes     []string   `json:"scopes"`
+	Hash       []byte     `json:"-"` // SHA-256 of the secret part
+	CreatedAt  time.Time  `json:"createdAt"`
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // none: never
+	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"` // to the minute
+}
+
+const apiTokenColumns = `id, name, scopes, hash, created_at, expires_at, revoked_at, last_used_at`
+
+// AddAPIToken stores a token: ID, Name, Scopes, Hash and ExpiresAt of t.
+func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "store API token %s", t.ID)
+	_, err = s.pool.Exec(ctx, `INSERT INTO herald.api_tokens (id, name, scopes, hash, expires_at) VALUES ($1, $2, $3, $4, $5)`,
+		t.ID, storable.Text(t.Name, maxNameBytes), t.Scopes, t.Hash, t.ExpiresAt)
+	return err
+}
+
+// APITokens lists all, also those that are revoked or expired, newest first.
+func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list API tokens")
+	rows, _ := s.pool.Query(ctx, `SELECT `+apiTokenColumns+` FROM herald.api_tokens ORDER BY created_at DESC, id`)
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
+}
+
+// GoodAPIToken reads a token that is neither revoked nor expired, and notes that it is used. ErrNotFound.
+func (s *Store) GoodAPIToken(ctx context.Context, id string) (t APIToken, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "look an API token up")
+	rows, _ := s.pool.Query(ctx, `WITH used AS (
+			UPDATE herald.api_tokens SET last_used_at = now()
+			 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'))
+		SELECT `+apiTokenColumns+` FROM herald.api_tokens
+		 WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`, id)
+	t, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[APIToken])
+	return t, noRows(err, ErrNotFound)
+}
+
+// RevokeAPIToken ends a token. ErrNotFound: there is none of this id that was not revoked.
+func (s *Store) RevokeAPIToken(ctx context.Context, id string) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "revoke API token %s", id)
+	err = s.pool.QueryRow(ctx, `UPDATE herald.api_tokens SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL
+		RETURNING id`, id).Scan(&id)
+	return noRows(err, ErrNotFound)
+}

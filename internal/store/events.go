@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// EventRetention is how long changes of status can be read again.
+const EventRetention = 72 * time.Hour
+
+// EventCursor is a position in the changes of deliveries' statuses. It is written as "<unix seconds>.<xid>.<id>".
+type EventCursor struct {
+	At  int64 // unix seconds: older ones than EventRetention may be gone
+	Xid uint64
+	ID  int64
+}
+
+func (c EventCursor) String() string { return fmt.Sprintf("%d.%d.%d", c.At, c.Xid, c.ID) }
+
+// ParseEventCursor reads what String wrote.
+func ParseEventCursor(s string) (c EventCursor, err error) {
+	n, err := fmt.Sscanf(s, "%d.%d.%d", &c.At, &c.Xid, &c.ID)
+	if err != nil || n != 3 || c.String() != s {
+		return EventCursor{}, fmt.Errorf("%.40q is no position in the events", s)
+	}
+	return c, nil
+}
+
+// DeliveryEvent is one change of a delivery's status, but to running.
+type DeliveryEvent struct {
+	Cursor     EventCursor   `json:"-"`
+	At         time.Time     `json:"at"`
+	DeliveryID uuid.UUID     `json:"deliveryId"`
+	Status     Status        `json:"status"`
+	Reason     reason.Reason `json:"reason,omitempty"`
+	Attempts   int           `json:"attempts"`
+	Kind       string        `json:"kind"`
+	ChainID    uint64        `json:"chainId"`
+	AgentID    string        `json:"agentId"`
+}
+
+// LastEvent is the position after which whatever is not committed yet will be.
+func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "look for the newest event")
+	// What has an older transaction is either visible now, or was rolled back.
+	err = s.pool.QueryRow(ctx, `SELECT extract(epoch FROM now())::bigint,
+		pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&c.At, &c.Xid)
+	return c, err
+}
+
+// EventsAfter reads the next events after a position, in their order, as far as no older transaction is open: one that
+// is committed late is not passed over.
+func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "read events")
+	rows, _ := s.pool.Query(ctx, `SELECT extract(epoch FROM e.at)::bigint, e.xid::text::bigint, e.id, e.at, e.delivery_id, e.status,
+			coalesce(e.reason, ''), e.attempts, d.kind, d.chain_id, d.agent_id::text
+		  FROM herald.delivery_events e JOIN herald.deliveries d ON d.id = e.delivery_id
+		 WHERE (e.xid, e.id) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+		 ORDER BY e.xid, e.id LIMIT $3`, fmt.Sprint(after.Xid), after.ID, min(limit, maxRows))
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e DeliveryEvent, err error) {
+		err = row.Scan(&e.Cursor.At, &e.Cursor.Xid, &e.Cursor.ID, &e.At, &e.DeliveryID, &e.Status, &e.Reason, &e.Attempts,
+			&e.Kind, &e.ChainID, &e.AgentID)
+		return e, err
+	})
+}
+
+// DropEvents drops events that are older than EventRetention, at most limit, and returns how many.
+func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "drop old events")
+	tag, err := s.pool.Exec(ctx, `DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
+		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
+	return int(tag.RowsAffected()), err
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
+
+// An event whose transaction is committed late comes late, and with it what came after: none is passed over.
+func TestEventsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	start, err := s.LastEvent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sql = `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`
+	if _, err := slow.Exec(t.Context(), sql, tasks[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, sql, tasks[1].ID)
+	if got, err := s.EventsAfter(t.Context(), start, 10); err != nil || len(got) != 0 {
+		t.Errorf("while an older transaction is open: %+v, %v", got, err)
+	}
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Other databases of the cluster have transactions too.
+	var got []DeliveryEvent
+	heraldtest.Await(t, "both events", func() bool {
+		got, err = s.EventsAfter(t.Context(), start, 10)
+		return err != nil || len(got) > 1
+	})
+	if err != nil || len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if e := got[0]; e.Status != Held || e.Reason != "agent_disabled" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
+		t.Errorf("%+v", e)
+	}
+	if again, err := s.EventsAfter(t.Context(), got[0].Cursor, 10); err != nil || len(again) != 1 || again[0].Cursor != got[1].Cursor {
+		t.Errorf("%+v, %v", again, err)
+	}
+	// A claim is none, and neither is what changes something else.
+	exec(t, s, `UPDATE herald.deliveries SET updated_at = now() WHERE id = $1`, tasks[1].ID)
+	claim(t, s, tasks[2])
+	if more, err := s.EventsAfter(t.Context(), got[1].Cursor, 10); err != nil || len(more) != 0 {
+		t.Errorf("%+v, %v", more, err)
+	}
+}
+
+func TestDropEvents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	for _, task := range tasks {
+		exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`, task.ID)
+	}
+	exec(t, s, `UPDATE herald.delivery_events SET at = now() - interval '73 hours' WHERE delivery_id <> $1`, tasks[2].ID)
+	for _, want := range []int{1, 1, 0} {
+		if dropped, err := s.DropEvents(t.Context(), 1); err != nil || dropped != want {
+			t.Errorf("%d, %v, want %d", dropped, err, want)
+		}
+	}
+}
+
+func TestEventCursor(t *testing.T) {
+	t.Parallel()
+	c := EventCursor{At: 12, Xid: 1 << 40, ID: 7}
+	if got, err := ParseEventCursor(c.String()); err != nil || got != c {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, s := range []string{"", "1", "1.2", "1.2.3.4", "1.2.3 ", "a.b.c", "1.-2.3", "01.2.3"} {
+		if got, err := ParseEventCursor(s); err == nil {
+			t.Errorf("%q: %+v", s, got)
+		}
+	}
+}
