@@ -43,6 +43,9 @@ var connecting = map[string]string{
 	"delivery replay":    oneID,
 	"delivery cancel":    oneID,
 	"delivery audit":     "",
+	"api-token create":   "indexer --scope enqueue",
+	"api-token list":     "",
+	"api-token revoke":   "0123456789ab",
 }
 
 // dispatches are those of them that put tasks into Redis.

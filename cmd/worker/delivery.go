@@ -29,12 +29,15 @@ type deliveryCmd struct {
 
 // selection chooses deliveries.
 type selection struct {
-	Agent  string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
-	Status string `help:"Only in this status: queued, running, waiting, held, delivered, skipped, rejected, dead or cancelled." placeholder:"STATUS"`
-	Reason string `help:"Only with this reason." placeholder:"REASON"`
-	Kind   string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
-	Since  string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
-	Until  string `help:"Only accepted before then, likewise." placeholder:"TIME"`
+	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
+	Transaction string `help:"Only what came with this transaction." placeholder:"0xHASH"`
+	Key         string `help:"Only the one with this key." placeholder:"KEY"`
+	Status      string `help:"Only in this status: queued, running, waiting, held, delivered, skipped, rejected, dead or cancelled." placeholder:"STATUS"`
+	Reason      string `help:"Only with this reason." placeholder:"REASON"`
+	Kind        string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
+	Since       string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
+	Until       string `help:"Only accepted before then, likewise." placeholder:"TIME"`
 }
 
 type deliveryListCmd struct {
@@ -59,7 +62,7 @@ func (c *deliveryListCmd) Run(a *app) error {
 }
 
 type deliveryShowCmd struct {
-	ID string `arg:"" help:"The delivery's id."`
+	ID string `arg:"" help:"The delivery's id, or its key."`
 	jsonFlag
 }
 

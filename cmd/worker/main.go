@@ -40,6 +40,7 @@ type commands struct {
 	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
 	Chain    chainCmd    `cmd:"" help:"Look at the chains that are read."`
 	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
+	APIToken apiTokenCmd `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`
 	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
 
 	Timeout time.Duration    `help:"How long the database may take to answer a command, and a list or a page of it to be read; serve waits as long as it takes." default:"10s" placeholder:"DURATION"`

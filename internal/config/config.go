@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -86,6 +87,7 @@ type Chain struct {
 	RPCURLs    []secret.Secret    // the preferred first; none: what needs the chain is held, chain_unconfigured
 	Registries erc8004.Registries // whose events count
 	Known      bool               // the identity and reputation registries are known or configured
+	Explorer   string             // of blocks and transactions, without a slash at the end; empty: none
 }
 
 // Error names the variable and says what it takes.
@@ -232,6 +234,14 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 		}
 		*r.listed = listed
 		c.noteSource(name, joinAddresses(listed), "environment")
+	}
+	if name := fmt.Sprint(explorerPrefix, id); env[name] != "" {
+		chain.Explorer = strings.TrimRight(env[name], "/")
+		if u, err := url.Parse(chain.Explorer); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" ||
+			u.RawQuery != "" || u.User != nil {
+			faults = append(faults, &Error{name, "must be an http or https URL without query, as in https://basescan.org"})
+		}
+		c.noteSource(name, chain.Explorer, "environment")
 	}
 	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
 	c.Chains[id] = chain

@@ -24,9 +24,10 @@ const (
 	identityPrefix   = "IDENTITY_REGISTRY_"
 	reputationPrefix = "REPUTATION_REGISTRY_"
 	validationPrefix = "VALIDATION_REGISTRY_"
+	explorerPrefix   = "HERALD_EXPLORER_"
 )
 
-var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix}
+var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix, explorerPrefix}
 
 // variable is one row of the documentation. set returns the problem in words, or "".
 type variable struct {
@@ -189,7 +190,9 @@ func Docs() []Doc {
 			"ReputationRegistry of a chain, or several, likewise. Events of others do not " +
 				"count: a job that names one is refused (enqueue), or rejected (event_not_found) if it was accepted " +
 				"before."},
-		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain, or several, likewise."})
+		Doc{validationPrefix + "<chainId>", "known address", "ValidationRegistry of a chain, or several, likewise."},
+		Doc{explorerPrefix + "<chainId>", "", "Block explorer of a chain, as in https://basescan.org: pages link transactions " +
+			"(/tx/…), blocks (/block/…) and addresses (/address/…) there."})
 }
 
 func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {

@@ -30,7 +30,7 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	chain, agent, ok := strings.Cut(s, ":")
 	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
 	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
-		return 0, "", NewMisuse("%q is not CHAIN:AGENT, as in 8453:42", s)
+		return 0, "", &MisuseError{Field: "agent", Text: fmt.Sprintf("%.100q is not CHAIN:AGENT, as in 8453:42", s)}
 	}
 	if agent = strings.TrimLeft(agent, "0"); agent == "" {
 		agent = "0"
@@ -140,7 +140,7 @@ func parseAgentCursor(s string) (store.Agent, error) {
 	registry, id, _ := strings.Cut(rest, ":")
 	chainID, agentID, err := parseAgent(chain + ":" + id)
 	if err != nil || !common.IsHexAddress(registry) {
-		return store.Agent{}, NewMisuse("%q is not a cursor: take it from the end of the previous page", s)
+		return store.Agent{}, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", s)
 	}
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
 }
@@ -188,16 +188,16 @@ func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNam
 		return err
 	}
 	if len(others) > 0 && !registryNamed {
-		return fmt.Errorf("%s not found; there is one of the same number: say --registry %s", DescribeAgent(g),
-			others[0].IdentityRegistry)
+		return &NotFoundError{fmt.Sprintf("%s not found; there is one of the same number: say --registry %s",
+			DescribeAgent(g), others[0].IdentityRegistry)}
 	}
 	return errUnseen(g)
 }
 
 // errUnseen: Herald never had to do with the agent.
 func errUnseen(g store.Agent) error {
-	return fmt.Errorf("%s not found: no delivery was ever accepted for it; `worker agent list` shows the agents that there are",
-		DescribeAgent(g))
+	return &NotFoundError{fmt.Sprintf("%s not found: no delivery was ever accepted for it; "+
+		"`worker agent list` shows the agents that there are", DescribeAgent(g))}
 }
 
 // AgentChange is what became of an agent that was enabled, disabled or given a policy.
@@ -266,6 +266,35 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 		st.Dispatch(ctx, tasks)
 		out.Released = released
 		return int64(released), err
+	})
+	return out, err
+}
+
+// RefreshAgent has every worker look the agent's registration and tools up anew, with the next delivery.
+func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string) (out AgentChange, err error) {
+	g, err := o.ParseRef(ref)
+	if err != nil {
+		return out, err
+	}
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+	out, _, err = changeAgent(ctx, st, g)
+	switch {
+	case err != nil:
+		return out, err
+	case out.Unseen:
+		return out, errUnseen(g)
+	}
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry}
+	row := store.Audit{Actor: actor, Action: "agent refresh", Matched: 1}
+	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
+		if err := st.RefreshAgent(ctx, g); err != nil {
+			return 0, err
+		}
+		return 1, nil
 	})
 	return out, err
 }

@@ -92,7 +92,7 @@ const maxPage = 1000
 // checkLimit refuses pages that no list has.
 func checkLimit(limit int) error {
 	if limit < 1 || limit > maxPage {
-		return NewMisuse("--limit %d is not between 1 and %d", limit, maxPage)
+		return misuseOf("limit", "%d is not between 1 and %d", limit, maxPage)
 	}
 	return nil
 }

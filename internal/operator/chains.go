@@ -64,6 +64,16 @@ func (o *Operator) ListChains(ctx context.Context) (all []ChainState, err error)
 	return all, err
 }
 
+// ReadChains is ListChains by what was noted last: no node is asked.
+func (o *Operator) ReadChains(ctx context.Context) (all []ChainState, err error) {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		cursors, err := st.Cursors(ctx, 0)
+		all = o.groupChains(cursors)
+		return err
+	})
+	return all, err
+}
+
 // ShowChain is one of ListChains'.
 func (o *Operator) ShowChain(ctx context.Context, id uint64) (shown ChainState, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
@@ -116,6 +126,9 @@ func describeCursor(c store.CursorState) FollowerState {
 		if known.n > 0 {
 			*known.at = &known.n
 		}
+	}
+	if behind := c.Head + 1 - c.Next; c.Head >= c.Next && !f.IsDone() {
+		f.LagBlocks = &behind
 	}
 	return f
 }

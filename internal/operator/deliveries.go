@@ -15,24 +15,28 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
 // Selection chooses deliveries; what is empty chooses by nothing.
 type Selection struct {
-	Agent  string // CHAIN:AGENT
-	Status string
-	Reason string
-	Kind   string
-	Since  string // accepted since then: RFC 3339, or how long ago, as in 24h
-	Until  string // accepted before then, likewise
+	Agent       string // CHAIN:AGENT
+	Client      string // 0x address of who wrote the feedback
+	Transaction string // 0x hash
+	Key         string
+	Status      string
+	Reason      string
+	Kind        string
+	Since       string // accepted since then: RFC 3339, or how long ago, as in 24h
+	Until       string // accepted before then, likewise
 }
 
 // parseFilter is the selection as the store takes it; times back count from now.
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	f := store.Filter{Status: store.Status(s.Status), Reason: reason.Reason(s.Reason), Kind: s.Kind}
-	err := cmp.Or(checkWord("status", s.Status, allStatuses()), checkWord("reason", s.Reason, reason.All()),
-		checkWord("kind", s.Kind, allKinds()))
+	err := cmp.Or(checkWord("status", s.Status, AllStatuses()), checkWord("reason", s.Reason, reason.All()),
+		checkWord("kind", s.Kind, AllKinds()))
 	if err != nil {
 		return f, err
 	}
@@ -45,26 +49,37 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 		f.ChainID, f.AgentID = &chainID, agentID
 	}
 
-	if f.Since, err = parseMoment("--since", s.Since, now); err != nil {
+	if f.Client, err = parseHex("client", s.Client, 20); err != nil {
 		return f, err
 	}
-	if f.Until, err = parseMoment("--until", s.Until, now); err != nil {
+	if f.Transaction, err = parseHex("transaction", s.Transaction, 32); err != nil {
+		return f, err
+	}
+	if len(s.Key) > maxKeyLength {
+		return f, misuseOf("key", "it is longer than a key can be (%d characters)", maxKeyLength)
+	}
+	f.Key = s.Key
+
+	if f.Since, err = parseMoment("since", s.Since, now); err != nil {
+		return f, err
+	}
+	if f.Until, err = parseMoment("until", s.Until, now); err != nil {
 		return f, err
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		return f, NewMisuse("--since %s is not before --until %s: nothing lies between", s.Since, s.Until)
+		return f, misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
 	return f, nil
 }
 
-// allStatuses are those that a delivery can be in.
-func allStatuses() []store.Status {
+// AllStatuses are those that a delivery can be in.
+func AllStatuses() []store.Status {
 	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
 		store.Rejected, store.Dead, store.Cancelled}
 }
 
-// allKinds are those of jobs that become deliveries.
-func allKinds() []job.Kind {
+// AllKinds are those of jobs that become deliveries.
+func AllKinds() []job.Kind {
 	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
 		job.KindValidationResponse}
 }
@@ -78,7 +93,23 @@ func checkWord[T ~string](what, word string, known []T) error {
 	for i, k := range known {
 		list[i] = string(k)
 	}
-	return NewMisuse("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))
+	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))}
+}
+
+// maxKeyLength is longer than any key of a job.
+const maxKeyLength = 1 << 10
+
+// parseHex reads an address or a hash of so many bytes, for a comparison with one that is stored; empty: none is given.
+func parseHex(option, s string, bytes int) (string, error) {
+	s = strings.ToLower(strings.TrimSpace(s))
+	if s == "" {
+		return "", nil
+	}
+	digits, ok := strings.CutPrefix(s, "0x")
+	if !ok || len(digits) != 2*bytes || strings.Trim(digits, "0123456789abcdef") != "" {
+		return "", misuseOf(option, "%.80q is not 0x and %d hexadecimal digits", s, 2*bytes)
+	}
+	return s, nil
 }
 
 // parseMoment reads RFC 3339, or a duration back from now; empty is the zero time.
@@ -92,7 +123,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, NewMisuse("%s %q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", option, s)
+	return time.Time{}, misuseOf(option, "%.80q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", s)
 }
 
 // DeliveryPage is one page of deliveries, newest first.
@@ -124,18 +155,24 @@ type Delivery struct {
 	NextStep string `json:"nextStep,omitempty"` // what a person does about it
 }
 
-// ShowDelivery is one delivery with its job, attempts and answers.
-func (o *Operator) ShowDelivery(ctx context.Context, id string) (d Delivery, err error) {
-	parsed, err := parseID(id)
-	if err != nil {
+// ShowDelivery is one delivery, by id or by key, with its job, attempts and answers.
+func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery, err error) {
+	id, err := parseID(idOrKey)
+	byKey := strings.HasPrefix(idOrKey, "eip155:") || strings.HasPrefix(idOrKey, "invalid:")
+	if err != nil && !byKey {
 		return d, err
 	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		d.Delivery, err = st.Delivery(ctx, parsed)
+		if byKey {
+			d.Delivery, err = st.DeliveryByKey(ctx, text.Cut(idOrKey, maxKeyLength, ""))
+		} else {
+			d.Delivery, err = st.Delivery(ctx, id)
+		}
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
-		return d, fmt.Errorf("delivery %s not found: `worker delivery list` shows which there are", parsed)
+		return d, &NotFoundError{fmt.Sprintf("delivery %s not found: `worker delivery list` shows which there are",
+			text.Excerpt(idOrKey, maxKeyLength))}
 	}
 	if err == nil {
 		d.NextStep = o.nextStep(d.Delivery)
@@ -165,4 +202,19 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&
 			listed != nil,
 		Over: d.Status.Final()})
+}
+
+// CheckEventFilter refuses an agent or statuses that no event can have.
+func CheckEventFilter(agent string, statuses []string) error {
+	if agent != "" {
+		if _, _, err := parseAgent(agent); err != nil {
+			return err
+		}
+	}
+	for _, s := range statuses {
+		if err := checkWord("status", s, AllStatuses()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -163,7 +163,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
-		err = NewMisuse("--rate %d is below 0: 0 is as fast as it goes", r.Rate)
+		err = misuseOf("rate", "%d is below 0: 0 is as fast as it goes", r.Rate)
 	case r.Yes && r.DryRun:
 		err = NewMisuse("--yes and --dry-run contradict each other")
 	case len(r.IDs) > 0 && selects:
@@ -171,7 +171,8 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	case len(r.IDs) > 0 && r.DryRun:
 		err = NewMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
 	case len(r.IDs) == 0 && !selects:
-		err = NewMisuse("name deliveries to %s, or choose some with --agent, --status, --reason, --kind, --since or --until", v.name)
+		err = NewMisuse("name deliveries to %s, or choose some with --agent, --client, --status, "+
+			"--reason, --kind, --since or --until", v.name)
 	}
 	if err != nil {
 		return nil, f, err
@@ -190,7 +191,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 		return nil, f, err
 	}
 	if why, ok := v.refuses[f.Status]; ok {
-		return nil, f, NewMisuse("--status %s: %s", f.Status, why)
+		return nil, f, misuseOf("status", "%s: %s", f.Status, why)
 	}
 	return ids, f, nil
 }
@@ -258,7 +259,8 @@ func describeFilter(f store.Filter) map[string]any {
 	if f.ChainID != nil {
 		m["agent"] = fmt.Sprintf("%d:%s", *f.ChainID, f.AgentID)
 	}
-	for name, v := range map[string]string{"status": string(f.Status), "reason": string(f.Reason), "kind": f.Kind} {
+	for name, v := range map[string]string{"status": string(f.Status), "reason": string(f.Reason), "kind": f.Kind,
+		"client": f.Client, "transaction": f.Transaction, "key": f.Key} {
 		if v != "" {
 			m[name] = v
 		}

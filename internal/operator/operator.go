@@ -35,13 +35,17 @@ type Config struct {
 	Person   Person
 	Logger   *slog.Logger
 	Timeout  time.Duration // how long Postgres may take to answer, and a list or a page of it to be read
+	Live     Live          // of the worker that this runs in; nil: it is a command beside one
 }
 
 // Operator answers and does what an operator asks for.
-type Operator struct{ Config }
+type Operator struct {
+	Config
+	overview overviewCache
+}
 
 // New makes an Operator.
-func New(c Config) *Operator { return &Operator{c} }
+func New(c Config) *Operator { return &Operator{Config: c} }
 
 // Backend opens what an Operator works on. A command opens each for itself, a worker lends what it has.
 type Backend interface {
@@ -79,12 +83,27 @@ type Person interface {
 var ErrNobody = errors.New("nobody is here to be asked")
 
 // MisuseError is a request that cannot be meant.
-type MisuseError struct{ Text string }
+type MisuseError struct {
+	Field string // the option of a command, or the parameter of the API, that is wrong; empty: no single one is
+	Text  string
+}
 
 func (e *MisuseError) Error() string { return e.Text }
 
 // NewMisuse makes a *MisuseError.
-func NewMisuse(format string, args ...any) error { return &MisuseError{fmt.Sprintf(format, args...)} }
+func NewMisuse(format string, args ...any) error {
+	return &MisuseError{Text: fmt.Sprintf(format, args...)}
+}
+
+// misuseOf makes a *MisuseError of one option: its text begins with the option's name.
+func misuseOf(option, format string, args ...any) error {
+	return &MisuseError{Field: option, Text: "--" + option + " " + fmt.Sprintf(format, args...)}
+}
+
+// NotFoundError means that there is no such delivery, agent, chain or token.
+type NotFoundError struct{ Text string }
+
+func (e *NotFoundError) Error() string { return e.Text }
 
 // LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the
 // reason.

@@ -21,7 +21,19 @@ type Store interface {
 	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, error)
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
+	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 
+	AddAPIToken(ctx context.Context, t store.APIToken) error
+	APITokens(ctx context.Context) ([]store.APIToken, error)
+	GoodAPIToken(ctx context.Context, id string) (store.APIToken, error)
+	RevokeAPIToken(ctx context.Context, id string) error
+
+	Depth(ctx context.Context) (store.Depth, error)
+	ListStuck(ctx context.Context) ([]store.Stuck, error)
+	TokensExpiring(ctx context.Context, within time.Duration) (store.Expiring, error)
+	CountAgents(ctx context.Context) (map[string]int64, error)
+
+	RefreshAgent(ctx context.Context, g store.Agent) error
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
 	Transfers(ctx context.Context, g store.Agent) ([]store.Transfer, error)

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+type apiTokenCmd struct {
+	Create apiTokenCreateCmd `cmd:"" help:"Make a token and print it, once: only its hash is stored."`
+	List   apiTokenListCmd   `cmd:"" help:"List the tokens that were made, newest first. There are few: the list has no pages."`
+	Revoke apiTokenRevokeCmd `cmd:"" help:"End a token. Workers stop taking it within 5 seconds."`
+}
+
+type apiTokenCreateCmd struct {
+	Name      string        `arg:"" help:"Who uses it: the audit names it."`
+	Scope     []string      `help:"What it allows: read (look at everything), enqueue (hand in jobs), operate (change what becomes of deliveries and agents, and look at everything). May be repeated." placeholder:"SCOPE"`
+	ExpiresIn time.Duration `help:"How long it is good, as in 720h. Default: until it is revoked." placeholder:"DURATION"`
+	actorFlag
+	jsonFlag
+}
+
+func (c *apiTokenCreateCmd) Run(a *app) error {
+	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, made, func() error {
+		_, err := fmt.Fprintln(a.out, made.Token)
+		return err
+	})
+}
+
+type apiTokenListCmd struct{ jsonFlag }
+
+func (c *apiTokenListCmd) Run(a *app) error {
+	list, err := a.newOperator().ListAPITokens(a.ctx)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, list, func() error {
+		t := a.newTable("ID", "NAME", "SCOPES", "STATE", "CREATED", "LAST USED", "EXPIRES")
+		for _, k := range list {
+			state := "good"
+			switch {
+			case k.RevokedAt != nil:
+				state = "revoked"
+			case k.ExpiresAt != nil && !k.ExpiresAt.After(time.Now()):
+				state = "expired"
+			}
+			t.addRow(k.ID, k.Name, strings.Join(k.Scopes, " "), state, formatTime(&k.CreatedAt), formatTime(k.LastUsedAt),
+				formatTime(k.ExpiresAt))
+		}
+		return t.Flush()
+	})
+}
+
+type apiTokenRevokeCmd struct {
+	ID string `arg:"" help:"Its id, as api-token list shows it."`
+	actorFlag
+}
+
+func (c *apiTokenRevokeCmd) Run(a *app) error {
+	return a.newOperator().RevokeAPIToken(a.ctx, c.ID, c.actorName())
+}

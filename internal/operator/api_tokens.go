@@ -1,0 +1,153 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Scope is what a token of the API allows.
+type Scope string
+
+// The scopes.
+const (
+	ScopeRead    Scope = "read"    // look at everything
+	ScopeEnqueue Scope = "enqueue" // hand in jobs
+	ScopeOperate Scope = "operate" // change what becomes of deliveries and agents, and look at everything
+)
+
+// AllScopes are what HERALD_API_TOKEN allows.
+func AllScopes() []Scope { return []Scope{ScopeRead, ScopeEnqueue, ScopeOperate} }
+
+// Caller is who asks over HTTP.
+type Caller struct {
+	Name   string // for the audit
+	Scopes []Scope
+}
+
+// May tells whether the caller may do what needs the scope.
+func (c Caller) May(s Scope) bool {
+	return slices.Contains(c.Scopes, s) || s == ScopeRead && slices.Contains(c.Scopes, ScopeOperate)
+}
+
+// apiTokenPrefix begins every token, so that secret scanners find one that was committed somewhere.
+const apiTokenPrefix = "herald_"
+
+// NewAPIToken is a token just made. Its secret part is stored nowhere.
+type NewAPIToken struct {
+	store.APIToken
+	Token string `json:"token"` // "herald_<id>_<43 characters>"
+}
+
+// CreateAPIToken makes a token for a name, with scopes, good for so long; 0: until it is revoked.
+func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []string, good time.Duration,
+	actor string) (out NewAPIToken, err error) {
+	if name = strings.TrimSpace(name); name == "" || len(name) > 100 {
+		return out, NewMisuse("a token needs a name of 1 to 100 characters, which the audit names")
+	}
+	if len(scopes) == 0 {
+		return out, misuseOf("scope", "is needed: read, enqueue or operate, several if need be")
+	}
+	for _, s := range scopes {
+		if err := checkWord("scope", s, AllScopes()); err != nil {
+			return out, err
+		}
+	}
+	if good < 0 {
+		return out, misuseOf("expires-in", "%s is not longer than 0s", good)
+	}
+
+	var id [6]byte
+	var key [32]byte
+	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
+	_, _ = rand.Read(key[:])
+	text := base64.RawURLEncoding.EncodeToString(key[:])
+	hash := sha256.Sum256([]byte(text))
+	slices.Sort(scopes)
+	out.APIToken = store.APIToken{ID: hex.EncodeToString(id[:]), Name: name, Scopes: slices.Compact(scopes),
+		Hash: hash[:], CreatedAt: time.Now().UTC().Truncate(time.Second)}
+	if good > 0 {
+		until := out.CreatedAt.Add(good)
+		out.ExpiresAt = &until
+	}
+	out.Token = apiTokenPrefix + out.ID + "_" + text
+	what := map[string]any{"token": out.ID, "name": name, "scopes": out.Scopes}
+	return out, o.changeAPIToken(ctx, "api-token create", what, actor,
+		func(st *Session) error { return st.AddAPIToken(ctx, out.APIToken) })
+}
+
+// ListAPITokens lists every token that was made, newest first.
+func (o *Operator) ListAPITokens(ctx context.Context) (list []store.APIToken, err error) {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		list, err = st.APITokens(ctx)
+		return err
+	})
+	return list, err
+}
+
+// RevokeAPIToken ends a token.
+func (o *Operator) RevokeAPIToken(ctx context.Context, id, actor string) error {
+	err := o.changeAPIToken(ctx, "api-token revoke", map[string]any{"token": id}, actor,
+		func(st *Session) error { return st.RevokeAPIToken(ctx, id) })
+	if errors.Is(err, store.ErrNotFound) {
+		return &NotFoundError{fmt.Sprintf("API token %.40q not found, or revoked already: `worker api-token list` "+
+			"shows the ids", id)}
+	}
+	return err
+}
+
+func (o *Operator) changeAPIToken(ctx context.Context, action string, what map[string]any, actor string,
+	change func(*Session) error) error {
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	_, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
+		if err := change(st); err != nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	return err
+}
+
+// ErrUnknownToken means that the token is none of Herald's, or revoked, or expired.
+var ErrUnknownToken = errors.New("the token is unknown, revoked or expired")
+
+// IdentifyCaller looks a token up. ErrUnknownToken, or Postgres is away.
+func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c Caller, err error) {
+	id, key, ok := strings.Cut(strings.TrimPrefix(token.Reveal(), apiTokenPrefix), "_")
+	if !ok || !strings.HasPrefix(token.Reveal(), apiTokenPrefix) || len(id) != 12 || len(key) != 43 {
+		return c, ErrUnknownToken
+	}
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		t, err := st.GoodAPIToken(ctx, id)
+		if err != nil {
+			return err
+		}
+		if hash := sha256.Sum256([]byte(key)); subtle.ConstantTimeCompare(hash[:], t.Hash) != 1 {
+			return store.ErrNotFound
+		}
+		c.Name = fmt.Sprintf("%s (API token %s)", t.Name, t.ID)
+		for _, s := range t.Scopes {
+			c.Scopes = append(c.Scopes, Scope(s))
+		}
+		return nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		err = ErrUnknownToken
+	}
+	return c, err
+}

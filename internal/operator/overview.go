@@ -1,0 +1,182 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/throughput"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Live is what only a running worker knows.
+type Live interface {
+	// Minutes are the outcomes of all workers, minute by minute, oldest first, for the last n minutes.
+	Minutes(ctx context.Context, n int) ([]throughput.Minute, error)
+	// OpenBreakers is how many endpoints this worker leaves alone for now.
+	OpenBreakers() int
+}
+
+// Overview is how Herald is doing.
+type Overview struct {
+	At             time.Time              `json:"at"`
+	Open           map[store.Status]int64 `json:"open"`           // deliveries that are not final, by status
+	OverdueSeconds float64                `json:"overdueSeconds"` // how late the most overdue one is
+	Stuck          []Stuck                `json:"stuck"`          // what is held or overdue, by reason
+	Minutes        []Minute               `json:"minutes"`        // the last hour of all workers, oldest first
+	LastHour       LastHour               `json:"lastHour"`
+	OpenBreakers   int                    `json:"openBreakers"` // of this worker
+	Agents         map[string]int64       `json:"agents"`       // by state
+	TokensSoon     int64                  `json:"tokensExpiringSoon"`
+	TokensExpired  int64                  `json:"tokensExpired"`
+	Chains         []ChainProgress        `json:"chains"` // that are followed
+	Problems       []string               `json:"problems,omitempty"`
+}
+
+// Stuck is how many deliveries do not move, for one reason.
+type Stuck struct {
+	Status store.Status `json:"status"` // held; others are overdue
+	Reason string       `json:"reason,omitempty"`
+	Count  int64        `json:"count"`
+}
+
+// Minute is what a minute's attempts came to.
+type Minute struct {
+	At       time.Time              `json:"at"`
+	Outcomes map[store.Status]int64 `json:"outcomes"`
+}
+
+// LastHour sums the last hour up. Seconds are from acceptance to the agent's answer, of what was delivered.
+type LastHour struct {
+	Outcomes   map[store.Status]int64 `json:"outcomes"`
+	P50Seconds *float64               `json:"p50Seconds,omitempty"` // none: nothing was delivered
+	P95Seconds *float64               `json:"p95Seconds,omitempty"`
+}
+
+// ChainProgress is how far a chain is read, as its follower noted it last.
+type ChainProgress struct {
+	ChainID   uint64    `json:"chainId"`
+	Follower  string    `json:"follower"`
+	NextBlock uint64    `json:"nextBlock"`
+	HeadBlock uint64    `json:"headBlock,omitempty"`
+	LagBlocks uint64    `json:"lagBlocks"`
+	MovedAt   time.Time `json:"movedAt"`
+}
+
+// overviewMinutes is how far back the minutes go.
+const overviewMinutes = 60
+
+const (
+	overviewFresh = 2 * time.Second  // however many look, Postgres counts once in this time
+	overviewStale = 15 * time.Second // who comes while it counts gets what was counted this long ago at most
+)
+
+// overviewCache keeps the overview of a worker.
+type overviewCache struct {
+	reading sync.Mutex // held by whoever reads it anew
+	mu      sync.Mutex
+	value   Overview
+}
+
+func (c *overviewCache) read(younger time.Duration) (Overview, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, time.Since(c.value.At) < younger
+}
+
+// ShowOverview tells how Herald is doing; in a worker, how it was a moment ago. What cannot be read is named in
+// Problems.
+func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
+	if o.Live == nil {
+		return o.readOverview(ctx)
+	}
+	v, fresh := o.overview.read(overviewFresh)
+	if fresh {
+		return v, nil
+	}
+	if !o.overview.reading.TryLock() {
+		if v, usable := o.overview.read(overviewStale); usable {
+			return v, nil
+		}
+		o.overview.reading.Lock()
+	}
+	defer o.overview.reading.Unlock()
+	if v, fresh = o.overview.read(overviewFresh); fresh { // somebody was faster
+		return v, nil
+	}
+	if v, err = o.readOverview(ctx); err == nil {
+		o.overview.mu.Lock()
+		o.overview.value = v
+		o.overview.mu.Unlock()
+	}
+	return v, err
+}
+
+func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
+	v = Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
+		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}}
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return v.readStore(ctx, st) })
+	if err != nil {
+		return v, err
+	}
+	if o.Live == nil {
+		return v, nil
+	}
+	v.OpenBreakers = o.Live.OpenBreakers()
+	minutes, err := o.Live.Minutes(ctx, overviewMinutes)
+	if err != nil {
+		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not tell what the last hour came to: %v", err))
+		return v, nil
+	}
+	v.addMinutes(minutes)
+	return v, nil
+}
+
+func (v *Overview) readStore(ctx context.Context, st *Session) error {
+	depth, depthErr := st.Depth(ctx)
+	stuck, stuckErr := st.ListStuck(ctx)
+	tokens, tokensErr := st.TokensExpiring(ctx, tokenWarning)
+	agents, agentsErr := st.CountAgents(ctx)
+	cursors, cursorsErr := st.Cursors(ctx, 0)
+	if err := errors.Join(depthErr, stuckErr, tokensErr, agentsErr, cursorsErr); err != nil {
+		return err
+	}
+	v.Open, v.OverdueSeconds, v.Agents = depth.ByStatus, depth.Overdue.Seconds(), agents
+	v.TokensSoon, v.TokensExpired = int64(tokens.Soon), int64(tokens.Expired)
+	for _, s := range stuck {
+		v.Stuck = append(v.Stuck, Stuck{s.Status, string(s.Reason), s.Count})
+	}
+	for _, c := range cursors {
+		if c.End != nil {
+			continue // a backfill ends by itself
+		}
+		p := ChainProgress{ChainID: c.ChainID, Follower: c.Follower, NextBlock: c.Next, HeadBlock: c.Head, MovedAt: c.MovedAt}
+		if c.Head >= c.Next {
+			p.LagBlocks = c.Head - c.Next + 1
+		}
+		v.Chains = append(v.Chains, p)
+	}
+	return nil
+}
+
+// tokenWarning is how long before it expires a token is warned of, as in the metrics.
+const tokenWarning = 7 * 24 * time.Hour
+
+func (v *Overview) addMinutes(minutes []throughput.Minute) {
+	var latency throughput.Histogram
+	for _, m := range minutes {
+		shown := Minute{At: m.At, Outcomes: map[store.Status]int64{}}
+		for status, n := range m.Outcomes {
+			shown.Outcomes[status] += n
+			v.LastHour.Outcomes[status] += n
+		}
+		v.Minutes = append(v.Minutes, shown)
+		latency.Add(m.Latency)
+	}
+	if p50, ok := latency.Quantile(0.5); ok {
+		p95, _ := latency.Quantile(0.95)
+		v.LastHour.P50Seconds, v.LastHour.P95Seconds = &p50, &p95
+	}
+}
