@@ -144,7 +144,15 @@ func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
 
 func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
 	tl.followWorker(worker)
-	tl.printFact("web UI", "http://"+worker.Addr+"/monitor/")
+	address := "http://" + worker.Addr
+	token, err := worker.Operator.CreateAPIToken(ctx, "the demo", []string{"enqueue", "operate"}, 0, "the demo")
+	if err != nil {
+		return err
+	}
+	w.env = append(w.env, "API_URL="+address, "API_TOKEN="+token.Token)
+	tl.printFact("overview", address+"/")
+	tl.printFact("to change", "any user, password "+token.Token)
+	tl.printFact("web UI", address+"/monitor/")
 	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile),
 		quotePath(besideProgram("worker"))))
 	ctx, cancel := context.WithTimeout(ctx, patience)

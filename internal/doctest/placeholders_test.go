@@ -16,6 +16,8 @@ type substitution struct {
 }
 
 var substitutions = []substitution{
+	{"API_URL=http://127.0.0.1:8080", func(*world) string { return "true" }, "demo.env has the demo's address"},
+	{`"chainId": 8453, "agentId": "42"`, func(*world) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
 	{"8453:42", func(*world) string { return "31337:0" }, "the agent of the demo's first story"},
 	{"RPC_URL_8453=https://…", func(w *world) string { return "RPC_URL_31337=" + w.rpc }, "the demo's chain"},
 	{"127.0.0.1:8081", func(w *world) string { return w.free }, "a port that is free here"},

@@ -1,58 +1,137 @@
 package server
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/secret"
 )
 
-// authenticate asks for the token, when there is one: as a Basic password (any user name, for browsers) or as a
-// bearer token.
-func (s *Server) authenticate(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.isAuthentic(r) {
-			w.Header().Set("WWW-Authenticate", `Basic realm="herald", charset="UTF-8"`)
-			answerError(w, http.StatusUnauthorized,
-				"unauthorized", "give HERALD_API_TOKEN as bearer token, or as password of any user")
+// guard lets a request through to its route: from the right host and page, by somebody who may.
+func (s *Server) guard(route Route) http.Handler {
+	var next http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, ok := s.identify(w, r, route)
+		if !ok {
 			return
 		}
-		next.ServeHTTP(w, r)
+		if !caller.May(route.Scope) {
+			if caller.Name == anonymous {
+				askForToken(w, route, "this needs a token with the scope "+string(route.Scope)+
+					": HERALD_API_TOKEN, or one of `worker api-token create`")
+				return
+			}
+			AnswerError(w, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
+			return
+		}
+		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now())}
+		if route.Form && !s.isFormTokenGood(w, r, caller) {
+			AnswerError(w, http.StatusForbidden, "stale_form", "this form is too old, or not of this page: reload the page and try again")
+			return
+		}
+		route.Handle(w, r, visitor)
 	})
+	next = refuseOtherOrigins(next)
+	if !s.public {
+		next = sameHost(next)
+	}
+	return next
 }
 
-// isAuthentic tells whether the request carries the token, or none is asked for. Both sides are hashed, so that the
-// comparison tells nothing about the token's length either.
-func (s *Server) isAuthentic(r *http.Request) bool {
-	if s.cfg.Token.IsZero() {
-		return true
+// anonymous is whoever reads on loopback, when HERALD_API_TOKEN is not set.
+const anonymous = "anonymous"
+
+// identify tells who asks; false: it has answered.
+func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (c operator.Caller, ok bool) {
+	token, given := readToken(r, route)
+	switch {
+	case !given && s.cfg.Token.IsZero():
+		return operator.Caller{Name: anonymous, Scopes: []operator.Scope{operator.ScopeRead}}, true // on loopback: see config.CheckListen
+	case !given:
+		askForToken(w, route, "give HERALD_API_TOKEN, or a token of `worker api-token create`, as bearer token"+
+			map[bool]string{false: ", or as password of any user"}[route.BearerOnly])
+		return c, false
 	}
-	_, given, ok := r.BasicAuth()
-	if scheme, rest, found := strings.Cut(r.Header.Get("Authorization"), " "); !ok && found &&
-		strings.EqualFold(scheme, "Bearer") {
-		given, ok = strings.TrimSpace(rest), true
+
+	c, err := s.callers.find(r.Context(), token)
+	var busy *busyError
+	switch {
+	case err == nil:
+		return c, true
+	case errors.Is(err, operator.ErrUnknownToken):
+		askForToken(w, route, err.Error())
+	case errors.As(err, &busy):
+		w.Header().Set("Retry-After", "1")
+		AnswerError(w, http.StatusTooManyRequests, "too_many_requests", err.Error())
+	default:
+		s.cfg.Logger.Warn("a token could not be looked up", logging.About(logging.Postgres), "error", err)
+		w.Header().Set("Retry-After", "5")
+		AnswerError(w, http.StatusServiceUnavailable, "unavailable",
+			"the database is away, so the token cannot be checked: try again")
 	}
-	want, got := sha256.Sum256([]byte(s.cfg.Token.Reveal())), sha256.Sum256([]byte(given))
-	return ok && subtle.ConstantTimeCompare(got[:], want[:]) == 1
+	return c, false
+}
+
+// readToken is the token that a request carries: a bearer token, or for pages a Basic password of any user. A browser
+// sends the latter by itself, also where a page of another site asked for it, so the API does not take it.
+func readToken(r *http.Request, route Route) (token secret.Secret, given bool) {
+	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		return secret.New(strings.TrimSpace(rest)), true
+	}
+	if _, password, ok := r.BasicAuth(); ok && !route.BearerOnly {
+		return secret.New(password), true
+	}
+	return token, false
+}
+
+func askForToken(w http.ResponseWriter, route Route, why string) {
+	ask := `Basic realm="herald", charset="UTF-8"`
+	if route.BearerOnly {
+		ask = `Bearer realm="herald"`
+	}
+	w.Header().Set("WWW-Authenticate", ask)
+	AnswerError(w, http.StatusUnauthorized, "unauthorized", why)
+}
+
+// isTrusted tells whether the request may be told why something is away.
+func (s *Server) isTrusted(r *http.Request) bool {
+	token, given := readToken(r, Route{})
+	if !given {
+		return s.cfg.Token.IsZero()
+	}
+	c, err := s.callers.find(r.Context(), token)
+	return err == nil && c.May(operator.ScopeRead)
+}
+
+// refuseOtherOrigins refuses changes that a page of another site made the browser ask for.
+func refuseOtherOrigins(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		AnswerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+	}))
+	return protection.Handler(next)
 }
 
 // sameHost refuses requests that a page of another site made the operator's browser send, also after DNS rebinding.
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !config.IsLoopback(parseHostname(r.Host)) {
-			answerError(w, http.StatusForbidden,
+			AnswerError(w, http.StatusForbidden,
 				"wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
 			return
 		}
 		if o := r.Header.Get("Origin"); o != "" {
 			u, err := url.Parse(o)
 			if err != nil || u.Host != r.Host {
-				answerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+				AnswerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
 				return
 			}
 		}

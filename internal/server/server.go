@@ -8,17 +8,22 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 )
 
 // Config shapes a Server.
 type Config struct {
 	Listen string        // host:port; port 0 takes a free one
-	Token  secret.Secret // needed off loopback; on loopback it is asked for when set
+	Token  secret.Secret // HERALD_API_TOKEN, with every scope; needed off loopback
+
+	// Identify looks up who carries another token; operator.ErrUnknownToken: nobody. nil: there are no others.
+	Identify func(ctx context.Context, token secret.Secret) (operator.Caller, error)
 
 	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works
 	// without. It is asked for each /readyz, must answer at once, and gives its maps away.
@@ -32,13 +37,35 @@ type Config struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
+// Route is one thing that can be asked for.
+type Route struct {
+	Method     string // "": every one
+	Path       string // as http.ServeMux takes it
+	Scope      operator.Scope
+	Form       bool // it is a page's form, and has to bring the page's token
+	BearerOnly bool // it is part of the API: what a browser sends by itself is not taken
+	Handle     func(http.ResponseWriter, *http.Request, Visitor)
+}
+
+// pattern is the route as http.ServeMux takes it.
+func (r Route) pattern() string { return strings.TrimSpace(r.Method + " " + r.Path) }
+
+// Visitor is who asks.
+type Visitor struct {
+	operator.Caller
+	FormToken string // for the forms of the page that is shown (FormField)
+}
+
 // Server listens from New on, so that health can be asked for while the rest is still starting.
 type Server struct {
 	cfg     Config
 	ln      net.Listener
 	srv     *http.Server
 	public  bool // listens off loopback
-	monitor atomic.Pointer[http.Handler]
+	callers *callers
+	formKey []byte
+	handler atomic.Pointer[http.Handler]
+	stop    context.CancelFunc // ends the contexts of requests: streams would go on for ever
 	done    chan struct{}
 }
 
@@ -60,9 +87,15 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on HERALD_LISTEN %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), done: make(chan struct{})}
+	base, stop := context.WithCancel(context.Background())
+	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), stop: stop,
+		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify), formKey: newFormKey(cfg.Token)}
+	s.Mount(nil, nil)
 	s.srv = &http.Server{
-		Handler:           s.routes(),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			(*s.handler.Load()).ServeHTTP(w, r)
+		}),
+		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second,
@@ -82,11 +115,38 @@ func New(cfg Config) (*Server, error) {
 // Addr is the address it listens on.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Mount puts the asynq web UI under MonitorRoot; until then it answers 503.
-func (s *Server) Mount(monitor http.Handler) { s.monitor.Store(&monitor) }
+// Mount serves the routes of API and pages, and the asynq web UI under MonitorRoot; until then they answer 503.
+func (s *Server) Mount(monitor http.Handler, routes []Route) {
+	open := http.NewServeMux()
+	open.HandleFunc("GET /healthz", s.serveHealth)
+	open.HandleFunc("GET /readyz", s.serveReady)
+	for _, r := range s.Routes(monitor, routes) {
+		open.Handle(r.pattern(), s.guard(r))
+	}
+	var handler http.Handler = open
+	s.handler.Store(&handler)
+}
 
-// Shutdown stops listening and waits for running requests until ctx ends.
+// Routes are all routes but the health checks, which are open: those given and the server's own.
+func (s *Server) Routes(monitor http.Handler, mounted []Route) []Route {
+	own := []Route{
+		{Method: "GET", Path: "/metrics", Handle: withoutVisitor(s.cfg.Metrics)},
+		{Method: "GET", Path: config.SettingsPath, Handle: func(w http.ResponseWriter, _ *http.Request, _ Visitor) {
+			WriteJSON(w, http.StatusOK, s.cfg.Settings)
+		}},
+		{Path: MonitorRoot + "/", Handle: withoutVisitor(serveMonitor(monitor))},
+		{Path: MonitorRoot, Handle: withoutVisitor(http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))},
+		{Path: "/", Handle: withoutVisitor(serveRest(monitor != nil))},
+	}
+	for i := range own {
+		own[i].Scope = operator.ScopeRead
+	}
+	return append(own, mounted...)
+}
+
+// Shutdown stops listening, ends streams, and waits for running requests until ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.stop()
 	err := s.srv.Shutdown(ctx)
 	if err != nil {
 		_ = s.srv.Close()
@@ -95,53 +155,47 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-func (s *Server) routes() http.Handler {
-	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.serveHealth)
-	open.HandleFunc("GET /readyz", s.serveReady)
-
-	closed := http.NewServeMux()
-	closed.Handle("GET /metrics", s.cfg.Metrics)
-	closed.HandleFunc("GET "+config.SettingsPath,
-		func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Settings) })
-	closed.HandleFunc(MonitorRoot+"/", s.serveMonitor)
-	closed.Handle(MonitorRoot, http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
-	closed.Handle("GET /{$}", http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))
-	closed.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answerError(w, http.StatusNotFound, "not_found", "there is nothing here; the web UI is at "+MonitorRoot+"/")
-	})
-
-	guarded := s.authenticate(closed)
-	if !s.public {
-		guarded = sameHost(guarded)
-	}
-	open.Handle("/", guarded)
-	return open
+func withoutVisitor(h http.Handler) func(http.ResponseWriter, *http.Request, Visitor) {
+	return func(w http.ResponseWriter, r *http.Request, _ Visitor) { h.ServeHTTP(w, r) }
 }
 
-func (s *Server) serveMonitor(w http.ResponseWriter, r *http.Request) {
-	m := s.monitor.Load()
-	if m == nil {
-		answerError(w, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
-		return
-	}
-	h := w.Header()
-	// The page's scripts are partly inline; its two links to a font service are not followed.
-	h.Set("Content-Security-Policy", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	(*m).ServeHTTP(typedWriter{w, r}, r)
+// serveRest answers what nothing else does.
+func serveRest(mounted bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !mounted {
+			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the service is still starting: /readyz says what it waits for")
+			return
+		}
+		AnswerError(w, http.StatusNotFound, "not_found", "there is nothing here; the overview is at /, the API's description at /v1/openapi.json")
+	})
+}
+
+// serveMonitor serves the asynq web UI; nil: it is not there yet.
+func serveMonitor(monitor http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if monitor == nil {
+			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
+			return
+		}
+		h := w.Header()
+		// The page's scripts are partly inline; its two links to a font service are not followed.
+		h.Set("Content-Security-Policy", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "+
+			"img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		monitor.ServeHTTP(typedWriter{w, r}, r)
+	})
 }
 
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"status": "alive"})
+	WriteJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
 // serveReady names what is waited for, and what is done without, to everybody, and says why to those who may see the
 // rest: errors name inner hosts.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
-	if !s.isAuthentic(r) || !s.public && !config.IsLoopback(parseHostname(r.Host)) {
+	if !s.isTrusted(r) || !s.public && !config.IsLoopback(parseHostname(r.Host)) {
 		for _, reasons := range []map[string]string{waiting, degraded} {
 			for name := range reasons {
 				reasons[name] = "not available; with the token this says why"
@@ -155,15 +209,28 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	if len(degraded) > 0 {
 		answer["degraded"] = degraded
 	}
-	writeJSON(w, code, answer)
+	WriteJSON(w, code, answer)
 }
 
-// answerError answers with the error shape of the API (DESIGN §10).
-func answerError(w http.ResponseWriter, status int, code, message string) {
-	writeJSON(w, status, map[string]any{"error": map[string]any{"code": code, "message": message}})
+// Problem is why something was not done (DESIGN §10).
+type Problem struct {
+	Code    string `json:"code"`            // for programs: one of few words
+	Message string `json:"message"`         // for people
+	Field   string `json:"field,omitempty"` // the parameter, or the path in the body, that is wrong
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
+// AnswerProblem answers with the error shape of the API.
+func AnswerProblem(w http.ResponseWriter, status int, p Problem) {
+	WriteJSON(w, status, map[string]Problem{"error": p})
+}
+
+// AnswerError is AnswerProblem for what is not about one field.
+func AnswerError(w http.ResponseWriter, status int, code, message string) {
+	AnswerProblem(w, status, Problem{Code: code, Message: message})
+}
+
+// WriteJSON answers with v.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

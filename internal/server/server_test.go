@@ -88,7 +88,7 @@ func TestGuard(t *testing.T) {
 	guarded := start(t, "127.0.0.1:0", token, nil)
 	public := start(t, "0.0.0.0:0", token, nil)
 	for _, s := range []*Server{loopback, guarded, public} {
-		s.Mount(ui)
+		s.Mount(ui, nil)
 	}
 	port := func(s *Server) string { return s.Addr()[strings.LastIndex(s.Addr(), ":")+1:] }
 	for name, c := range map[string]struct {
@@ -123,7 +123,6 @@ func TestGuard(t *testing.T) {
 		"health is open":                       {public, "/healthz", nil, 200},
 		"readiness is open":                    {public, "/readyz", nil, 200},
 		"health is open behind a rebound name": {loopback, "/healthz", map[string]string{"Host": "evil.example"}, 200},
-		"the root leads to the UI":             {loopback, "/", nil, 307},
 		"the bare path leads to the UI":        {loopback, "/monitor", nil, 307},
 		"an unknown page":                      {loopback, "/nothing", nil, 404},
 	} {
@@ -242,7 +241,7 @@ func TestMonitorHeaders(t *testing.T) {
 	s.Mount(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "<svg/>")
-	}))
+	}), nil)
 	for path, want := range map[string]string{
 		"/monitor/api/queues": "application/json", "/monitor/static/logo.svg": "image/svg+xml",
 		"/monitor/static/js/main.js": "text/javascript; charset=utf-8", "/monitor/manifest.json": "application/json",

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -47,11 +48,13 @@ type assembly struct {
 	releaser   *maintenance.Releaser
 	retention  *maintenance.Retention
 	followers  *chainFollowers
+	throughput *throughput.Counter
+	web        webParts
 }
 
 func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
 	o Options) (_ *assembly, err error) {
-	a := &assembly{store: st, queue: q, backend: b}
+	a := &assembly{store: st, queue: q, backend: b, throughput: throughput.New(q, o.Logger, nil)}
 	defer func() {
 		if err != nil {
 			a.closeParts()
@@ -100,7 +103,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+		Throughput: a.throughput, Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
 		parts.UnboundLimiter = a.unbound
 	}
@@ -133,6 +136,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	if err := reg.Register(a.followers); err != nil {
+		return err
+	}
+	if err := a.openWeb(cfg, dispatcher, o); err != nil {
 		return err
 	}
 	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
@@ -251,6 +257,7 @@ func (a *assembly) closeParts() {
 	if a.upkeep != nil {
 		a.upkeep.Close()
 	}
+	a.web.close()
 	if a.followers != nil {
 		a.followers.closeStore()
 	}

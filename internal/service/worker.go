@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/buildinfo"
@@ -16,7 +17,9 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/watch"
@@ -43,6 +46,8 @@ type Worker struct {
 	Store  *store.Store
 	Intake *intake.Intake
 	Addr   string // of the HTTP server
+
+	Operator *operator.Operator // what its pages and API ask
 }
 
 // taskTypes are the kinds of jobs that a worker takes.
@@ -58,13 +63,20 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Ready: ready.readState,
+	var parts atomic.Pointer[assembly] // once they are made; the server listens before
+	identify := func(ctx context.Context, token secret.Secret) (operator.Caller, error) {
+		if made := parts.Load(); made != nil {
+			return made.identify(ctx, token)
+		}
+		return operator.Caller{}, errors.New("the service is still starting")
+	}
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify, Ready: ready.readState,
 		Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err
 	}
-	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(),
+	o.Logger.Info("HTTP server listens", "overview", "http://"+web.Addr()+"/",
 		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -87,7 +99,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		}
 		err = errors.Join(err, backend.Close(stop))
 	}()
-	return runWorker(ctx, cfg, o, backend, web, ready, reg)
+	return runWorker(ctx, cfg, o, backend, web, parts.Store, ready, reg)
 }
 
 // askedToStop tells whether err only says that ctx ended: the stop was asked for while the service was still starting.
@@ -95,8 +107,8 @@ func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
-func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server, ready *readiness,
-	reg *prometheus.Registry) error {
+func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server,
+	publish func(*assembly), ready *readiness, reg *prometheus.Registry) error {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
@@ -117,6 +129,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 		return err
 	}
 	defer parts.closeParts()
+	publish(parts)
 
 	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
 	defer stopAll()
@@ -126,7 +139,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	ready.setWaiting("start", "")
 	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(parts.content.chains))
 	if o.Running != nil {
-		o.Running(&Worker{Store: st, Intake: parts.intake, Addr: web.Addr()})
+		o.Running(&Worker{Store: st, Intake: parts.intake, Addr: web.Addr(), Operator: parts.web.operator})
 	}
 
 	<-ctx.Done()
@@ -156,6 +169,8 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		newLoop("retention", a.retention.Run),
 		newLoop("servers file", a.serversFile.watchFile),
 		newLoop("wait summary", a.runner.Summarize),
+		newLoop("throughput", a.throughput.Run),
+		newLoop("events", a.web.api.Run),
 	}
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
@@ -174,7 +189,7 @@ func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, rea
 			if forget, err = a.awaitServices(ctx, web.Addr(), ready, log); err != nil {
 				return err
 			}
-			web.Mount(monitor)
+			a.mountWeb(web, monitor)
 			if a.backend.EmbeddedRedis {
 				return nil
 			}

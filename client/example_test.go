@@ -1,0 +1,59 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"time"
+
+	"github.com/agentherald/herald/client"
+)
+
+func Example() {
+	herald, err := client.New(client.Config{URL: os.Getenv("API_URL"), Token: os.Getenv("API_TOKEN")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	// One job.
+	answer, err := herald.Enqueue(ctx, map[string]any{"type": "NewFeedback", "chainId": 8453, "agentId": "42",
+		"clientAddress": "0x1111111111111111111111111111111111111111", "feedbackIndex": 7, "value": "9977", "valueDecimals": 2})
+	var refused *client.Error
+	switch {
+	case errors.As(err, &refused) && refused.Temporary():
+		log.Fatalf("again in %s", refused.RetryAfter)
+	case err != nil:
+		log.Fatal(err)
+	case answer.Error != nil:
+		log.Fatalf("%s: %s: %s", answer.Verdict, answer.Error.Field, answer.Error.Message)
+	}
+
+	// What became of it.
+	delivery, err := herald.Wait(ctx, answer.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(delivery.Status, delivery.Reason)
+
+	// Many.
+	index := 7
+	next := func() (any, error) {
+		if index++; index > 1000 {
+			return nil, io.EOF
+		}
+		return map[string]any{"type": "NewFeedback", "chainId": 8453, "agentId": "42",
+			"clientAddress": "0x1111111111111111111111111111111111111111", "feedbackIndex": index, "value": "99"}, nil
+	}
+	err = herald.EnqueueStream(ctx, next, func(a client.Answer) error {
+		fmt.Println(a.Line, a.Verdict, a.ID)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

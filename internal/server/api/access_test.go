@@ -1,0 +1,146 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/server/api"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// fillPath gives a route's parameters a value.
+func fillPath(path string) string {
+	return strings.NewReplacer("{id...}", "00000000-0000-4000-8000-000000000000", "{id}", "00000000-0000-4000-8000-000000000000",
+		"{agent}", "8453:1", "{$}", "").Replace(path)
+}
+
+func (w *world) newToken(scopes ...string) operator.NewAPIToken {
+	w.Helper()
+	made, err := w.operator.CreateAPIToken(w.Context(), "a test", scopes, 0, "the test")
+	if err != nil {
+		w.Fatal(err)
+	}
+	return made
+}
+
+// Every route there is, also one of tomorrow, is refused to whoever lacks its scope, and to pages of other sites.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	tokens := map[operator.Scope]string{}
+	for _, s := range operator.AllScopes() {
+		tokens[s] = w.newToken(string(s)).Token
+	}
+	changing := 0
+	for _, route := range w.routes {
+		method := route.Method
+		if method == "" {
+			method = http.MethodPost // it takes every one
+		}
+		path := fillPath(route.Path)
+		ask := func(token string, edits ...func(*http.Request)) int {
+			return w.send(method, path, token, "", nil, edits...).StatusCode
+		}
+		if got := ask(""); got != http.StatusUnauthorized {
+			t.Errorf("%s %s without a token: %d", method, path, got)
+		}
+		if got := ask("herald_000000000000_" + strings.Repeat("x", 43)); got != http.StatusUnauthorized && got != http.StatusTooManyRequests {
+			t.Errorf("%s %s with an unknown token: %d", method, path, got)
+		}
+		if got := ask(ownToken, func(r *http.Request) { r.Host = "evil.example" }); got != http.StatusForbidden {
+			t.Errorf("%s %s with a foreign Host: %d", method, path, got)
+		}
+		if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }); got != http.StatusForbidden {
+			t.Errorf("%s %s from a page of another site: %d", method, path, got)
+		}
+		if method != http.MethodGet && route.Method != "" {
+			changing++
+			if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); got != http.StatusForbidden {
+				t.Errorf("%s %s from a page of another site without Origin: %d", method, path, got)
+			}
+			if got := ask(tokens[operator.ScopeRead]); got != http.StatusForbidden {
+				t.Errorf("%s %s with a token that may read: %d", method, path, got)
+			}
+			if route.Form {
+				if got := w.send(method, path, tokens[operator.ScopeOperate], "application/x-www-form-urlencoded",
+					strings.NewReader("form_token="+strings.Repeat("0", 64))).StatusCode; got != http.StatusForbidden {
+					t.Errorf("%s %s without the page's token: %d", method, path, got)
+				}
+			}
+			if route.Form == route.BearerOnly {
+				t.Errorf("%s %s is neither a page's nor the API's: a browser could be made to ask for it", method, path)
+			}
+			if route.Scope == operator.ScopeRead {
+				t.Errorf("%s %s changes something and needs no more than reading", method, path)
+			}
+		}
+		for scope, token := range tokens {
+			may := scope == route.Scope || scope == operator.ScopeOperate && route.Scope == operator.ScopeRead
+			if may || route.Path == "/v1/events" { // which does not end
+				continue
+			}
+			if got := ask(token); got != http.StatusForbidden {
+				t.Errorf("%s %s with the scope %s: %d", method, path, scope, got)
+			}
+		}
+		if route.BearerOnly {
+			if got := ask("", func(r *http.Request) { r.SetBasicAuth("x", ownToken) }); got != http.StatusUnauthorized {
+				t.Errorf("%s %s with what a browser sends by itself: %d", method, path, got)
+			}
+		}
+	}
+	if changing < 15 {
+		t.Errorf("only %d routes change something", changing)
+	}
+}
+
+func TestAPITokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made := w.newToken("enqueue")
+	if got := callAs[api.JobAnswer](w, made.Token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1)); got.Verdict != store.Accepted {
+		t.Errorf("%+v", got)
+	}
+	callAs[api.ErrorAnswer](w, made.Token, 403, "GET", "/v1/deliveries", "", "")
+	callAs[api.ErrorAnswer](w, made.Token+"x", 401, "GET", "/v1/deliveries", "", "")
+	callAs[api.ErrorAnswer](w, made.Token[:len(made.Token)-1]+"-", 401, "GET", "/v1/deliveries", "", "")
+
+	list, err := w.operator.ListAPITokens(t.Context())
+	if err != nil || len(list) != 1 || list[0].LastUsedAt == nil || strings.Contains(string(list[0].Hash), made.Token[20:]) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	other := w.newToken("read")
+	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err != nil {
+		t.Fatal(err)
+	}
+	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so nobody remembers it
+	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err == nil {
+		t.Error("revoked twice")
+	}
+	for _, scopes := range [][]string{nil, {"admin"}} {
+		if _, err := w.operator.CreateAPIToken(t.Context(), "x", scopes, 0, "the test"); err == nil {
+			t.Errorf("%v was taken", scopes)
+		}
+	}
+}
+
+// Whoever guesses tokens is slowed down before Postgres is asked, and whoever has a good one is not.
+func TestGuessedTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	good := w.newToken("read").Token
+	callAs[operator.DeliveryPage](w, good, 200, "GET", "/v1/deliveries", "", "")
+	slowed := 0
+	for range 100 {
+		if w.send("GET", "/v1/deliveries", "herald_000000000000_"+strings.Repeat("x", 43), "", nil).StatusCode == http.StatusTooManyRequests {
+			slowed++
+		}
+	}
+	if slowed == 0 {
+		t.Error("a hundred guesses were looked up")
+	}
+	callAs[operator.DeliveryPage](w, good, 200, "GET", "/v1/deliveries", "", "")
+	callAs[operator.DeliveryPage](w, ownToken, 200, "GET", "/v1/deliveries", "", "")
+}

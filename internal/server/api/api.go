@@ -1,0 +1,90 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/server"
+)
+
+// Submitter takes jobs.
+type Submitter interface {
+	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
+}
+
+// Config makes an API.
+type Config struct {
+	Operator *operator.Operator
+	Intake   Submitter
+	Events   EventLog
+	Logger   *slog.Logger // default slog.Default()
+
+	// PollEvents is how often Postgres is asked for new events while somebody listens. Default 250 ms.
+	PollEvents time.Duration
+}
+
+// API answers under /v1.
+type API struct {
+	Config
+	feed       *feed
+	enqueuing  chan struct{} // as many as may hand in jobs at a time
+	operations []operation
+	document   []byte // OpenAPI
+}
+
+// maxEnqueuing is how many requests hand in jobs at a time: each may hold 500 of them.
+const maxEnqueuing = 32
+
+// New checks the configuration and writes the OpenAPI document.
+func New(cfg Config) (*API, error) {
+	if cfg.Operator == nil || cfg.Intake == nil || cfg.Events == nil {
+		return nil, errors.New("api: an operator, an intake and events are needed")
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.PollEvents = cmp.Or(cfg.PollEvents, 250*time.Millisecond)
+	a := &API{Config: cfg, enqueuing: make(chan struct{}, maxEnqueuing)}
+	a.feed = newFeed(cfg.Events, cfg.PollEvents, cfg.Logger)
+	a.operations = a.listOperations()
+	var err error
+	a.document, err = writeDocument(a.operations)
+	return a, err
+}
+
+// Run follows the events for whoever listens, until ctx ends.
+func (a *API) Run(ctx context.Context) { a.feed.run(ctx) }
+
+// Routes are what the server serves.
+func (a *API) Routes() []server.Route {
+	routes := make([]server.Route, 0, len(a.operations)+1)
+	for _, op := range a.operations {
+		routes = append(routes, server.Route{Method: op.method, Path: op.path, Scope: op.scope, BearerOnly: true,
+			Handle: a.handler(op)})
+	}
+	return append(routes, server.Route{Method: http.MethodGet, Path: "/v1/openapi.json", Scope: operator.ScopeRead,
+		BearerOnly: true, Handle: a.serveDocument})
+}
+
+func (a *API) handler(op operation) func(http.ResponseWriter, *http.Request, server.Visitor) {
+	if op.stream != nil {
+		return op.stream
+	}
+	return func(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+		answer, err := op.answer(&request{Request: r, w: w, visitor: v})
+		if err != nil {
+			a.answerError(w, r, err)
+			return
+		}
+		server.WriteJSON(w, http.StatusOK, answer)
+	}
+}
+
+func (a *API) serveDocument(w http.ResponseWriter, _ *http.Request, _ server.Visitor) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(a.document)
+}

@@ -1,0 +1,144 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/client"
+	"github.com/agentherald/herald/internal/operator"
+)
+
+func (w *world) newClient(token string) *client.Client {
+	w.Helper()
+	c, err := client.New(client.Config{URL: w.base + "/", Token: token})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return c
+}
+
+func TestClient(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.newClient(ownToken)
+	job := json.RawMessage(jobOf(1, 1))
+	first, err := c.Enqueue(t.Context(), job)
+	if err != nil || first.Verdict != client.Accepted || first.ID == "" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	if again, err := c.Enqueue(t.Context(), job); err != nil || again.Verdict != client.Known || again.ID != first.ID {
+		t.Errorf("%+v, %v", again, err)
+	}
+	other, err := c.Enqueue(t.Context(), json.RawMessage(strings.Replace(jobOf(1, 1), `"99"`, `"98"`, 1)))
+	if err != nil || other.Verdict != client.Conflict || other.Error.Field != "value" {
+		t.Errorf("%+v, %v", other, err)
+	}
+	bad, err := c.Enqueue(t.Context(), map[string]any{"type": "NewFeedback"})
+	if err != nil || bad.Verdict != client.Refused || bad.Error.Field == "" {
+		t.Errorf("%+v, %v", bad, err)
+	}
+
+	for _, name := range []string{first.ID, first.Key} {
+		if d, err := c.Get(t.Context(), name); err != nil || d.ID != first.ID || d.Final() || !strings.Contains(string(d.Raw), "queued") {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if d, err := c.Wait(t.Context(), first.ID); err != nil || d.Status != "cancelled" || !d.Final() {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}()
+	moveOne(t, w.operator.Cancel, first.ID)
+	<-ended
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	second, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(short, second.ID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+
+	var refused *client.Error
+	if _, err := c.Get(t.Context(), "00000000-0000-4000-8000-000000000000"); !errors.As(err, &refused) || refused.Status != 404 || refused.Temporary() {
+		t.Errorf("%v", err)
+	}
+	if _, err := w.newClient(w.newToken("read").Token).Enqueue(t.Context(), job); !errors.As(err, &refused) || refused.Status != 403 || refused.Code != "forbidden" {
+		t.Errorf("%v", err)
+	}
+	for _, cfg := range []client.Config{{URL: "herald.example", Token: "x"}, {URL: "ftp://herald.example", Token: "x"}, {URL: "http://herald.example"}} {
+		if _, err := client.New(cfg); err == nil {
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}
+
+func TestClientStream(t *testing.T) {
+	t.Parallel()
+	const jobs = 5000
+	w := newWorld(t)
+	c := w.newClient(ownToken)
+	sent := 0
+	next := func() (any, error) {
+		if sent == jobs {
+			return nil, io.EOF
+		}
+		sent++
+		return json.RawMessage(jobOf(1+sent%50, sent)), nil
+	}
+	heard := 0
+	err := c.EnqueueStream(t.Context(), next, func(a client.Answer) error {
+		heard++
+		if a.Line != int64(heard) || a.Verdict != client.Accepted {
+			t.Errorf("%d: %+v", heard, a)
+		}
+		return nil
+	})
+	if err != nil || heard != jobs {
+		t.Errorf("%d answers, %v", heard, err)
+	}
+
+	// Whoever fails first is told of.
+	broken := errors.New("the indexer broke")
+	if err := c.EnqueueStream(t.Context(), func() (any, error) { return nil, broken }, func(client.Answer) error { return nil }); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+	sent = 0
+	if err := c.EnqueueStream(t.Context(), next, func(client.Answer) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+	var refused *client.Error
+	if err := w.newClient("wrong").EnqueueStream(t.Context(), next, func(client.Answer) error { return nil }); !errors.As(err, &refused) || refused.Status != 401 {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sent = 0
+	if err := c.EnqueueStream(ctx, next, func(client.Answer) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", ""); len(page.Deliveries) != 1 {
+		t.Errorf("%+v", page)
+	}
+}
+
+// Who imports the client imports nothing else.
+func TestClientNeedsNothing(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
+		"github.com/agentherald/herald/client").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(string(out)); len(got) != 1 {
+		t.Errorf("it imports %q", got)
+	}
+}

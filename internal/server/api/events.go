@@ -1,0 +1,314 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// EventLog is the changes of status, in an order in which nothing turns up late.
+type EventLog interface {
+	LastEvent(ctx context.Context) (store.EventCursor, error)
+	EventsAfter(ctx context.Context, after store.EventCursor, limit int) ([]store.DeliveryEvent, error)
+}
+
+const (
+	maxListeners  = 4096
+	feedSize      = 4096 // events kept for listeners that are a little behind
+	feedBatch     = 1000
+	maxCatchingUp = 8 // listeners that read Postgres for themselves at a time: a restart brings all of them at once
+	heartbeat     = 15 * time.Second
+	eventTimeout  = 20 * time.Second // for a listener to take what it is sent
+	feedTimeout   = 10 * time.Second // for Postgres to answer
+)
+
+// feed reads the events once for all listeners, while there are any. It keeps the newest; who is further behind reads
+// Postgres.
+type feed struct {
+	log      EventLog
+	poll     time.Duration
+	logger   *slog.Logger
+	catching chan struct{}
+
+	mu        sync.Mutex
+	events    []store.DeliveryEvent // the newest, in order
+	since     store.EventCursor     // the position before events
+	following bool                  // since and events go on as long as there are listeners
+	listeners int
+	changed   chan struct{} // closed when there may be more to read
+}
+
+func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
+	return &feed{log: log, poll: poll, logger: logger, catching: make(chan struct{}, maxCatchingUp),
+		changed: make(chan struct{})}
+}
+
+// run follows the events until ctx ends.
+func (f *feed) run(ctx context.Context) {
+	tick := time.NewTicker(f.poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := f.readNext(ctx); err != nil && ctx.Err() == nil {
+			f.logger.Warn("events could not be read; listeners wait", logging.About(logging.Postgres), "error", err)
+		}
+	}
+}
+
+// readNext reads what is new, if somebody listens.
+func (f *feed) readNext(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	f.mu.Lock()
+	listeners, following, last := f.listeners, f.following, f.lastPosition()
+	f.following = f.following && listeners > 0
+	f.mu.Unlock()
+	if listeners == 0 {
+		return nil
+	}
+	if !following {
+		start, err := f.log.LastEvent(ctx)
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.since, f.events, f.following = start, nil, true
+		f.wakeListeners() // what was committed before start they read themselves
+		f.mu.Unlock()
+		return nil
+	}
+	for {
+		news, err := f.log.EventsAfter(ctx, last, feedBatch)
+		if err != nil || len(news) == 0 {
+			return err
+		}
+		f.add(news)
+		if len(news) < feedBatch {
+			return nil
+		}
+		last = news[len(news)-1].Cursor
+	}
+}
+
+// lastPosition is how far events go. It needs the lock.
+func (f *feed) lastPosition() store.EventCursor {
+	if len(f.events) == 0 {
+		return f.since
+	}
+	return f.events[len(f.events)-1].Cursor
+}
+
+func (f *feed) add(news []store.DeliveryEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, news...)
+	if over := len(f.events) - feedSize; over > 0 {
+		f.since = f.events[over-1].Cursor
+		f.events = slices.Clone(f.events[over:])
+	}
+	f.wakeListeners()
+}
+
+// wakeListeners has them look again. It needs the lock.
+func (f *feed) wakeListeners() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// join counts a listener; false: there are too many.
+func (f *feed) join() (leave func(), ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listeners >= maxListeners {
+		return nil, false
+	}
+	f.listeners++
+	return func() {
+		f.mu.Lock()
+		f.listeners--
+		f.mu.Unlock()
+	}, true
+}
+
+// next is what follows a position, in order; with none, changed is closed when there may be more.
+func (f *feed) next(ctx context.Context, after store.EventCursor) (_ []store.DeliveryEvent, changed <-chan struct{},
+	err error) {
+	f.mu.Lock()
+	if f.following && !isBefore(after, f.since) {
+		i, found := slices.BinarySearchFunc(f.events, after, func(e store.DeliveryEvent, at store.EventCursor) int {
+			return compareCursors(e.Cursor, at)
+		})
+		if found {
+			i++
+		}
+		news, changed := slices.Clip(f.events[i:]), f.changed
+		f.mu.Unlock()
+		return news, changed, nil
+	}
+	changed = f.changed
+	f.mu.Unlock()
+
+	select {
+	case f.catching <- struct{}{}:
+		defer func() { <-f.catching }()
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	news, err := f.log.EventsAfter(ctx, after, feedBatch)
+	return news, changed, err
+}
+
+func compareCursors(a, b store.EventCursor) int {
+	switch {
+	case isBefore(a, b):
+		return -1
+	case isBefore(b, a):
+		return 1
+	}
+	return 0
+}
+
+func isBefore(a, b store.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
+
+// eventFilter chooses events of a stream.
+type eventFilter struct {
+	agent    string // CHAIN:AGENT
+	statuses []string
+}
+
+func (f eventFilter) takes(e store.DeliveryEvent) bool {
+	return (f.agent == "" || f.agent == fmt.Sprintf("%d:%s", e.ChainID, e.AgentID)) &&
+		(len(f.statuses) == 0 || slices.Contains(f.statuses, string(e.Status)))
+}
+
+// streamEvents sends changes of status as they come, from Last-Event-ID on, or from now.
+func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, _ server.Visitor) {
+	filter := eventFilter{agent: r.URL.Query().Get("agent"), statuses: r.URL.Query()["status"]}
+	if err := operator.CheckEventFilter(filter.agent, filter.statuses); err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	at, resumed, err := a.startPosition(r)
+	if err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	leave, ok := a.feed.join()
+	if !ok {
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "%d listen already: try again", maxListeners))
+		return
+	}
+	defer leave()
+
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // a proxy that gathers answers would hold the stream
+	s := &eventStream{w: w, control: http.NewResponseController(w)}
+	s.write("retry: 2000\n")
+	if resumed && time.Since(time.Unix(at.At, 0)) > store.EventRetention {
+		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
+	}
+	s.writePosition(at)
+	s.flush()
+	a.followEvents(r.Context(), s, filter, at)
+}
+
+// startPosition is where the listener was, or now.
+func (a *API) startPosition(r *http.Request) (at store.EventCursor, resumed bool, err error) {
+	id := r.Header.Get("Last-Event-ID")
+	if id == "" {
+		id = r.URL.Query().Get("lastEventId") // for clients that cannot set a header
+	}
+	if id == "" {
+		ctx, cancel := context.WithTimeout(r.Context(), feedTimeout)
+		defer cancel()
+		at, err = a.Events.LastEvent(ctx)
+		return at, false, err
+	}
+	if at, err = store.ParseEventCursor(id); err != nil {
+		return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
+	}
+	return at, true, nil
+}
+
+// followEvents sends events until the listener goes, or the worker stops.
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
+	alive := time.NewTicker(heartbeat)
+	defer alive.Stop()
+	for s.err == nil {
+		news, changed, err := a.feed.next(ctx, at)
+		if err != nil {
+			return // the listener comes back with its position
+		}
+		for _, e := range news {
+			if filter.takes(e) {
+				s.writeEvent(e)
+			}
+			at = e.Cursor
+		}
+		if len(news) > 0 {
+			s.flush()
+			continue
+		}
+		select {
+		case <-changed:
+		case <-alive.C:
+			// With the position: a listener whose filter takes little would else come back from long ago.
+			s.write(": alive\n")
+			s.writePosition(at)
+			s.flush()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// eventStream writes server-sent events (WHATWG HTML §9.2). After a fault it writes nothing.
+type eventStream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	err     error
+}
+
+func (s *eventStream) write(text string) {
+	if s.err == nil {
+		_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout))
+		_, s.err = s.w.Write([]byte(text))
+	}
+}
+
+// writePosition ends an event, or tells where the listener is without one.
+func (s *eventStream) writePosition(at store.EventCursor) { s.write("id: " + at.String() + "\n\n") }
+
+func (s *eventStream) writeEvent(e store.DeliveryEvent) {
+	body, err := json.Marshal(e)
+	if err != nil {
+		s.err = err
+		return
+	}
+	s.write("event: delivery\ndata: " + string(body) + "\n")
+	s.writePosition(e.Cursor)
+}
+
+func (s *eventStream) flush() {
+	if s.err == nil {
+		s.err = s.control.Flush()
+	}
+}

@@ -1,0 +1,245 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// JobAnswer is what became of one job.
+type JobAnswer struct {
+	Line    int64           `json:"line,omitempty"` // JSON Lines: which one, from 1
+	Verdict store.Verdict   `json:"verdict"`
+	ID      string          `json:"id,omitempty"` // the delivery's; none of what was refused, or of an AgentUpdated
+	Key     string          `json:"key,omitempty"`
+	Status  store.Status    `json:"status,omitempty"` // where the delivery stands
+	Error   *server.Problem `json:"error,omitempty"`  // refused and conflict
+}
+
+const (
+	maxJob        = 256 << 10 // bytes of one job (DESIGN §3)
+	jobBatch      = 500       // lines committed together at most
+	submitTimeout = 30 * time.Second
+	// lineTimeout is how long a line may take to come, and an answer to go.
+	lineTimeout = 60 * time.Second
+)
+
+// enqueue takes one job, or many as JSON Lines.
+func (a *API) enqueue(w http.ResponseWriter, r *http.Request, _ server.Visitor) {
+	select {
+	case a.enqueuing <- struct{}{}:
+		defer func() { <-a.enqueuing }()
+	default:
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
+			"%d requests hand in jobs already: try again", maxEnqueuing))
+		return
+	}
+	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
+	case "application/json":
+		a.enqueueOne(w, r)
+	case "application/x-ndjson":
+		a.enqueueLines(w, r)
+	default:
+		a.answerError(w, r, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
+			"send one job as application/json, or JSON Lines as application/x-ndjson"))
+	}
+}
+
+func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength > maxJob {
+		a.answerError(w, r, errTooLarge(maxJob))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJob))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		a.answerError(w, r, errTooLarge(maxJob))
+		return
+	case err != nil:
+		a.answerError(w, r, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read"))
+		return
+	}
+	answers, err := a.submit(r.Context(), [][]byte{body})
+	if err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	answer := describeJob(answers[0])
+	status := http.StatusAccepted
+	switch answer.Verdict {
+	case store.Known:
+		status = http.StatusOK
+	case store.Conflict:
+		status = http.StatusConflict
+	case intake.Refused:
+		status = http.StatusBadRequest
+	}
+	server.WriteJSON(w, status, answer)
+}
+
+// submit commits jobs, though whoever sent them may be gone by now.
+func (a *API) submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
+	defer cancel()
+	answers, err := a.Intake.Submit(ctx, bodies)
+	if err != nil {
+		a.Logger.Warn("jobs could not be accepted", logging.About(logging.Postgres), "jobs", len(bodies), "error", err)
+		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "",
+			"the jobs could not be accepted, because the database does not answer: send them again, which is harmless")
+	}
+	return answers, nil
+}
+
+func describeJob(a intake.Answer) JobAnswer {
+	out := JobAnswer{Verdict: a.Verdict, Key: a.Key, Status: a.Status}
+	if a.ID != [16]byte{} {
+		out.ID = a.ID.String()
+	}
+	switch a.Verdict {
+	case intake.Refused:
+		out.Error = &server.Problem{Code: "invalid_job", Message: a.Problem, Field: a.Path}
+	case store.Conflict:
+		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
+			Message: "the same event is known with another " + a.Path + ": what is known stays"}
+	}
+	return out
+}
+
+// jobLine is a line of the body.
+type jobLine struct {
+	number int64
+	body   []byte
+	err    error // it is too long, or the body ended in a fault
+}
+
+// enqueueLines commits what has come whenever the last commit is done, and answers each line once it is committed.
+// Neither the body nor the answers are held.
+func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // HTTP/1.1 would read the whole body before the first answer; HTTP/2 does not need it
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	ctx, cancel := context.WithCancel(r.Context())
+	lines := readLines(ctx, r.Body, control)
+	defer func() {
+		cancel()
+		_ = control.SetReadDeadline(time.Now()) // ends a Read that waits
+		for range lines {
+		}
+	}()
+
+	out := json.NewEncoder(w)
+	for {
+		group, more := collectLines(lines)
+		if len(group) > 0 {
+			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+			answers, err := a.answerLines(ctx, group)
+			for _, answer := range answers {
+				_ = out.Encode(answer)
+			}
+			if err != nil {
+				_ = out.Encode(ErrorAnswer{a.describeError(r, err).Problem})
+				return
+			}
+			if control.Flush() != nil {
+				return // nobody listens
+			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// readLines gives lines as they come. Its end closes the channel.
+func readLines(ctx context.Context, body io.Reader, control *http.ResponseController) <-chan jobLine {
+	lines := make(chan jobLine, 32)
+	go func() {
+		defer close(lines)
+		read := job.NewLineReader(body, maxJob)
+		for number := int64(1); ; number++ {
+			_ = control.SetReadDeadline(time.Now().Add(lineTimeout))
+			line := jobLine{number: number}
+			line.body, line.err = read.Next()
+			if errors.Is(line.err, io.EOF) {
+				return
+			}
+			if line.err == nil && len(line.body) == 0 {
+				continue // an empty line is no job
+			}
+			select {
+			case lines <- line:
+			case <-ctx.Done():
+				return
+			}
+			var refused *job.Refusal
+			if line.err != nil && !errors.As(line.err, &refused) {
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+// collectLines waits for a line, and takes what else is there already; false: there are no more.
+func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
+	first, more := <-lines
+	if !more {
+		return nil, false
+	}
+	group = append(group, first)
+	for len(group) < jobBatch {
+		select {
+		case line, more := <-lines:
+			if !more {
+				return group, false
+			}
+			group = append(group, line)
+		default:
+			return group, true
+		}
+	}
+	return group, true
+}
+
+// answerLines commits the jobs of a group and answers each line in order.
+func (a *API) answerLines(ctx context.Context, group []jobLine) ([]JobAnswer, error) {
+	var bodies [][]byte
+	for _, line := range group {
+		if line.err == nil {
+			bodies = append(bodies, line.body)
+		}
+	}
+	committed, err := a.submit(ctx, bodies)
+	if err != nil {
+		return nil, err
+	}
+	var answers []JobAnswer
+	for _, line := range group {
+		var refused *job.Refusal
+		switch {
+		case line.err == nil:
+			answer := describeJob(committed[0])
+			committed = committed[1:]
+			answer.Line = line.number
+			answers = append(answers, answer)
+		case errors.As(line.err, &refused):
+			answers = append(answers, JobAnswer{Line: line.number, Verdict: intake.Refused,
+				Error: &server.Problem{Code: "invalid_job", Message: refused.Problem, Field: refused.Path}})
+		default:
+			return answers, refuse(http.StatusBadRequest, "invalid_request", "", "the body ended before line %d did", line.number)
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// MoveOne says how one delivery is replayed or cancelled.
+type MoveOne struct {
+	Force bool `json:"force,omitempty"` // replay: although it was delivered; cancel: although it is running
+}
+
+// MoveMany says which deliveries are replayed or cancelled. At least one field chooses them.
+type MoveMany struct {
+	Agent       string `json:"agent,omitempty"`
+	Client      string `json:"client,omitempty"`
+	Transaction string `json:"transaction,omitempty"`
+	Key         string `json:"key,omitempty"`
+	Status      string `json:"status,omitempty"`
+	Reason      string `json:"reason,omitempty"`
+	Kind        string `json:"kind,omitempty"`
+	Since       string `json:"since,omitempty"`
+	Until       string `json:"until,omitempty"`
+
+	DryRun *bool `json:"dryRun"`          // true counts what would be changed; has to be said
+	Force  bool  `json:"force,omitempty"` // as of one
+	Rate   int   `json:"rate,omitempty"`  // at most so many a second; 0: as fast as it goes
+}
+
+// ChainList are the chains that are read.
+type ChainList struct {
+	Chains []operator.ChainState `json:"chains"`
+}
+
+func (a *API) listDeliveries(r *request) (any, error) {
+	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
+		Key: r.text("key"), Status: r.text("status"), Reason: r.text("reason"), Kind: r.text("kind"),
+		Since: r.text("since"), Until: r.text("until")}
+	limit, limitErr := r.readInt("limit", 50)
+	cursor, cursorErr := r.readInt("cursor", 0)
+	if err := errors.Join(limitErr, cursorErr); err != nil {
+		return nil, err
+	}
+	return a.Operator.ListDeliveries(r.Context(), s, cursor, int(limit))
+}
+
+func (a *API) showDelivery(r *request) (any, error) {
+	return a.Operator.ShowDelivery(r.Context(), r.PathValue("id"))
+}
+
+// moveFunc replays or cancels.
+type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
+
+func (a *API) replayOne(r *request) (any, error)  { return moveOne(r, a.Operator.Replay) }
+func (a *API) cancelOne(r *request) (any, error)  { return moveOne(r, a.Operator.Cancel) }
+func (a *API) replayMany(r *request) (any, error) { return moveMany(r, a.Operator.Replay) }
+func (a *API) cancelMany(r *request) (any, error) { return moveMany(r, a.Operator.Cancel) }
+
+func moveOne(r *request, move moveFunc) (any, error) {
+	var how MoveOne
+	if err := r.readBody(&how); err != nil {
+		return nil, err
+	}
+	report, err := move(r.Context(), operator.MoveRequest{IDs: []string{r.PathValue("id")}, Force: how.Force,
+		Actor: r.visitor.Name})
+	if report == nil || len(report.Left) == 0 {
+		return report, err
+	}
+	if left := report.Left[0]; left.Why == store.NoSuchDelivery {
+		return nil, refuse(http.StatusNotFound, "not_found", "", "delivery %s not found", left.ID)
+	}
+	return nil, refuse(http.StatusConflict, "not_changed", "", "delivery %s was left as it is: %s", report.Left[0].ID,
+		report.Left[0].Why)
+}
+
+func moveMany(r *request, move moveFunc) (any, error) {
+	var m MoveMany
+	if err := r.readBody(&m); err != nil {
+		return nil, err
+	}
+	chosen := operator.Selection{Agent: m.Agent, Client: m.Client, Transaction: m.Transaction, Key: m.Key,
+		Status: m.Status, Reason: m.Reason, Kind: m.Kind, Since: m.Since, Until: m.Until}
+	switch {
+	case m.DryRun == nil:
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun", "say dryRun: true to count, false to change")
+	case chosen == operator.Selection{}:
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "choose deliveries: by agent, client, transaction, key, "+
+			"status, reason, kind, since or until")
+	}
+	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // it takes as long as the rate says
+	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,
+		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
+	var left *operator.LeftError
+	if errors.As(err, &left) { // the report names them
+		err = nil
+	}
+	return report, err
+}
+
+func (a *API) listAgents(r *request) (any, error) {
+	limit, err := r.readInt("limit", 50)
+	if err != nil {
+		return nil, err
+	}
+	f := operator.AgentFilter{State: r.text("state"), Cursor: r.text("cursor"), Limit: int(limit)}
+	if r.text("chain") != "" {
+		chain, err := r.readInt("chain", 0)
+		if err != nil {
+			return nil, err
+		}
+		id := uint64(chain)
+		f.Chain = &id
+	}
+	return a.Operator.ListAgents(r.Context(), f)
+}
+
+func (r *request) agentRef() operator.AgentRef {
+	return operator.AgentRef{Agent: r.PathValue("agent"), Registry: r.text("registry")}
+}
+
+func (a *API) showAgent(r *request) (any, error) {
+	return a.Operator.ShowAgent(r.Context(), r.agentRef())
+}
+
+func (a *API) enableAgent(r *request) (any, error) {
+	return a.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, true)
+}
+
+func (a *API) disableAgent(r *request) (any, error) {
+	return a.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, false)
+}
+
+func (a *API) refreshAgent(r *request) (any, error) {
+	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
+}
+
+// probeTimeout bounds a look at an agent: resolving, connecting, listing.
+const probeTimeout = 50 * time.Second
+
+func (a *API) probeAgent(r *request) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	defer cancel()
+	return inspect.ProbeAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
+}
+
+func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }
+
+func (a *API) listChains(r *request) (any, error) {
+	all, err := a.Operator.ReadChains(r.Context())
+	if all == nil {
+		all = []operator.ChainState{}
+	}
+	return ChainList{all}, err
+}
+
+func (a *API) listAudit(r *request) (any, error) {
+	limit, limitErr := r.readInt("limit", 50)
+	cursor, cursorErr := r.readInt("cursor", 0)
+	if err := errors.Join(limitErr, cursorErr); err != nil {
+		return nil, err
+	}
+	return a.Operator.ListAudit(r.Context(), cursor, int(limit))
+}

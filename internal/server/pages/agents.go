@@ -1,0 +1,133 @@
+package pages
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// agentsPage is a page of agents.
+type agentsPage struct {
+	State, Chain string
+	Agents       []store.AgentRow
+	NextURL      string
+	States       []string
+}
+
+func (p *Pages) listAgents(r *request) (answer, error) {
+	q := r.URL.Query()
+	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"),
+		States: []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}}
+	if agent := q.Get("agent"); agent != "" {
+		return answer{location: "/agents/" + url.PathEscape(agent)}, nil
+	}
+	f := operator.AgentFilter{State: page.State, Cursor: q.Get("cursor"), Limit: pageRows}
+	if page.Chain != "" {
+		id, err := strconv.ParseUint(page.Chain, 10, 63)
+		if err != nil {
+			return answer{}, operator.NewMisuse("the chain is not a number")
+		}
+		f.Chain = &id
+	}
+	list, err := p.Operator.ListAgents(r.Context(), f)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Agents = list.Agents
+	if list.Next != "" {
+		page.NextURL = "/agents?" + encodePairs([]string{"state", page.State, "chain", page.Chain, "cursor", list.Next})
+	}
+	return answer{page: "agents", title: "Agents", content: page}, nil
+}
+
+// agentPage is one agent.
+type agentPage struct {
+	operator.Agent
+	Name   string
+	Tools  []store.KnownTool
+	Totals map[string]int64
+	Latest []store.Delivery // its newest
+}
+
+// latestRows is how many of an agent's deliveries its page shows.
+const latestRows = 10
+
+func (r *request) agentRef() operator.AgentRef {
+	registry := r.URL.Query().Get("registry")
+	if r.Method == http.MethodPost {
+		registry = r.PostFormValue("registry")
+	}
+	return operator.AgentRef{Agent: r.PathValue("agent"), Registry: registry}
+}
+
+func (p *Pages) showAgent(r *request) (answer, error) {
+	ref := r.agentRef()
+	a, err := p.Operator.ShowAgent(r.Context(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	page := agentPage{Agent: a, Name: ref.Agent}
+	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // what a stranger's server said may be anything
+	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
+	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)
+	page.Latest = latest.Deliveries
+	return answer{page: "agent", title: "Agent " + ref.Agent, content: page}, err
+}
+
+func (p *Pages) enableAgent(r *request) (answer, error) {
+	return p.changeAgent(r, func(ref operator.AgentRef) error {
+		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, true)
+		return err
+	})
+}
+
+func (p *Pages) disableAgent(r *request) (answer, error) {
+	return p.changeAgent(r, func(ref operator.AgentRef) error {
+		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, false)
+		return err
+	})
+}
+
+func (p *Pages) refreshAgent(r *request) (answer, error) {
+	return p.changeAgent(r, func(ref operator.AgentRef) error {
+		_, err := p.Operator.RefreshAgent(r.Context(), ref, r.visitor.Name)
+		return err
+	})
+}
+
+func (p *Pages) changeAgent(r *request, change func(operator.AgentRef) error) (answer, error) {
+	ref := r.agentRef()
+	if err := change(ref); err != nil {
+		return answer{}, err
+	}
+	return answer{location: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}, nil
+}
+
+// probeTimeout bounds a look at an agent: resolving, connecting, listing.
+const probeTimeout = 50 * time.Second
+
+// probePage is what a look at an agent found.
+type probePage struct {
+	inspect.Probe
+	Back string
+}
+
+func (p *Pages) probeAgent(r *request) (answer, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	defer cancel()
+	ref := r.agentRef()
+	found, err := inspect.ProbeAgent(ctx, p.Operator, inspect.ProbeRequest{AgentRef: ref, Kind: string(job.KindNewFeedback)})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: "probe", title: "Probe of agent " + ref.Agent, content: probePage{Probe: found,
+		Back: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}}, nil
+}

@@ -1,0 +1,63 @@
+package pages
+
+import (
+	"sort"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// overviewPage is what the overview shows.
+type overviewPage struct {
+	operator.Overview
+	Needs     []need
+	PerMinute float64 // delivered, over the last five whole minutes
+}
+
+// need is something that a person has to see to.
+type need struct {
+	Count int64
+	What  string
+	URL   string
+}
+
+func (p *Pages) showOverview(r *request) (answer, error) {
+	v, err := p.Operator.ShowOverview(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	page := overviewPage{Overview: v, Needs: listNeeds(v)}
+	const recent = 5
+	if n := len(v.Minutes); n > recent {
+		var delivered int64
+		for _, m := range v.Minutes[n-1-recent : n-1] {
+			delivered += m.Outcomes[store.Delivered]
+		}
+		page.PerMinute = float64(delivered) / recent
+	}
+	return answer{page: "overview", title: "Overview", content: page}, nil
+}
+
+// listNeeds lists what does not mend itself.
+func listNeeds(v operator.Overview) (needs []need) {
+	add := func(count int64, what, url string) {
+		if count > 0 {
+			needs = append(needs, need{count, what, url})
+		}
+	}
+	for _, s := range v.Stuck {
+		if s.Status == store.Held {
+			add(s.Count, "held: "+s.Reason, "/deliveries?"+encodePairs([]string{"status", "held", "reason", s.Reason}))
+			continue
+		}
+		add(s.Count, "overdue, "+string(s.Status)+" "+s.Reason, "/deliveries?"+encodePairs([]string{"status", string(s.Status), "reason", s.Reason}))
+	}
+	add(v.LastHour.Outcomes[store.Dead], "died in the last hour", "/deliveries?status=dead&since=1h")
+	add(v.LastHour.Outcomes[store.Rejected], "rejected in the last hour", "/deliveries?status=rejected&since=1h")
+	add(v.Agents[store.StateNeedsAuth], "agents want a credential", "/agents?state=needs_auth")
+	add(v.Agents[store.StateFailed], "agents failed last", "/agents?state=failed")
+	add(v.TokensExpired, "stored tokens have expired: worker token list", "")
+	add(v.TokensSoon, "stored tokens expire within 7 days: worker token list", "")
+	sort.SliceStable(needs, func(i, j int) bool { return needs[i].Count > needs[j].Count })
+	return needs
+}
