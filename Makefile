@@ -133,6 +133,14 @@ chain: services ## Follow chains that reorganise behind a lying node, and compar
 conformance: ## Hold the MCP client against the protocol's conformance suite, one scenario after the other (needs npm).
 	$(GO) run ./scripts/conformance $(ARGS)
 
+# axe-core comes from npm at a pinned version. PICTURES is a folder for a picture of each page.
+AXE = axe-core@4.14.1
+.PHONY: browser
+browser: services ## Walk through every page in Chromium, with hostile text in every field (needs npm, and chromium: apt-get install chromium; 5 minutes).
+	mkdir -p bin/axe && cd bin/axe && npm pack --silent $(AXE) > /dev/null && tar xzf axe-core-*.tgz
+	HERALD_AXE='$(CURDIR)/bin/axe/package/axe.min.js' HERALD_PICTURES='$(PICTURES)' HERALD_REQUIRE_SERVICES=1 \
+		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
+
 .PHONY: thirdparty
 thirdparty: services ## Deliver to MCP servers that others wrote, through a whole Herald (needs npm).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty$$' -v ./internal/trial

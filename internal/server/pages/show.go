@@ -92,7 +92,7 @@ func foldText(v any) template.HTML {
 	first := []rune(s)
 	head := string(first[:min(len(first), maxInline)])
 	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") + template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
-		`</summary><pre>` + showText(cutShown(first)) + `</pre></details>`
+		`</summary><pre tabindex="0">` + showText(cutShown(first)) + `</pre></details>`
 }
 
 func cutShown(s []rune) string {
