@@ -51,8 +51,9 @@ type Config struct {
 
 // Provider owns the goroutine that sends spans.
 type Provider struct {
-	provider *sdktrace.TracerProvider
-	exporter *exporter
+	collector string
+	provider  *sdktrace.TracerProvider
+	exporter  *exporter
 }
 
 // Open does not connect: a collector that is away shows in the log, once there are spans.
@@ -79,7 +80,7 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	e := &exporter{inner: inner, endpoint: cfg.Endpoint, log: cfg.Logger.With("collector", u.Host),
 		mask: newMasker(cfg.Headers), ended: make(chan struct{})}
-	return &Provider{exporter: e, provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
+	return &Provider{collector: u.Host, exporter: e, provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
 		sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))}, nil
 }
 
@@ -92,10 +93,13 @@ func newMasker(headers map[string]string) *secret.Masker {
 	return secret.NewMasker(texts)
 }
 
+// Collector is the host that spans are sent to.
+func (p *Provider) Collector() string { return p.collector }
+
 // Tracer makes spans.
 func (p *Provider) Tracer() trace.Tracer { return p.provider.Tracer(scope) }
 
-// Close sends what is left, for closeTimeout at most, and returns when nothing is sent any more.
+// Close sends what is left, for closeTimeout at most, and returns when nothing is sent any more. Again it does nothing.
 func (p *Provider) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
