@@ -96,6 +96,7 @@ func printDelivery(a *app, d operator.Delivery) error {
 	if d.FinishedAt != nil {
 		f.addRow("finished", formatTime(d.FinishedAt))
 	}
+	f.addRow("trace", d.TraceID)
 	f.addRow("job", string(d.Job))
 	f.addRow("result", string(d.Result))
 	for _, t := range d.History {

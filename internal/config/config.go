@@ -68,6 +68,7 @@ type Config struct {
 	CacheDir      string
 	LogLevel      string
 	LogFormat     string
+	Traces        Traces
 
 	sources map[string]string // variable → where its value came from
 	texts   map[string]string // variable → effective value as text, secrets masked
@@ -306,6 +307,9 @@ func (c *Config) checkConsistency() (faults []error) {
 			"%d connections are too few for HERALD_CONCURRENCY %d: set it to %d or more, or lower the concurrency",
 			c.DBPool, c.Concurrency, c.Concurrency+4)})
 	}
+	if err := c.Traces.checkProtocol(); err != nil {
+		faults = append(faults, err)
+	}
 	for _, id := range c.Watch {
 		if len(c.Chains[id].RPCURLs) == 0 {
 			faults = append(faults, &Error{"HERALD_WATCH", fmt.Sprintf(
@@ -340,7 +344,8 @@ func (c *Config) checkConsistency() (faults []error) {
 
 // fingerprinted are settings that may hold something secret although they are none themselves: arguments of a command,
 // a key in a path.
-var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY"}
+var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY",
+	"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 
 // Public is every effective setting as others than the operator's own terminal may see it: of a secret only whether it
 // is set, of what may hold one a fingerprint. Two processes with the same settings have the same.

@@ -111,6 +111,21 @@ func TestTakes(t *testing.T) {
 		{[]string{"HERALD_WATCH=8453, 1, 1", "RPC_URL_1=http://n", "RPC_URL_8453=http://n"}, func(c *Config) any { return fmt.Sprint(c.Watch) }, "[8453 1]"},
 		{[]string{"HERALD_DATA=/d", "HERALD_CACHE=/c"}, func(c *Config) any { return c.DataDir + c.CacheDir }, "/d/c"},
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
+		{nil, func(c *Config) any { return c.Traces.On() }, false},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4318/base/"}, func(c *Config) any { return fmt.Sprint(c.Traces.On(), c.Traces.Endpoint(), c.Traces.Service) },
+			"truehttps://c:4318/base/v1/tracesherald"},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://t/x"}, func(c *Config) any { return fmt.Sprint(c.Traces.On(), c.Traces.Endpoint()) },
+			"truehttp://t/x"},
+		{[]string{"OTEL_TRACES_EXPORTER=otlp", "OTEL_SERVICE_NAME=w1"}, func(c *Config) any { return fmt.Sprint(c.Traces.On(), c.Traces.Endpoint(), c.Traces.Service) },
+			"truehttp://localhost:4318/v1/tracesw1"},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_TRACES_EXPORTER=none"}, func(c *Config) any { return c.Traces.On() }, false},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_SDK_DISABLED=TRUE"}, func(c *Config) any { return c.Traces.On() }, false},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json"}, func(c *Config) any { return c.Traces.On() }, true},
+		{[]string{"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_METRICS_EXPORTER=prometheus"}, func(c *Config) any { return len(c.Misspelt()) }, 0},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=api-key=a%20b%3D, x-two=2=2,"}, func(c *Config) any { return fmt.Sprint(c.Traces.Headers()) }, "map[Api-Key:a b= X-Two:2=2]"},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=api-key=a", "OTEL_EXPORTER_OTLP_TRACES_HEADERS=x=y"}, func(c *Config) any { return fmt.Sprint(c.Traces.Headers()) }, "map[X:y]"},
+		{[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25", "OTEL_EXPORTER_OTLP_ENDPONT=x"}, func(c *Config) any { return fmt.Sprint(c.Misspelt()) },
+			"[{OTEL_EXPORTER_OTLP_ENDPONT OTEL_EXPORTER_OTLP_ENDPOINT}]"},
 		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key"}, func(c *Config) any { return c.Chains[8453].RPCURLs[0].Reveal() }, "https://k:s@rpc.example/key"},
 		{[]string{"RPC_URL_8453=https://k:s@rpc.example/key?a=1,2, wss://b.example/x,http://c"}, func(c *Config) any {
 			var urls []string
@@ -216,6 +231,18 @@ func TestRefuses(t *testing.T) {
 		{[]string{"REPUTATION_REGISTRY_1=0x8004a169FB4a3325136EB29fA0ceB6D2e539a432"}, "REPUTATION_REGISTRY_1: has a wrong checksum (EIP-55)"},
 		{[]string{"VALIDATION_REGISTRY_1=0x" + strings.Repeat("0", 40)}, "VALIDATION_REGISTRY_1: is the zero address"},
 		{[]string{"IDENTITY_REGISTRY_1_FILE=/x"}, "IDENTITY_REGISTRY_1_FILE: must end in a chain id"},
+
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=localhost:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT: is not an http or https URL"},
+		{[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://u:pw1234@h"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must have no user"},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=pw1234"}, "OTEL_EXPORTER_OTLP_HEADERS: must be name=value pairs"},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=a b=pw1234"}, "OTEL_EXPORTER_OTLP_HEADERS: must be name=value pairs"},
+		{[]string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS=a=pw1234%0a"}, "OTEL_EXPORTER_OTLP_TRACES_HEADERS: must be name=value pairs"},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=a=pw1234%"}, "OTEL_EXPORTER_OTLP_HEADERS: must be name=value pairs"},
+		{[]string{"OTEL_TRACES_EXPORTER=zipkin"}, "OTEL_TRACES_EXPORTER: must be one of otlp, none"},
+		{[]string{"OTEL_TRACES_SAMPLER=jaeger_remote"}, "OTEL_TRACES_SAMPLER: must be one of always_on"},
+		{[]string{"OTEL_TRACES_SAMPLER_ARG=2"}, "OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1"},
+		{[]string{"OTEL_TRACES_SAMPLER_ARG=NaN"}, "OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1"},
+		{[]string{"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317"}, "OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"},
 
 		// What contradicts each other (DESIGN §5, §10).
 		{[]string{"HERALD_LEASE=1m"}, "HERALD_LEASE: 1m0s is shorter than a call and its margin (HERALD_CALL_TIMEOUT 30s + HERALD_LEASE_MARGIN 1m0s): set it to 1m30s or more"},
@@ -338,7 +365,7 @@ func TestSettings(t *testing.T) {
 	keys := heraldtest.Keyset(t)
 	c := load(t, "REDIS_URL=redis://:pw1234@h", "DATABASE_URL=postgres://u:pw1234@h/d", "HERALD_KEYSET="+keys, "HERALD_API_TOKEN=pw1234",
 		"RPC_URL_8453=https://h/pw1234,https://i/pw1234", "RPC_URL_5=https://h/pw1234", "VALIDATION_REGISTRY_5="+mixedAddress, "HERALD_NEW_KEY=pw1234", "HERALD_LISTEN=127.0.0.1:1",
-		"HERALD_BINDNIG=require", "PATH=/pw1234")
+		"HERALD_BINDNIG=require", "OTEL_EXPORTER_OTLP_HEADERS=a=pw1234", "PATH=/pw1234")
 	settings := c.Settings()
 	shown, err := json.Marshal(settings)
 	if err != nil {

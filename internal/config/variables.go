@@ -38,7 +38,7 @@ type variable struct {
 
 // listVariables lists everything but the per-chain ones, in the order of the documentation.
 func listVariables() []variable {
-	return []variable{
+	return append([]variable{
 		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, " +
 			"redis-cluster://h1,h2. Without it a Redis runs embedded.", true, setRedisURL},
 		{"DATABASE_URL", "", "Postgres 15 or newer, postgres://user:password@host/database. Without it a private " +
@@ -51,7 +51,8 @@ func listVariables() []variable {
 				"own goes first.", false, setGateways},
 		{"ARWEAVE_GATEWAY", "", "Gateway for ar:// documents, https://host. What it answers is believed only as far " +
 			"as a hash on chain matches. Without it deliveries that need an ar:// document or file are held " +
-			"(gateway_unconfigured).", false, setArweave},
+			"(gateway_unconfigured).", false,
+			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
 		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.",
 			false, setListen},
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed " +
@@ -161,7 +162,7 @@ func listVariables() []variable {
 			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{"HERALD_LOG_FORMAT", "text", "text or json.", false,
 			setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
-	}
+	}, traceVariables()...)
 }
 
 // Doc is one row of the documentation of the environment.
@@ -338,14 +339,6 @@ func setGateways(c *Config, s string) string {
 	if len(c.IPFSGateways) == 0 {
 		return "names no gateway"
 	}
-	return ""
-}
-
-func setArweave(c *Config, s string) string {
-	if wrong := checkPlainURL(s); wrong != "" {
-		return wrong
-	}
-	c.ArweaveGateway = s
 	return ""
 }
 

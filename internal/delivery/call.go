@@ -2,8 +2,6 @@ package delivery
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"time"
 
@@ -36,7 +34,8 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		defer cancel()
 		began := e.Now()
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
-			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta()})
+			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta(),
+				Traceparent: a.traceparent()})
 		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, e.Now().Sub(began))
 		answer.called = answer.called || err == nil || retry.Reached(err)
 		return err
@@ -69,7 +68,7 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// callMeta tells the agent which delivery this is, and carries a trace id of its own.
+// callMeta tells the agent which delivery this is.
 func (a *attempt) callMeta() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,
@@ -77,12 +76,5 @@ func (a *attempt) callMeta() map[string]any {
 	if a.call.sanitized || len(a.claim.Job.Sanitized) > 0 {
 		about["sanitized"] = true
 	}
-	return map[string]any{metaKey: about, "traceparent": newTraceparent()}
-}
-
-// newTraceparent makes a fresh W3C trace context: version 00, sampled.
-func newTraceparent() string {
-	var b [24]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-01"
+	return map[string]any{metaKey: about}
 }

@@ -35,7 +35,8 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 			a.server = &s
 		}
 	}
-	e.traceStep(c, "claim", "", err, began)
+	a.spans = e.beginSpans(a)
+	e.traceStep(a, "claim", "", err, began)
 	return a, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Ledger is the store as a delivery needs it.
@@ -120,7 +121,9 @@ type Config struct {
 	Logger     *slog.Logger
 	// Trace hears of every step as it ends; nil: nobody. It must not block.
 	Trace func(Step)
-	Now   func() time.Time // default time.Now
+	// Tracer makes the spans of attempts, with the ids that package tracecontext says; nil: none are made.
+	Tracer trace.Tracer
+	Now    func() time.Time // default time.Now
 	// Random spreads waits: [0, 1). Default rand.Float64.
 	Random func() float64
 }

@@ -34,6 +34,7 @@ type attempt struct {
 	slots  *newcomerSlots
 
 	stage    stage
+	spans    *attemptSpans // nil: nothing is traced
 	event    eventCheck
 	endpoint resolvedEndpoint
 	auth     *agentauth.Authorization // nil: no step came so far

@@ -37,7 +37,8 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		d.Status, d.Delay = store.Queued, 0
 		d.verdict.Text += "; another job of the event was enqueued too, and is looked at next"
 	}
-	e.traceStep(a.claim, "record", string(d.Status), err, began)
+	e.traceStep(a, "record", string(d.Status), err, began)
+	a.spans.end(d, err, e.Now)
 	e.logAttempt(a, d, rec, err)
 
 	next := rec.Next // handed out also when the claim was lost

@@ -1,13 +1,15 @@
 package delivery
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/reason"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
@@ -30,7 +32,7 @@ type stage struct {
 // beginStage traces the stage that ended well, and begins the next one.
 func (e *Executor) beginStage(a *attempt, name string) {
 	if !a.stage.began.IsZero() {
-		e.traceStep(a.claim, a.stage.name, a.stageDetail(), nil, a.stage.began)
+		e.traceStep(a, a.stage.name, "", nil, a.stage.began)
 	}
 	a.stage = stage{name, e.Now()}
 }
@@ -44,13 +46,13 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 		a.answer.called = a.answer.called || a.stage.name == "call"
 		err = retry.Fail(reason.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
-	e.traceStep(a.claim, a.stage.name, a.stageDetail(), err, a.stage.began)
+	e.traceStep(a, a.stage.name, "", err, a.stage.began)
 	return err
 }
 
-// stageDetail is what the stage that ended has come to, in a phrase.
-func (a *attempt) stageDetail() string {
-	switch a.stage.name {
+// stageDetail is what a stage has come to, in a phrase.
+func (a *attempt) stageDetail(name string) string {
+	switch name {
 	case "check":
 		return a.event.detail
 	case "resolve":
@@ -68,16 +70,24 @@ func (a *attempt) stageDetail() string {
 	return ""
 }
 
-func (e *Executor) traceStep(c *store.Claim, name, detail string, err error, began time.Time) {
+// traceStep tells who listens that a step ended; with nobody there it costs nothing. An empty detail is the stage's.
+func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
+	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
+	if !debug && e.Trace == nil && a.spans == nil {
+		return
+	}
 	now := e.Now()
-	if err != nil {
+	a.spans.addStep(a, name, err, began, now)
+	if !debug && e.Trace == nil {
+		return
+	}
+
+	c, took := a.claim, now.Sub(began)
+	if detail = cmp.Or(detail, a.stageDetail(name)); err != nil {
 		detail = err.Error()
 	}
-	e.Logger.Debug("step", "delivery", c.ID, "attempt", c.Attempt, "step", name, "detail", detail,
-		"took", now.Sub(began))
+	e.Logger.Debug("step", "delivery", c.ID, "attempt", c.Attempt, "step", name, "detail", detail, "took", took)
 	if e.Trace != nil {
-		e.Trace(Step{
-			DeliveryID: c.ID, Attempt: c.Attempt, Name: name, Detail: detail, Took: now.Sub(began), At: now,
-		})
+		e.Trace(Step{DeliveryID: c.ID, Attempt: c.Attempt, Name: name, Detail: detail, Took: took, At: now})
 	}
 }

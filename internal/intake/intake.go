@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 )
 
@@ -97,11 +98,13 @@ type Answer struct {
 }
 
 // Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored.
-// An error means that none of them is known to be stored: submitting them again is harmless.
+// The deliveries go on with the trace that ctx is part of: tracecontext.NewContext takes it from a request's header. An
+// error means that none of them is known to be stored: submitting them again is harmless.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
 	positions := make([]int, 0, len(bodies)) // of the intakes among the bodies
+	traceparent := tracecontext.FromContext(ctx)
 	for i, body := range bodies {
 		j, err := job.Parse(body, in.Limits)
 		var refusal *job.Refusal
@@ -116,6 +119,7 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error)
 		if err != nil {
 			return nil, err
 		}
+		it.Traceparent = traceparent
 		intakes, positions = append(intakes, it), append(positions, i)
 	}
 	got, err := in.acceptJobs(ctx, intakes)

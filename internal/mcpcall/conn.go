@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/tracecontext"
 )
 
 // killGrace is by how much a call to a command may overrun its deadline before the command is killed: mcp-go's write to
@@ -164,8 +166,16 @@ func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error)
 		return request, &RequestTooLargeError{Size: len(args), Limit: c.cfg.MaxRequestBytes}
 	}
 	request.Params.Name, request.Params.Arguments = req.Tool, args
-	if len(req.Meta) > 0 {
-		request.Params.Meta = &mcp.Meta{AdditionalFields: maps.Clone(req.Meta)}
+	meta := maps.Clone(req.Meta)
+	if req.Traceparent != "" {
+		if meta == nil {
+			meta = map[string]any{}
+		}
+		meta[tracecontext.Header] = req.Traceparent
+		request.Header = http.Header{http.CanonicalHeaderKey(tracecontext.Header): {req.Traceparent}}
+	}
+	if len(meta) > 0 {
+		request.Params.Meta = &mcp.Meta{AdditionalFields: meta}
 	}
 	return request, nil
 }

@@ -16,6 +16,8 @@ type Request struct {
 	Tool      string
 	Arguments map[string]any // as Fit returned them
 	Meta      map[string]any // of _meta; keys of the protocol's own are added
+	// Traceparent (W3C) goes into _meta, and over HTTP into the header of this one request; empty: none is sent.
+	Traceparent string
 }
 
 // Pool owns the clients. It is safe for concurrent use.

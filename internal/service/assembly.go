@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/tracing"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 )
@@ -42,6 +43,7 @@ type assembly struct {
 	intake      *intake.Intake
 	backend     *Backend
 	keys        *secret.Keyset
+	spans       *tracing.Provider // nil: nothing is traced
 
 	newcomers  *delivery.Newcomers
 	reconciler *maintenance.Reconciler
@@ -66,6 +68,9 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 	}
 	a.keys = keys
 	if a.content, err = OpenContent(cfg, o.Logger); err != nil {
+		return nil, err
+	}
+	if err = a.openTraces(cfg, o.Logger); err != nil {
 		return nil, err
 	}
 	guard := a.content.Guard
@@ -106,6 +111,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		Throughput: a.throughput, Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if a.unbound != nil {
 		parts.UnboundLimiter = a.unbound
+	}
+	if a.spans != nil {
+		parts.Tracer = a.spans.Tracer()
 	}
 	if a.newcomers, err = delivery.NewNewcomers(cfg.Concurrency, o.Logger, nil); err != nil {
 		return err
@@ -260,5 +268,8 @@ func (a *assembly) closeParts() {
 	a.web.close()
 	if a.followers != nil {
 		a.followers.closeStore()
+	}
+	if a.spans != nil { // where the services did not come to be stopped
+		a.spans.Close()
 	}
 }

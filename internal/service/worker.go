@@ -159,6 +159,7 @@ func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stop
 func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
 	log *slog.Logger) []Service {
 	all := []Service{
+		a.newTraces(log),
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
 		newLoop("chain health", func(ctx context.Context) {
 			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))

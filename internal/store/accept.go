@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,6 +36,10 @@ type Intake struct {
 	Key     string // overrides the job's own key, for bytes that are no job: "invalid:<sha256>"
 
 	AgentChange AgentChange // of an AgentUpdated that was read off the chain
+
+	// Traceparent is what came with the job (W3C), so that its delivery goes on with that trace; what is none is as if it
+	// were not there. What is known keeps its own.
+	Traceparent string
 
 	// Bulk: the job is of a backfill. Its delivery stays behind the others of its agent, and in the lane bulk. Either all
 	// that are accepted together are, or none. What is known keeps its lane.
@@ -161,6 +166,9 @@ func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
 	a.Refused = storable.Text(it.Refused, maxErrorBytes)
+	if _, ok := tracecontext.Parse(it.Traceparent); !ok {
+		a.Traceparent = ""
+	}
 	if a.isAgentUpdate() {
 		return a, nil
 	}
@@ -323,6 +331,7 @@ type columns struct {
 	jobs, headers        [][]byte
 	refusals             []*string
 	bulks                []bool
+	traceparents         []*string
 }
 
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
@@ -332,7 +341,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
 	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
 		append(c.refusals, nullIfEmpty(a.Refused))
-	c.bulks = append(c.bulks, a.Bulk)
+	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
 }
 
 // insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
@@ -341,7 +350,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors": c.refusals, "bulks": c.bulks,
+		"errors": c.refusals, "bulks": c.bulks, "traceparents": c.traceparents,
 		"max_dispatched": MaxDispatchedPerAgent})...)
 	made := make(map[uuid.UUID]int, len(c.ids))
 	var id uuid.UUID

@@ -41,6 +41,7 @@ type Claim struct {
 	Policy        Policy
 	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
 	Succeeded     bool   // a delivery to the agent succeeded within RecentSuccess
+	Traceparent   string // came with the job; empty: none
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
@@ -120,7 +121,7 @@ func (r *claimRow) fields() []any {
 	return []any{&r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called,
 		&r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank}
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank, &r.Traceparent}
 }
 
 // claim is what task n of the row's delivery is given. unfinished is the last of its attempts without an outcome.

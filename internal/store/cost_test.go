@@ -148,7 +148,7 @@ func TestPlans(t *testing.T) {
 		"dispatch_agents": {statement("dispatch_agents"), agents + `, 8`},
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
-		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', 8`},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', 8`},
 		"known":           {statement("known"), `'{k}'`},
 		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 1, '0xaa', false`},
 		"lock_known":      {statement("lock_known"), id + `, 'k', '{}'`},
@@ -188,7 +188,7 @@ func TestPlansOfAFlood(t *testing.T) {
 			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, $3, CASE WHEN $3 = 'delivered' THEN now() END
 			  FROM generate_series($1::int, $2::int) n`, from, to, status)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', 8`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', 8`
 	const dispatch = `'{8453}', '{0xaa}', '{7}', 8`
 	check := func(when string) {
 		t.Helper()

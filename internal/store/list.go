@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -38,6 +39,7 @@ type Delivery struct {
 	CreatedAt        time.Time       `json:"createdAt"`
 	UpdatedAt        time.Time       `json:"updatedAt"`
 	FinishedAt       *time.Time      `json:"finishedAt,omitempty"`
+	TraceID          string          `json:"traceId"`          // of its spans, and of the traceparent that the agent is sent
 	Job              json.RawMessage `json:"job,omitempty"`    // Delivery only
 	Result           json.RawMessage `json:"result,omitempty"` // Delivery only
 	History          []Attempt       `json:"history,omitempty"`
@@ -78,17 +80,24 @@ type Filter struct {
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
 	coalesce(error, ''), attempts, dispatch, next_attempt_at, coalesce(tool_name, ''), coalesce(endpoint, ''),
-	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at`
+	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at,
+	coalesce(traceparent, '')`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
-	err = row.Scan(d.scanTargets()...)
+	err = d.scanRow(row)
 	return d, err
 }
 
-func (d *Delivery) scanTargets() []any {
-	return []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
+// scanRow reads deliveryColumns, and what else was selected into more.
+func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
+	var traceparent string
+	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
-		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt}
+		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt,
+		&traceparent}
+	err := row.Scan(append(columns, more...)...)
+	d.TraceID = tracecontext.Of(d.ID, traceparent).TraceID.String()
+	return err
 }
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
@@ -285,7 +294,7 @@ func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err err
 	defer wrapError(&err, "read delivery %s", id)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id).
-		QueryRow(func(row pgx.Row) error { return row.Scan(append(d.scanTargets(), &d.Job, &d.Result)...) })
+		QueryRow(func(row pgx.Row) error { return d.scanRow(row, &d.Job, &d.Result) })
 	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),
 	                coalesce(error, ''), arguments, response, coalesce(protocol, '')
 	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id).

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -361,7 +362,7 @@ func (s *Stream) SendRequest(ctx context.Context,
 	}
 	s.sent.Add(1)
 
-	res, err := s.postMessage(postCtx, body)
+	res, err := s.postMessage(postCtx, body, request.Header)
 	p.posted.Store(true)
 	s.finishPost(res, cancel)
 	if err == nil {
@@ -402,20 +403,21 @@ func (s *Stream) SendNotification(ctx context.Context, notification mcp.JSONRPCN
 
 // postNotice posts one message for which there is no answer.
 func (s *Stream) postNotice(ctx context.Context, body []byte) error {
-	res, err := s.postMessage(ctx, body)
+	res, err := s.postMessage(ctx, body, nil)
 	if res != nil {
 		discardBody(res.Body)
 	}
 	return err
 }
 
-// postMessage posts one message. What the agent says to that is of no interest beyond its status; its body, if there is
+// postMessage posts one message, with these headers beside those of all. What the agent says to that is of no interest beyond its status; its body, if there is
 // an answer at all, is the caller's to close.
-func (s *Stream) postMessage(ctx context.Context, body []byte) (*http.Response, error) {
+func (s *Stream) postMessage(ctx context.Context, body []byte, header http.Header) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.postURL, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(request.Header, header)
 	request.Header.Set("Content-Type", "application/json")
 	if version, ok := s.version.Load().(string); ok && version != "" {
 		request.Header.Set(mcptransport.HeaderKeyProtocolVersion, version)

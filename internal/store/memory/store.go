@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 )
 
@@ -46,7 +47,8 @@ type row struct {
 	bulk     bool
 	base     int // attempts before the present budget
 	replays  int
-	fetches  int // that failed in the present budget
+	fetches  int    // that failed in the present budget
+	parent   string // the traceparent that came with the job
 	history  []*store.Attempt
 }
 
@@ -103,10 +105,11 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 		return out
 	}
 	now := s.now()
-	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now, bulk: it.Bulk}
+	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now, bulk: it.Bulk, parent: it.Traceparent}
 	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind),
 		ChainID:          a.ChainID,
-		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now}
+		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now,
+		TraceID: tracecontext.Of(job.IDOf(key), it.Traceparent).TraceID.String()}
 	if it.Refused != "" {
 		r.finish(store.Rejected, reason.InvalidJob, now)
 		r.Error = it.Refused
@@ -154,7 +157,8 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
 		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt,
 		Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
-		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess}, nil
+		Succeeded:   g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
+		Traceparent: r.parent}, nil
 }
 
 // Extend renews a claim's lease that has not run out.

@@ -29,7 +29,7 @@ WITH ready AS MATERIALIZED (
            updated_at      = now()
      WHERE id = ANY(ARRAY(SELECT id FROM ready))
     RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
-              created_at, called, chain_id, identity_registry, agent_id, candidate_rank
+              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
@@ -40,7 +40,7 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
        c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
        coalesce(g.last_ok_at > now() - $4::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
-       c.id
+       coalesce(c.traceparent, '') AS traceparent, c.id
   FROM claimed c
   LEFT JOIN LATERAL (
        SELECT epoch, enabled, policy, protocol, last_ok_at

@@ -3,11 +3,13 @@ package storetest
 import (
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 )
 
@@ -45,6 +47,35 @@ func (s *suite) accept() {
 	}
 	if _, err := s.Delivery(s.Context(), uuid.New()); !errors.Is(err, store.ErrNotFound) {
 		s.Error(err)
+	}
+}
+
+// keepsTraces: the first claim, later ones and whoever reads the row know the trace that the job came with, or the
+// delivery's own.
+func (s *suite) keepsTraces() {
+	const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for i, tt := range []struct{ brought, kept string }{
+		{caller, caller}, {"", ""},
+	} {
+		j := Feedback(1+i, 1)
+		_, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: tt.brought}})
+		s.must(err)
+		again, _, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)}})
+		s.must(err)
+		if again[0].Verdict != store.Known {
+			s.Errorf("a traceparent makes a known job %s", again[0].Verdict)
+		}
+		c := s.claim(tasks[0])
+		r := s.record(c, failed(time.Minute))
+		s.Advance(time.Minute)
+		for _, c := range []*store.Claim{c, s.claim(*r.Task)} {
+			if c.Traceparent != tt.kept {
+				s.Errorf("attempt %d knows %q, want %q", c.Attempt, c.Traceparent, tt.kept)
+			}
+		}
+		if d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String(); d.TraceID != want {
+			s.Errorf("the row shows trace %q, want %q", d.TraceID, want)
+		}
 	}
 }
 

@@ -68,6 +68,7 @@ const (
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	for name, test := range map[string]func(*suite){
 		"accept":                      (*suite).accept,
+		"traces are kept":             (*suite).keepsTraces,
 		"one claim wins":              (*suite).oneClaimWins,
 		"claims are refused":          (*suite).claimsAreRefused,
 		"a wait is claimed when due":  (*suite).waitIsClaimedWhenDue,

@@ -1,0 +1,118 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/tracecontext"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// attemptSpans are an attempt's part of its delivery's trace: a span of its own, below the delivery's root, and one for
+// each step when it has ended. nil: nothing is traced.
+//
+// Of strangers' words they hold the key, the tool's name and the endpoint's host, and of a failure the reason only: what
+// was sent and answered is in the row that herald.delivery.id names.
+type attemptSpans struct {
+	tracer trace.Tracer
+	span   trace.Span
+	call   trace.SpanID // of the step call, which the agent is told before it has ended
+}
+
+// maxSpanText bounds each text in a span, in bytes.
+const maxSpanText = 300
+
+// beginSpans begins the spans of an attempt with its claim.
+//
+// The delivery's root span, from its acceptance to its first claim, has the same ids in every process. Each attempt
+// starts it anew, so that the sampler decides about the trace as it did before; it is sent with the first task alone.
+func (e *Executor) beginSpans(a *attempt) *attemptSpans {
+	if e.Tracer == nil {
+		return nil
+	}
+	c := a.claim
+	about := trace.WithAttributes(
+		attribute.String("herald.delivery.id", c.ID.String()),
+		attribute.String("herald.delivery.key", text.Excerpt(c.Key, maxSpanText)),
+		attribute.String("herald.kind", text.Excerpt(string(c.Job.Kind), maxSpanText)),
+		attribute.String("herald.agent", fmt.Sprintf("%d:%s", c.Agent().ChainID, c.Agent().ID)))
+	_, root := e.Tracer.Start(tracecontext.Of(c.ID, c.Traceparent).RootContext(), "accept", about,
+		trace.WithTimestamp(c.CreatedAt), trace.WithSpanKind(trace.SpanKindProducer))
+	if c.N == 1 {
+		root.End(trace.WithTimestamp(c.StartedAt))
+	}
+
+	s := &attemptSpans{tracer: e.Tracer, call: tracecontext.NewSpanID()}
+	_, s.span = e.Tracer.Start(trace.ContextWithSpan(context.Background(), root), "attempt", about,
+		trace.WithTimestamp(a.began), trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(attribute.Int("herald.attempt", c.Attempt)))
+	return s
+}
+
+// addStep adds the span of a step that ended.
+func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended time.Time) {
+	if s == nil || !s.span.IsRecording() {
+		return
+	}
+	ctx := trace.ContextWithSpan(context.Background(), s.span)
+	options := []trace.SpanStartOption{trace.WithTimestamp(began)}
+	if name == "call" {
+		ctx = tracecontext.WithSpanID(ctx, s.call)
+		options = append(options, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(a.callAttributes()...))
+	}
+	_, span := s.tracer.Start(ctx, name, options...)
+	if err != nil {
+		span.SetStatus(codes.Error, string(retry.Classify(err).Reason))
+	}
+	span.End(trace.WithTimestamp(ended))
+}
+
+// callAttributes say which tool was called, and where.
+func (a *attempt) callAttributes() []attribute.KeyValue {
+	about := []attribute.KeyValue{attribute.String("mcp.tool.name", text.Excerpt(a.call.tool, maxSpanText))}
+	if u, err := url.Parse(a.endpoint.URL); err == nil && u.Hostname() != "" {
+		about = append(about, attribute.String("server.address", text.Excerpt(u.Hostname(), maxSpanText)))
+	}
+	return about
+}
+
+// end ends the attempt's span with its outcome. err says why that is not recorded.
+func (s *attemptSpans) end(d decision, err error, now func() time.Time) {
+	if s == nil {
+		return
+	}
+	s.span.SetAttributes(attribute.String("herald.status", string(d.Status)),
+		attribute.String("herald.reason", string(d.verdict.Reason)))
+	switch {
+	case err != nil:
+		s.span.SetStatus(codes.Error, "the outcome was not recorded")
+	case d.isFailure():
+		s.span.SetStatus(codes.Error, string(d.verdict.Reason))
+	}
+	s.span.End(trace.WithTimestamp(now()))
+}
+
+// isFailure tells whether something went wrong, unlike what only has to wait or has no agent to go to.
+func (d decision) isFailure() bool {
+	switch d.Status {
+	case store.Delivered, store.Skipped, store.Queued:
+		return false
+	}
+	return !d.putOff()
+}
+
+// traceparent is what the agent is sent: the delivery's trace, and the span of this call.
+func (a *attempt) traceparent() string {
+	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
+	if a.spans == nil {
+		return t.Unrecorded()
+	}
+	return tracecontext.Format(t.TraceID, a.spans.call, a.spans.span.SpanContext().TraceFlags())
+}

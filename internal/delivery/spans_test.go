@@ -1,0 +1,248 @@
+package delivery
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/tracecontext"
+	"github.com/agentherald/herald/internal/tracing"
+	"github.com/agentherald/herald/internal/tracing/tracingtest"
+	"github.com/google/uuid"
+)
+
+const callerTrace, callerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+// tracedWorker is a worker whose spans go to a collector; flush ends it and returns what came.
+func (w *world) tracedWorker() (k *worker, flush func() []tracingtest.Span) {
+	w.t.Helper()
+	collector := tracingtest.New(w.t)
+	spans := must(tracing.Open(tracing.Config{Endpoint: collector.URL + "/v1/traces", Service: "herald", Version: "test", Logger: w.logger()}))
+	w.t.Cleanup(spans.Close)
+	k = w.newWorker(func(c *Config) { c.Tracer = spans.Tracer() })
+	stop := w.serve(k)
+	return k, func() []tracingtest.Span {
+		stop()
+		spans.Close()
+		return collector.Spans()
+	}
+}
+
+// drawTree writes the spans below parent, one a line, in the order of their beginning.
+func drawTree(spans []tracingtest.Span, parent, indent string) string {
+	below := slices.DeleteFunc(slices.Clone(spans), func(s tracingtest.Span) bool { return s.Parent != parent })
+	slices.SortStableFunc(below, func(a, b tracingtest.Span) int { return a.Start.Compare(b.Start) })
+	var b strings.Builder
+	for _, s := range below {
+		fmt.Fprintf(&b, "%s%s", indent, s.Name)
+		for _, name := range []string{"herald.attempt", "herald.status", "mcp.tool.name", "server.address"} {
+			if v := s.Attributes[name]; v != "" {
+				fmt.Fprintf(&b, " %s=%s", name, v)
+			}
+		}
+		if s.Failed {
+			fmt.Fprintf(&b, " failed: %s", s.Message)
+		}
+		b.WriteString("\n" + drawTree(spans, s.SpanID, indent+"  "))
+	}
+	return b.String()
+}
+
+// TestTrace: a delivery that fails once and then succeeds is one trace, which goes on from the caller's over both attempts to the agent.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k, flush := w.tracedWorker()
+	a := newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if n == 1 {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+		}
+		return n == 1
+	}))
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "very-secret-tag"})
+	ctx := tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), "00-"+callerTrace+"-"+callerSpan+"-01")
+	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}))
+	d := w.until(answers[0].ID, store.Delivered)
+	if d.TraceID != callerTrace {
+		t.Errorf("the row shows trace %s", d.TraceID)
+	}
+	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
+	spans := flush()
+
+	got := drawTree(spans, callerSpan, "")
+	const want = `accept
+  attempt herald.attempt=1 herald.status=waiting failed: server_error
+    claim
+    check
+    resolve
+    fetch
+    compose
+    call mcp.tool.name=agent.receiveFeedback server.address=127.0.0.1 failed: server_error
+    record
+  attempt herald.attempt=2 herald.status=delivered
+    claim
+    check
+    resolve
+    fetch
+    compose
+    call mcp.tool.name=agent.receiveFeedback server.address=127.0.0.1
+    record
+`
+	heraldtest.Equal(t, "the trace", got, want)
+	var calls []string
+	for _, s := range spans {
+		if s.TraceID != callerTrace {
+			t.Errorf("%s is in trace %s", s.Name, s.TraceID)
+		}
+		if s.End.Before(s.Start) {
+			t.Errorf("%s ends before it begins", s.Name)
+		}
+		if text := fmt.Sprint(s.Attributes, s.Message); strings.Contains(text, "very-secret") || strings.Contains(text, "thank you") || strings.Contains(text, "down") {
+			t.Errorf("%s holds what was sent or answered: %s", s.Name, text)
+		}
+		switch s.Name {
+		case "call":
+			calls = append(calls, "00-"+callerTrace+"-"+s.SpanID+"-01")
+			if s.Kind != "Client" {
+				t.Errorf("a call is of kind %q", s.Kind)
+			}
+		case "accept", "attempt":
+			for name, want := range map[string]string{"herald.delivery.id": d.ID.String(), "herald.delivery.key": d.Key,
+				"herald.agent": fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), "herald.kind": "NewFeedback"} {
+				if s.Attributes[name] != want {
+					t.Errorf("%s of %s is %q, want %q", name, s.Name, s.Attributes[name], want)
+				}
+			}
+		}
+	}
+	for i, c := range a.received() {
+		if header, member := c.header.Get("traceparent"), c.Meta["traceparent"]; header != member || header != calls[i] {
+			t.Errorf("call %d was told %q and %q, its span is %q", i+1, header, member, calls[i])
+		}
+	}
+}
+
+// TestTraceOfItsOwn: without a caller's trace the delivery's id names one, and an attempt that does not count adds no second root.
+func TestTraceOfItsOwn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k, flush := w.tracedWorker()
+	a := newAgent(t)
+	registered := w.register(at(a.URL))
+	j, _ := w.rate(devnet.Feedback{AgentID: registered})
+	agent, ctx := w.agentOf(registered), heraldtest.Within(t, 20*time.Second)
+	if _, _, err := w.store.EnableAgent(ctx, agent, false); err != nil {
+		t.Fatal(err)
+	}
+	id := w.accept(j)
+	w.until(id, store.Held)
+	_, tasks, err := w.store.EnableAgent(ctx, agent, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.dispatcher.Dispatch(ctx, tasks)
+	d := w.until(id, store.Delivered)
+	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
+	spans := flush()
+	own := tracecontext.Of(d.ID, "")
+	if d.TraceID != own.TraceID.String() {
+		t.Errorf("the row shows trace %s, want %s", d.TraceID, own.TraceID)
+	}
+	count := map[string]int{}
+	for _, s := range spans {
+		count[s.Name]++
+		if s.TraceID != d.TraceID || s.Name == "accept" && (s.SpanID != own.Root.String() || s.Parent != "") || s.Name == "attempt" && s.Parent != own.Root.String() {
+			t.Errorf("%+v", s)
+		}
+	}
+	if d.Attempts != 1 || count["accept"] != 1 || count["attempt"] != 2 || count["call"] != 1 {
+		t.Errorf("the trace has %v", count)
+	}
+}
+
+// TestUnsampledTrace: what the sampler leaves out is sent nowhere, and the agent is told so.
+func TestUnsampledTrace(t *testing.T) {
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
+	w := newWorld(t)
+	_, flush := w.tracedWorker()
+	a := newAgent(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
+	d := w.until(w.accept(j), store.Delivered)
+	if spans := flush(); len(spans) != 0 {
+		t.Errorf("%d spans came", len(spans))
+	}
+	if c := a.received()[0]; !strings.HasPrefix(c.header.Get("traceparent"), "00-"+d.TraceID+"-") || !strings.HasSuffix(c.header.Get("traceparent"), "-00") {
+		t.Errorf("the agent was told %q", c.header.Get("traceparent"))
+	}
+}
+
+// TestUntraced: with tracing off the agent is told the delivery's trace all the same, and a caller's is passed on as it came.
+func TestUntraced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	a := newAgent(t)
+	agent := w.register(at(a.URL))
+	j, _ := w.rate(devnet.Feedback{AgentID: agent})
+	d := w.until(w.accept(j), store.Delivered)
+	if got := a.received()[0]; !strings.HasPrefix(got.header.Get("traceparent"), "00-"+d.TraceID+"-") || !strings.HasSuffix(got.header.Get("traceparent"), "-00") ||
+		got.Meta["traceparent"] != got.header.Get("traceparent") {
+		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
+	}
+	const caller = "00-" + callerTrace + "-" + callerSpan + "-01"
+	j, _ = w.rate(devnet.Feedback{AgentID: agent})
+	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller), [][]byte{asJSON(j)}))
+	w.until(answers[0].ID, store.Delivered)
+	if got := a.received()[1]; got.header.Get("traceparent") != caller || got.Meta["traceparent"] != caller {
+		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
+	}
+}
+
+// traceAttempt runs the hooks of one attempt, as the executor does.
+func traceAttempt(e *Executor, a *attempt, d decision) {
+	a.stage = stage{name: "claim"}
+	a.spans = e.beginSpans(a)
+	e.traceStep(a, "claim", "", nil, a.began)
+	for _, name := range []string{"check", "resolve", "fetch", "compose", "call"} {
+		e.beginStage(a, name)
+	}
+	_ = e.endStages(a, errFailed, nil)
+	e.traceStep(a, "record", string(d.Status), nil, a.began)
+	a.spans.end(d, nil, e.Now)
+}
+
+var errFailed = errors.New("no answer")
+
+// untraced is an executor whose log is as operators have it, and an attempt of it.
+func untraced() (*Executor, *attempt) {
+	e := &Executor{Config: Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now}}
+	return e, &attempt{claim: &store.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
+}
+
+// TestTraceOffCostsNothing: with tracing off the hooks make no garbage.
+func TestTraceOffCostsNothing(t *testing.T) {
+	e, a := untraced()
+	if n := testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }); n != 0 {
+		t.Errorf("%v allocations an attempt", n)
+	}
+}
+
+// BenchmarkTraceOff is what the hooks of a whole attempt cost while nobody looks.
+func BenchmarkTraceOff(b *testing.B) {
+	e, a := untraced()
+	b.ReportAllocs()
+	for b.Loop() {
+		traceAttempt(e, a, decision{})
+	}
+}

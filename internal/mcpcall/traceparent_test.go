@@ -1,0 +1,83 @@
+package mcpcall
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// TestTraceparent: each of many calls over one client has its own traceparent, in _meta and as a header alike, and
+// nothing else that is sent has any.
+func TestTraceparent(t *testing.T) {
+	t.Parallel()
+	overHTTP := server.NewStreamableHTTPServer(realTools())
+	for name, tt := range map[string]struct {
+		agent    http.Handler
+		endpoint Endpoint
+	}{
+		"legacy": {overHTTP, Endpoint{Transport: TransportHTTP}},
+		"modern": {overHTTP, Endpoint{Transport: TransportHTTP, ProtocolHint: modernVersion}},
+		"sse":    {server.NewSSEServer(realTools()), Endpoint{Transport: TransportSSE}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			got := map[string]bool{} // "<header> <member of _meta>" of each tools/call
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				var message struct {
+					Method string
+					Params struct {
+						Meta map[string]any `json:"_meta"`
+					}
+				}
+				_ = json.Unmarshal(body, &message)
+				header, member := r.Header.Get("traceparent"), message.Params.Meta["traceparent"]
+				mu.Lock()
+				if message.Method == "tools/call" {
+					got[fmt.Sprint(header, " ", member)] = true
+				} else if header != "" || member != nil {
+					t.Errorf("%s %s came with traceparent %q, %v", r.Method, message.Method, header, member)
+				}
+				mu.Unlock()
+				tt.agent.ServeHTTP(w, r)
+			}))
+			ep := tt.endpoint
+			ep.URL = srv.URL + "/sse"
+			p := newPool(t)
+			ctx := heraldtest.Within(t, 30*time.Second)
+			if _, err := p.Tools(ctx, ep, false); err != nil {
+				t.Fatal(err)
+			}
+			const calls = 16
+			call := func(traceparent string) {
+				_, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": "1"},
+					Meta: map[string]any{"other": true}, Traceparent: traceparent})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			call("") // nobody asked for one
+			want := map[string]bool{" <nil>": true}
+			var wg sync.WaitGroup
+			for i := range calls {
+				traceparent := fmt.Sprintf("00-4bf92f3577b34da6a3ce929d0e0e4736-%016x-01", i+1)
+				want[traceparent+" "+traceparent] = true
+				wg.Go(func() { call(traceparent) })
+			}
+			wg.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			heraldtest.Equal(t, "the traceparents of the calls", got, want)
+		})
+	}
+}

@@ -1,0 +1,37 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/agentherald/herald/internal/buildinfo"
+	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/tracing"
+)
+
+// openTraces opens the way of spans to a collector, if one is set.
+func (a *assembly) openTraces(cfg *config.Config, log *slog.Logger) (err error) {
+	if !cfg.Traces.On() {
+		return nil
+	}
+	a.spans, err = tracing.Open(tracing.Config{Endpoint: cfg.Traces.Endpoint(), Headers: cfg.Traces.Headers(),
+		Service: cfg.Traces.Service, Version: buildinfo.Version(), Logger: log})
+	return err
+}
+
+// newTraces sends the last spans once nothing that makes any runs any more.
+func (a *assembly) newTraces(log *slog.Logger) Service {
+	return &funcService{name: "traces",
+		start: func(context.Context) error {
+			if a.spans != nil {
+				log.Info("deliveries are traced", "collector", a.spans.Collector())
+			}
+			return nil
+		},
+		stop: func() {
+			if a.spans != nil {
+				a.spans.Close()
+			}
+		},
+	}
+}
