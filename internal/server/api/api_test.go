@@ -266,6 +266,23 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
+// A delivery goes on with the trace of the request that brought it.
+func TestTraceOfARequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	res := w.send("POST", "/v1/jobs", ownToken, "application/json", strings.NewReader(jobOf(1, 1)), func(r *http.Request) {
+		r.Header.Set("traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+	})
+	var got api.JobAnswer
+	if err := json.NewDecoder(res.Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+got.ID, ""); d.TraceID != trace {
+		t.Errorf("%+v", d)
+	}
+}
+
 // What is refused for its size is refused before it is read.
 func TestTooLargeIsNotRead(t *testing.T) {
 	t.Parallel()

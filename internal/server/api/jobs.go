@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/tracecontext"
 )
 
 // JobAnswer is what became of one job.
@@ -44,6 +45,7 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, _ server.Visitor) 
 			"%d requests hand in jobs already: try again", maxEnqueuing))
 		return
 	}
+	r = r.WithContext(tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header)))
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "application/json":
 		a.enqueueOne(w, r)

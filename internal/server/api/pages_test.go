@@ -1,0 +1,113 @@
+package api_test
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/server/api"
+	"github.com/agentherald/herald/internal/store"
+)
+
+var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
+
+// open is a page as a browser asks for it.
+func (w *world) open(want int, path string) string {
+	w.Helper()
+	res := w.send("GET", path, "", "", nil, func(r *http.Request) { r.SetBasicAuth("me", ownToken) })
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if res.StatusCode != want || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") || !strings.HasSuffix(string(body), "</html>\n") {
+		w.Errorf("%s: %d, %s", path, res.StatusCode, body[max(0, len(body)-200):])
+	}
+	if csp := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none';") || strings.Contains(csp, "unsafe") {
+		w.Errorf("%s: %s", path, csp)
+	}
+	return string(body)
+}
+
+// submit sends a page's form as a browser does, and returns the page to which it leads.
+func (w *world) submit(page, action string, fields url.Values) *http.Response {
+	w.Helper()
+	token := formToken.FindStringSubmatch(page)
+	if token == nil {
+		w.Fatal("there is no form")
+	}
+	fields.Set("form_token", token[1])
+	return w.send("POST", action, "", "application/x-www-form-urlencoded", strings.NewReader(fields.Encode()), func(r *http.Request) {
+		r.SetBasicAuth("me", ownToken)
+		r.Header.Set("Origin", w.base)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	})
+}
+
+// Every page is shown, and every form does what its button says, without JavaScript.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ids []string
+	for i := range 60 {
+		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+i%2, i+1)).ID)
+	}
+	for path, want := range map[string]string{
+		"/": "Needs a person", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
+		"/agents": "8453:2", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
+		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
+	} {
+		if page := w.open(200, path); !strings.Contains(page, want) {
+			t.Errorf("%s lacks %q: %s", path, want, page)
+		}
+	}
+	w.open(404, "/deliveries/00000000-0000-4000-8000-000000000000")
+	w.open(404, "/agents/8453:99")
+	w.open(400, "/deliveries?status=x")
+	w.open(400, "/deliveries/move?action=x&agent=8453:1")
+
+	one := "/deliveries/" + ids[0]
+	if res := w.submit(w.open(200, one), one+"/cancel", url.Values{}); res.StatusCode != 200 || res.Request.URL.Path != one {
+		t.Errorf("%d at %s", res.StatusCode, res.Request.URL)
+	}
+	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Cancelled {
+		t.Errorf("%+v", d)
+	}
+	w.submit(w.open(200, one), one+"/replay", url.Values{})
+	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Queued {
+		t.Errorf("%+v", d)
+	}
+
+	agent := "/agents/8453:1"
+	page := w.open(200, agent)
+	registry := url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}
+	w.submit(page, agent+"/disable", registry)
+	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); a.Enabled {
+		t.Errorf("%+v", a)
+	}
+	w.submit(page, agent+"/enable", registry)
+	w.submit(page, agent+"/refresh", registry)
+	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); !a.Enabled || a.Epoch != 1 {
+		t.Errorf("%+v", a)
+	}
+	if res := w.submit(page, agent+"/probe", registry); res.StatusCode != 400 { // the chain has no RPC URL
+		t.Errorf("%d", res.StatusCode)
+	}
+
+	bulk := w.open(200, "/deliveries/move?action=cancel&agent=8453:1")
+	res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "agent": {"8453:1"}, "rate": {"0"}})
+	if body, _ := io.ReadAll(res.Body); res.Request.URL.Path != "/audit" || !strings.Contains(string(body), "30 of 30") {
+		t.Errorf("%d at %s: %s", res.StatusCode, res.Request.URL, body)
+	}
+	if res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "rate": {"0"}}); res.StatusCode != 400 {
+		t.Errorf("without a choice: %d", res.StatusCode)
+	}
+	for _, link := range regexp.MustCompile(`/static/[^"]+`).FindAllString(page, -1) {
+		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
+		}
+	}
+}
