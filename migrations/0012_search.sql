@@ -6,9 +6,13 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_client; -- one that was cut off is there and invalid
-CREATE INDEX CONCURRENTLY deliveries_client ON herald.deliveries ((split_part(order_key, '/', 3)), seq DESC);
+CREATE INDEX CONCURRENTLY deliveries_client ON herald.deliveries ((split_part(order_key, '/', 3)), (seq + 0)); -- seq + 0: see 0003
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_transaction;
 CREATE INDEX CONCURRENTLY deliveries_transaction ON herald.deliveries ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
+-- Of those that did not end well or have not ended; what is delivered has no reason, and never enters it.
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_reason;
+CREATE INDEX CONCURRENTLY deliveries_reason ON herald.deliveries (place, reason, seq DESC)
+    WHERE place IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled');
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_kind;
 CREATE INDEX CONCURRENTLY deliveries_kind ON herald.deliveries (kind, seq DESC) WHERE kind <> 'NewFeedback';
 
@@ -16,3 +20,4 @@ CREATE INDEX CONCURRENTLY deliveries_kind ON herald.deliveries (kind, seq DESC) 
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_client;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_transaction;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_kind;
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_reason;

@@ -44,19 +44,20 @@ type AgentFilter struct {
 	Limit   int    // default 50, at most maxRows
 }
 
-// agentColumns counts through the three partial indexes that hold what is open: in line, dispatched, neither.
+// agentColumns counts by the three partial indexes that hold what is open (in line, dispatched, neither), without
+// reading rows but of what is dispatched.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
-		SELECT status, count(*) AS n FROM herald.deliveries d WHERE place = 'line'
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
+		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.deliveries d WHERE place = 'line'
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
 		UNION ALL
 		SELECT status, count(*) FROM herald.deliveries d WHERE place = 'out'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
 		UNION ALL
-		SELECT status, count(*) FROM herald.deliveries d WHERE place IN ('waiting', 'held')
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
-	) x GROUP BY status) y)`
+		SELECT place, count(*) FROM herald.deliveries d WHERE place IN ('waiting', 'held')
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY place
+	) x WHERE n > 0 GROUP BY status) y)`
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var policy []byte

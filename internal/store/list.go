@@ -109,12 +109,16 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	if err != nil {
 		return nil, err
 	}
+	order := "seq"
+	if f.Client != "" {
+		order = "seq + 0" // as in the index deliveries_client, or a plan could walk all deliveries for a client who has few
+	}
 	if f.Before > 0 {
-		n.addCondition("seq <", f.Before)
+		n.addCondition(order+" <", f.Before)
 	}
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
-		` ORDER BY seq DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+		` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	return pgx.CollectRows(rows, scanDelivery)
 }
 
@@ -144,9 +148,10 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	switch f.Status {
 	case "":
-	case Queued, Running:
-		// Few are, beside what has ended: the indexes deliveries_line and deliveries_out hold them.
-		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = '"+string(f.Status)+"'")
+	case Queued: // the indexes deliveries_line and deliveries_out
+		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
+	case Running: // the index deliveries_out
+		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
 	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
 		// As a constant, or the index deliveries_place would not be seen to fit.
 		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
@@ -267,11 +272,7 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "count what is held or overdue")
-	rows, _ := s.pool.Query(ctx, `SELECT status, coalesce(reason, ''), count(*) FROM herald.deliveries
-		 WHERE finished_at IS NULL AND status IN ('queued', 'running', 'waiting', 'held')
-		   AND (status = 'held' OR now() - $1::interval > CASE status WHEN 'waiting' THEN next_attempt_at WHEN 'queued' THEN handed_at
-		                                                              WHEN 'running' THEN lease_until END)
-		 GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2`, overdueAfter)
+	rows, _ := s.pool.Query(ctx, statement("stuck"), overdueAfter)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -57,10 +58,10 @@ SELECT md5(n::text)::uuid, 'eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b
                           'tag1', $1, 'tag2', $1, 'endpoint', $1, 'feedbackURI', $1, 'transactionHash', '0x' || md5(n::text) || md5(n::text), 'blockNumber', n, 'meta', jsonb_build_object('x', $1)),
        s, CASE s WHEN 'delivered' THEN NULL WHEN 'queued' THEN NULL WHEN 'waiting' THEN 'timeout' WHEN 'held' THEN 'auth_required' WHEN 'skipped' THEN 'no_uri'
           WHEN 'rejected' THEN 'tool_error' WHEN 'cancelled' THEN 'operator' ELSE 'server_error' END,
-       n % 5, $1, 'https://agent.example/' || $1, 'raw', 'cid', CASE WHEN s <> 'delivered' THEN $1 END, now() - (100000 - n) * interval '1 second',
+       n % 5, $1, 'https://agent.example/' || $1, 'raw', 'cid', CASE WHEN s <> 'delivered' THEN $1 END, now() - ($2 - n) * interval '1 second',
        CASE WHEN s = 'waiting' THEN now() + interval '1 hour' END, CASE WHEN s IN ('delivered','skipped','rejected','dead','cancelled') THEN now() END, NULL
   FROM (SELECT n, CASE WHEN n % 10 < 3 THEN (ARRAY['waiting','held','skipped','rejected','dead','cancelled','queued'])[1 + n % 7] ELSE 'delivered' END AS s
-          FROM generate_series(1, 100000) n) x;
+          FROM generate_series(1, $2) n) x;
 INSERT INTO herald.attempts (delivery_id, number, started_at, duration_ms, stage, outcome, reason, error, arguments, response, protocol)
 SELECT md5(n::text)::uuid, a, now() - interval '1 hour', 1234, (ARRAY['check','resolve','fetch','compose','call'])[1 + n % 5], 'waiting', 'timeout', $1,
        jsonb_build_object($1, $1), jsonb_build_object('content', $1), left($1, 40)
@@ -97,7 +98,8 @@ func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {
 	return minutes, nil
 }
 
-func servePages(t *testing.T) (base string) {
+// servePages serves the pages over so many deliveries, with the text in every field.
+func servePages(t testing.TB, deliveries int, text string) (base string) {
 	t.Helper()
 	address := heraldtest.Postgres(t, store.Migrate)
 	db, err := pgx.Connect(t.Context(), address)
@@ -105,7 +107,7 @@ func servePages(t *testing.T) (base string) {
 		t.Fatal(err)
 	}
 	for _, sql := range strings.Split(seed, ";\n") {
-		sql = strings.ReplaceAll(sql, "$1", "$herald$"+hostile+"$herald$")
+		sql = strings.NewReplacer("$1", "$herald$"+text+"$herald$", "$2", fmt.Sprint(deliveries)).Replace(sql)
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func servePages(t *testing.T) (base string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	o := operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Logger: logger, Timeout: 10 * time.Second, Live: hour{}})
 	p, err := pages.New(pages.Config{Operator: o, Logger: logger})
 	if err != nil {
@@ -183,7 +185,7 @@ func TestInBrowser(t *testing.T) {
 	if err != nil {
 		t.Fatalf("HERALD_AXE names axe.min.js, as make browser does: %v", err)
 	}
-	base := servePages(t)
+	base := servePages(t, 100_000, hostile)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox) // Chromium refuses to run as root with one
 	allocator, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	defer cancel()
@@ -213,6 +215,30 @@ func TestInBrowser(t *testing.T) {
 				checkPage(ctx, t, seen, what, base+path, width, scheme, string(axe))
 			}
 		}
+	}
+}
+
+// BenchmarkPages is the server's time for each page at 1,000,000 deliveries.
+func BenchmarkPages(b *testing.B) {
+	base := servePages(b, 1_000_000, "a tool that answered with an error")
+	for _, path := range []string{"/", "/deliveries", "/deliveries?status=queued", "/deliveries?status=running", "/deliveries?status=dead", "/deliveries?agent=8453:7",
+		"/deliveries?agent=8453:7&status=held", "/deliveries?client=0x00000000000000000000000000000000000000c1", "/deliveries?client=0x00000000000000000000000000000000000000ff",
+		"/deliveries?since=1h", "/deliveries?since=1s", "/deliveries?until=200h&status=delivered", "/deliveries?kind=ResponseAppended", "/deliveries?status=dead&reason=server_error",
+		"/deliveries?status=dead&reason=timeout", "/deliveries?cursor=500000", "/deliveries?key=eip155:1:x", "/deliveries?transaction=0x" + strings.Repeat("0", 64),
+		"/deliveries/c4ca4238-a0b9-2382-0dcc-509a6f75849b", "/agents", "/agents?state=failed", "/agents/8453:7", "/chains", "/audit"} {
+		b.Run(strings.TrimPrefix(path, "/"), func(b *testing.B) {
+			for b.Loop() {
+				res, err := http.Get(base + path)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+				if res.StatusCode != http.StatusOK {
+					b.Fatalf("%d", res.StatusCode)
+				}
+			}
+		})
 	}
 }
 
