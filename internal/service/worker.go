@@ -103,9 +103,12 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	}
 	defer st.Close()
 	var q *queue.Queue
-	redis := dependency{"redis", func(ctx context.Context) error { return q.Ping(ctx) }}
-	watched, log := watchServices(b, dependency{"postgres", st.Ping}, redis, ready, o.Logger)
+	redis := dependency{redisName, func(ctx context.Context) error { return q.Ping(ctx) }}
+	watched, log := watchServices(b, dependency{postgresName, st.Ping}, redis, ready, o.Logger)
 	o.Logger = log
+	if err := reg.Register(&surroundings{ready: ready, dataDir: b.DataDir, log: log}); err != nil {
+		return err
+	}
 	if q, err = queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger}); err != nil {
 		return err
 	}
@@ -220,9 +223,9 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	redis := make(chan error, 1)
-	go func() { redis <- awaitDependency(both, dependency{"redis", a.queue.Ping}, ready, log) }()
+	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, ready, log) }()
 	forget = func() {}
-	if err = awaitDependency(ctx, dependency{"postgres", a.store.Ping}, ready, log); err == nil {
+	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, ready, log); err == nil {
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {
