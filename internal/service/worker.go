@@ -157,8 +157,12 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),
+		newLoop("alert watcher", a.watcher.Run),
 		newLoop("servers file", a.serversFile.watchFile),
 		newLoop("wait summary", a.runner.Summarize),
+	}
+	if a.sender != nil {
+		all = append(all, newLoop("alert sender", a.sender.Run))
 	}
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
