@@ -41,7 +41,8 @@ type WatcherConfig struct {
 
 const (
 	defaultInterval = 10 * time.Second
-	// lookEvery is how often it is asked whether a look is due: the lead is the reconciler's, too, and may be taken.
+	// lookEvery is how often within an interval it is asked whether a look is due: the lead is the reconciler's, too, and
+	// may be taken.
 	lookEvery   = 4
 	lookTimeout = 30 * time.Second
 	// keepAlerts is how long what was posted, or given up, stays in the outbox for people to look at.
@@ -73,15 +74,17 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	return &Watcher{WatcherConfig: cfg}, nil
 }
 
-// Run looks until the context ends.
+// Run looks until the context ends. It asks between the moments at which a reconciler and a retention that were started
+// with it want the lead (every 5 s, and half of that later).
 func (w *Watcher) Run(ctx context.Context) {
-	ticker := time.NewTicker(w.Interval / lookEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(w.Interval / lookEvery / 2)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
+			timer.Reset(w.Interval / lookEvery)
 		}
 		if w.Now().Sub(w.last) < w.Interval {
 			continue

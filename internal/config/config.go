@@ -68,10 +68,10 @@ type Config struct {
 	AlertSecret  secret.Secret // what they are signed with
 	DisableAfter time.Duration // how long an agent may fail every call; 0: for ever
 
-	DataDir       string
-	CacheDir      string
-	LogLevel      string
-	LogFormat     string
+	DataDir   string
+	CacheDir  string
+	LogLevel  string
+	LogFormat string
 
 	sources map[string]string // variable → where its value came from
 	texts   map[string]string // variable → effective value as text, secrets masked
