@@ -1,7 +1,8 @@
 -- What the operator is told of by HERALD_ALERT_URL, and what he was told last.
 --
---   mishaps         a delivery died or was held, and no look has come since: written by a trigger in the transaction that did it, so that
---                   each is counted once however late it commits, and emptied by the look
+--   mishaps         deliveries that died or were held since the last look, counted by agent and reason: by a trigger in the transaction that
+--                   did it, so that each is counted once however late it commits. That transaction has locked the agent, as all do that end
+--                   or hold deliveries, so the counter of an agent is a lock that nobody else wants but the look
 --   alerted_agents  agents whose trouble was noted: what changes against it is news
 --   alerts          the outbox: one row is one post, kept until the receiver has taken it
 --
@@ -16,14 +17,15 @@ SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
 ALTER TABLE herald.agents ADD COLUMN IF NOT EXISTS failing_since timestamptz;
 
 CREATE TABLE IF NOT EXISTS herald.mishaps (
-    seq               bigint        GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    delivery_id       uuid          NOT NULL,
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
     status            text          NOT NULL, -- dead held
-    reason            text
-);
+    reason            text          NOT NULL, -- '': none
+    count             bigint        NOT NULL DEFAULT 1,
+    deliveries        uuid[]        NOT NULL, -- the first 20
+    PRIMARY KEY (chain_id, identity_registry, agent_id, status, reason)
+) WITH (fillfactor = 50);
 
 CREATE TABLE IF NOT EXISTS herald.alerted_agents (
     chain_id          bigint        NOT NULL,
@@ -57,8 +59,11 @@ CREATE INDEX IF NOT EXISTS alerts_agent ON herald.alerts (chain_id, identity_reg
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION herald.note_mishap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO herald.mishaps (delivery_id, chain_id, identity_registry, agent_id, status, reason)
-    VALUES (NEW.id, NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.status, NEW.reason);
+    INSERT INTO herald.mishaps AS m (chain_id, identity_registry, agent_id, status, reason, deliveries)
+    VALUES (NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.status, coalesce(NEW.reason, ''), ARRAY[NEW.id])
+    ON CONFLICT (chain_id, identity_registry, agent_id, status, reason) DO UPDATE
+       SET count = m.count + 1,
+           deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd

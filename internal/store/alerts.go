@@ -50,8 +50,8 @@ type LookConfig struct {
 
 const (
 	maxLookAgents   = 500  // that one look tells of, or disables
-	maxLookMishaps  = 5000 // deliveries that one look counts
-	maxNamedMishaps = 20   // of which an alert names this many
+	maxLookMishaps  = 5000 // counters that one look takes
+	maxNamedMishaps = 20   // deliveries that an alert names; each counter has as many
 	heraldActor     = "herald"
 )
 
@@ -171,7 +171,7 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 	var a Agent
 	var count int
 	var ids []uuid.UUID
-	rows, _ := tx.Query(ctx, statement("take_mishaps"), pause, maxLookMishaps, maxNamedMishaps)
+	rows, _ := tx.Query(ctx, statement("take_mishaps"), pause, maxLookMishaps)
 	_, err = pgx.ForEachRow(rows, []any{&status, &a.ChainID, &a.Registry, &a.ID, &reason, &count, &ids}, func() error {
 		k := subject{AlertKind("deliveries." + status), a}
 		i, known := at[k]

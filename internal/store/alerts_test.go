@@ -178,7 +178,7 @@ func TestMishapsAreTold(t *testing.T) {
 	}
 }
 
-// TestMishapsThatCommitLate: a death that commits after looks that came later is told; a flood names a few of many.
+// TestMishapsThatCommitLate: a death that commits after a look which came later is told; of a flood a few are named.
 func TestMishapsThatCommitLate(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -199,10 +199,40 @@ func TestMishapsThatCommitLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	saysNews(t, "after", look(t, s, always), `deliveries.dead 1 {"count":1,`)
-	exec(t, s, `INSERT INTO herald.mishaps (delivery_id, chain_id, identity_registry, agent_id, status, reason)
-		SELECT gen_random_uuid(), 1, '0xaa', 9, 'held', CASE WHEN n < 30 THEN 'auth_required' ELSE 'held_unknown' END FROM generate_series(1, 6000) n`)
-	saysNews(t, "a flood", look(t, s, always), `deliveries.held 9 {"count":5000,"herald":false,"state":"","named":20,`)
-	saysNews(t, "the rest of it", look(t, s, always), `deliveries.held 9 {"count":1000,`)
+	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+		SELECT gen_random_uuid(), 'flood ' || n, 'NewFeedback', 1, '0xaa', 9, n::text, n FROM generate_series(1, 300) n`)
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = CASE WHEN order_seq < 10 THEN 'held_unknown' ELSE 'auth_required' END WHERE agent_id = 9`)
+	saysNews(t, "a flood", look(t, s, always),
+		`deliveries.held 9 {"count":300,"herald":false,"state":"","named":20,"reasons":"map[auth_required:291 held_unknown:9]"}`)
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`); n != 0 {
+		t.Errorf("%d counters are left", n)
+	}
+}
+
+// TestRecordsPassALook: a record neither waits long for a look, nor a look for a record: what one of them has, the other
+// leaves for later.
+func TestRecordsPassALook(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
+	_, others := accept(t, s, feedbacks(2, 1, 1)...)
+	slow, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Rollback(t.Context()) }()
+	record(t, s, claim(t, s, tasks[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, others[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
+	if _, err := slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`); err != nil {
+		t.Fatal(err)
+	}
+	always := everything
+	always.Pause = 0
+	saysNews(t, "beside a slow record", look(t, s, always), "deliveries.held 2 ")
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 
 // TestLooksAtOnce: several that look at the same time tell each thing once, and disable once.
