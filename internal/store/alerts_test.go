@@ -123,6 +123,12 @@ func TestDisablesWhatFailed(t *testing.T) {
 	saysNews(t, "never", look(t, s, never), "agent.failing 1 ", "agent.failing 2 ", "agent.failing 3 ")
 	saysNews(t, "after five days", look(t, s, everything), `agent.disabled 1 {"count":0,"herald":true`)
 	saysNews(t, "once", look(t, s, everything))
+	soon := everything
+	soon.DisableAfter = time.Hour
+	fails(t, s, 7, "2 hours", "2 hours")
+	saysNews(t, "one call is too few", look(t, s, soon), `agent.disabled 2 {"count":0,"herald":true`)
+	exec(t, s, `UPDATE herald.agents SET enabled = true, failing_since = NULL WHERE agent_id = 2`)
+	exec(t, s, `DELETE FROM herald.audit WHERE filter ->> 'agent' = '8453:2'`)
 	row := value[string](t, s, `SELECT string_agg(concat_ws(' ', g.agent_id, g.state, a.actor, a.action, a.state, a.note, a.filter ->> 'agent'), ';')
 		FROM herald.agents g, herald.audit a WHERE NOT g.enabled`)
 	if want := "1 disabled herald agent disable done every call failed for 120h0m0s or longer (HERALD_DISABLE_AFTER) 8453:1"; row != want {
@@ -306,6 +312,9 @@ func TestAlertsAreClaimed(t *testing.T) {
 	}
 	if err := s.PostponeAlert(ctx, got[2], nil, "too late: another attempt is under way"); err != nil {
 		t.Fatal(err)
+	}
+	if !value[bool](t, s, `SELECT error IS NULL AND next_attempt_at > now() FROM herald.alerts WHERE id = $1`, again.ID) {
+		t.Error("what an older attempt came to was noted over the one under way")
 	}
 	if err := s.PostponeAlert(ctx, again, nil, "given up"); err != nil {
 		t.Fatal(err)
