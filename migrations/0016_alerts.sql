@@ -1,6 +1,6 @@
 -- What the operator is told of by HERALD_ALERT_URL, and what he was told last.
 --
---   mishaps         deliveries that died or were held since the last look, counted by agent and reason: by a trigger in the transaction that
+--   mishaps         deliveries that died or were held since the last look, counted by agent and reason by a trigger in the transaction that
 --                   did it, so that each is counted once however late it commits. That transaction has locked the agent, as all do that end
 --                   or hold deliveries, so the counter of an agent is a lock that nobody else wants but the look
 --   alerted_agents  agents whose trouble was noted: what changes against it is news
