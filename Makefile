@@ -107,6 +107,12 @@ vet: ## Look for mistakes with go vet, and for files that gofmt would change.
 lint: ## Look for mistakes with staticcheck.
 	$(TOOL) staticcheck $(PKG)
 
+# promtool is the machine's, or fetched into the cache from Debian's package.
+.PHONY: alerts
+alerts: ## Hold deploy/prometheus/rules.yml against its tests, with promtool.
+	scripts/promtool check rules deploy/prometheus/rules.yml
+	scripts/promtool test rules deploy/prometheus/rules_test.yml
+
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or GOVULNDB=file:///path of a copy; skipped is no success).
 	@GOVULNCHECK='$(TOOL) govulncheck' scripts/vuln $(PKG)

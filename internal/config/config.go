@@ -64,11 +64,16 @@ type Config struct {
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
 	RPCTrust      map[uint64]bool   // chains whose nodes are believed to leave out no logs; 0: all of them
 	Watch         []uint64          // chains that the worker reads itself, each once
-	DataDir       string
-	CacheDir      string
-	LogLevel      string
-	LogFormat     string
-	Traces        Traces
+
+	AlertURL     secret.Secret // where alerts are posted; it may hold a token. Zero: nobody is told
+	AlertSecret  secret.Secret // what they are signed with
+	DisableAfter time.Duration // how long an agent may fail every call; 0: for ever
+
+	DataDir   string
+	CacheDir  string
+	LogLevel  string
+	LogFormat string
+	Traces    Traces
 
 	sources map[string]string // variable → where its value came from
 	texts   map[string]string // variable → effective value as text, secrets masked
@@ -315,6 +320,11 @@ func (c *Config) checkConsistency() (faults []error) {
 			faults = append(faults, &Error{"HERALD_WATCH", fmt.Sprintf(
 				"names chain %d, which has no node: set RPC_URL_%[1]d, or take the chain out", id)})
 		}
+	}
+	if !c.AlertURL.IsZero() && c.AlertSecret.IsZero() {
+		faults = append(faults, &Error{"HERALD_ALERT_SECRET",
+			"is not set although HERALD_ALERT_URL is: posts are signed with it. Make one, which the receiver gets too, " +
+				"with: echo whsec_$(head -c 32 /dev/urandom | base64)"})
 	}
 	if c.Retention < c.Expiry {
 		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(

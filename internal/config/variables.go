@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,6 +153,14 @@ func listVariables() []variable {
 			"HERALD_DB_POOL.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
 			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
+		{"HERALD_ALERT_URL", "", "Where Herald posts that an agent begins to fail, recovers or is disabled, and that deliveries " +
+			"die or are held (running.md). You named it, so it may be private and plain http; redirects are not followed.",
+			true, setAlertURL},
+		{"HERALD_ALERT_SECRET", "", "Signs what is posted (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Needed with " +
+			"HERALD_ALERT_URL.", true, setAlertSecret},
+		{"HERALD_DISABLE_AFTER", "120h", "An agent that failed every call for this long, at least two of them and one within the " +
+			"last day, is disabled: its deliveries are held until `worker agent enable`. 0: never.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "", "Folder of the embedded services' data, which the worker makes and its commands look " +
 			"into. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
@@ -351,6 +360,28 @@ func checkPlainURL(s string) string {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return "must have no user, password, query or fragment"
 	}
+	return ""
+}
+
+func setAlertURL(c *Config, s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "must be an http or https URL"
+	case u.User != nil || u.Fragment != "":
+		return "must have no user, password or fragment: what is posted is signed"
+	}
+	c.AlertURL = secret.New(s)
+	return ""
+}
+
+func setAlertSecret(c *Config, s string) string {
+	text, prefixed := strings.CutPrefix(s, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !prefixed || err != nil || len(key) < 24 || len(key) > 64 {
+		return "must be whsec_ and 24 to 64 bytes in base64"
+	}
+	c.AlertSecret = secret.New(s)
 	return ""
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/alerts"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
@@ -49,6 +50,8 @@ type assembly struct {
 	reconciler *maintenance.Reconciler
 	releaser   *maintenance.Releaser
 	retention  *maintenance.Retention
+	watcher    *alerts.Watcher
+	sender     *alerts.Sender // nil: no HERALD_ALERT_URL
 	followers  *chainFollowers
 	throughput *throughput.Counter
 	web        webParts
@@ -140,6 +143,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openMaintenance(cfg, dispatcher, schedule, o); err != nil {
 		return err
 	}
+	if err := a.openAlerts(cfg, schedule, o); err != nil {
+		return err
+	}
 	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, dispatcher, o); err != nil {
 		return err
 	}
@@ -187,10 +193,10 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	return err
 }
 
-// Maintenance has three connections of its own: the reconciler and the retention each need one for the lock and one for
-// statements, but only one of the two has the lock.
+// Maintenance has four connections of its own: the reconciler, the retention and the watcher each need one for the lock
+// and one for statements, but only one of the three has the lock.
 const (
-	maintenanceConns   = 3
+	maintenanceConns   = 4
 	maintenanceTimeout = 10 * time.Second
 )
 
@@ -226,6 +232,19 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s
 	a.serversFile.reportChange, a.serversFile.reportCallable = a.releaser.Wake, a.releaser.MarkCallable
 	a.releaser.MarkCallable(a.serversFile.callableAgents()) // an older file, or none, may have been in force before
 	return nil
+}
+
+func (a *assembly) openAlerts(cfg *config.Config, s retry.Schedule, o Options) (err error) {
+	watch := alerts.WatcherConfig{Ledger: a.upkeep, DisableAfter: cfg.DisableAfter, Logger: o.Logger}
+	if !cfg.AlertURL.IsZero() {
+		if a.sender, err = alerts.NewSender(alerts.SenderConfig{Ledger: a.store, URL: cfg.AlertURL, Secret: cfg.AlertSecret,
+			Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger}); err != nil {
+			return err
+		}
+		watch.Tell = a.sender.Wake
+	}
+	a.watcher, err = alerts.NewWatcher(watch)
+	return err
 }
 
 // JobLimits are what a job may ask for.

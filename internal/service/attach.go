@@ -196,7 +196,7 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 	patience, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var last error
-	asked := dependency{"postgres", func(ctx context.Context) error {
+	asked := dependency{postgresName, func(ctx context.Context) error {
 		err := st.Ping(ctx)
 		if err != nil && (last == nil || !errors.Is(err, context.DeadlineExceeded)) {
 			last = err // that the time is over says less than why it went by

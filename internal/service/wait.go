@@ -14,6 +14,12 @@ const (
 	watchInterval = 5 * time.Second // how often chains are looked at while running
 )
 
+// The services that a worker cannot do without, as /readyz and the metrics call them.
+const (
+	postgresName = "postgres"
+	redisName    = "redis"
+)
+
 // dependency is something the service needs and can ask whether it is there.
 type dependency struct {
 	name string // as /readyz and the log call it: postgres, redis, chain 8453

@@ -115,9 +115,12 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	}
 	defer st.Close()
 	var q *queue.Queue
-	redis := dependency{"redis", func(ctx context.Context) error { return q.Ping(ctx) }}
-	watched, log := watchServices(b, dependency{"postgres", st.Ping}, redis, ready, o.Logger)
+	redis := dependency{redisName, func(ctx context.Context) error { return q.Ping(ctx) }}
+	watched, log := watchServices(b, dependency{postgresName, st.Ping}, redis, ready, o.Logger)
 	o.Logger = log
+	if err := reg.Register(&surroundings{ready: ready, dataDir: b.DataDir, log: log}); err != nil {
+		return err
+	}
 	if q, err = queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger}); err != nil {
 		return err
 	}
@@ -168,10 +171,14 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),
+		newLoop("alert watcher", a.watcher.Run),
 		newLoop("servers file", a.serversFile.watchFile),
 		newLoop("wait summary", a.runner.Summarize),
 		newLoop("throughput", a.throughput.Run),
 		newLoop("events", a.web.api.Run),
+	}
+	if a.sender != nil {
+		all = append(all, newLoop("alert sender", a.sender.Run))
 	}
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
@@ -236,9 +243,9 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	redis := make(chan error, 1)
-	go func() { redis <- awaitDependency(both, dependency{"redis", a.queue.Ping}, ready, log) }()
+	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, ready, log) }()
 	forget = func() {}
-	if err = awaitDependency(ctx, dependency{"postgres", a.store.Ping}, ready, log); err == nil {
+	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, ready, log); err == nil {
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {

@@ -117,10 +117,7 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 		reasons = []reason.Reason{reason.AgentDisabled}
 	}
 	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
-			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
-			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
-		return err
+		return setEnabled(ctx, tx, a, enabled)
 	})
 }
 
@@ -149,6 +146,16 @@ func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrNotFound
 	}
+	return err
+}
+
+// setEnabled enables or disables an agent that is locked. One that is enabled again begins anew: what failed before it
+// was disabled does not count.
+func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
+	_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
+		state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END,
+		failing_since = CASE WHEN $4 AND NOT enabled THEN NULL ELSE failing_since END
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
 	return err
 }
 

@@ -117,7 +117,12 @@ func TestPlans(t *testing.T) {
 		          FROM generate_series(1, 100000) n) x`)
 	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
 		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 100000) n`)
-	exec(t, s, `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts`)
+	exec(t, s, `INSERT INTO herald.mishaps (chain_id, identity_registry, agent_id, status, reason, deliveries)
+		SELECT 8453, '0xaa', n, 'dead', 'timeout', '{}' FROM generate_series(1, 1000) n`)
+	exec(t, s, `INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload, next_attempt_at)
+		SELECT 'deliveries.dead', 8453, '0xaa', n % 1000, '{}', CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, 10000) n`)
+	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END, enabled = agent_id > 10`)
+	exec(t, s, `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts, herald.mishaps, herald.alerts`)
 	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
 	const agents = `'{8453}', '{0xaa}', '{7}'`
 	for name, st := range map[string]struct{ sql, args string }{
@@ -166,9 +171,14 @@ func TestPlans(t *testing.T) {
 		"overdue":         {statement("overdue"), `'15 s', ` + id + `, 500`},
 		"redispatch":      {statement("redispatch"), id + `, 1`},
 		"depth":           {statement("depth"), ``},
+
+		"agents_to_disable": {statement("agents_to_disable"), `'5 days', 500`},
+		"note_agents":       {statement("note_agents"), `'1 min', 500`},
+		"take_mishaps":      {statement("take_mishaps"), `'5 min', 5000`},
+		"claim_alert":       {statement("claim_alert"), `'1 min'`},
 	} {
 		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
-		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|candidates)\w*`).FindAllString(plan, -1) {
+		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|candidates|alerts|mishaps)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}
 		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 2 {

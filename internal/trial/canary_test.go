@@ -3,6 +3,7 @@ package trial
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -232,6 +233,11 @@ func (w *canaryWorld) serve() {
 	w.Site.env = append(w.Site.env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
 		"HERALD_RETRY_SCHEDULE=200ms,200ms,200ms,200ms,200ms,200ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
 		fmt.Sprintf("IDENTITY_REGISTRY_31337=0x%040x", 2), fmt.Sprintf("REPUTATION_REGISTRY_31337=0x%040x", 3))
+	// What is told of goes to a receiver that is away, so that every attempt fails and is logged.
+	signs := base64.StdEncoding.EncodeToString([]byte(canary.Token("-")))
+	w.keep("HERALD_ALERT_SECRET", signs)
+	w.Site.env = append(w.Site.env, "HERALD_ALERT_URL=http://127.0.0.1:1/"+w.secret("the path of HERALD_ALERT_URL", "-")+"?k="+
+		w.secret("the query of HERALD_ALERT_URL", "_"), "HERALD_ALERT_SECRET=whsec_"+signs)
 	var err error
 	w.worker, err = w.Worker(WorkerConfig{Name: "worker"})
 	w.must(err)

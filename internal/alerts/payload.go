@@ -1,0 +1,51 @@
+package alerts
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// payload is the body of a post. docs/running.md, "Posts", documents it: fields may be added.
+type payload struct {
+	Type      store.AlertKind `json:"type"`
+	Timestamp time.Time       `json:"timestamp"` // when it was found; header webhook-timestamp is that of the attempt
+	Data      data            `json:"data"`
+}
+
+// data says of whom it is, and what belongs to its type. What an agent or a client wrote is not in it: who reads it
+// asks `worker agent show` or `worker delivery show`.
+type data struct {
+	Agent            string `json:"agent"` // CHAIN:AGENT, as commands take it
+	ChainID          uint64 `json:"chainId"`
+	IdentityRegistry string `json:"identityRegistry"`
+	AgentID          string `json:"agentId"`
+
+	State        string     `json:"state,omitempty"`        // agent.failing: failed or needs_auth
+	FailingSince *time.Time `json:"failingSince,omitempty"` // the first call that failed since one succeeded
+	By           string     `json:"by,omitempty"`           // agent.disabled: herald or operator
+
+	Count      int            `json:"count,omitempty"` // deliveries.…
+	Reasons    map[string]int `json:"reasons,omitempty"`
+	Deliveries []uuid.UUID    `json:"deliveries,omitempty"` // the first 20 of them
+}
+
+// composePayload is what is posted of news.
+func composePayload(n store.News) (json.RawMessage, error) {
+	d := data{Agent: fmt.Sprintf("%d:%s", n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
+		IdentityRegistry: n.Agent.Registry, AgentID: n.Agent.ID, FailingSince: n.FailingSince, Count: n.Count,
+		Reasons: n.Reasons, Deliveries: n.Deliveries}
+	switch n.Kind {
+	case store.AgentFailing:
+		d.State = n.State
+	case store.AgentDisabled:
+		d.By = "operator"
+		if n.ByHerald {
+			d.By = "herald"
+		}
+	}
+	return json.Marshal(payload{Type: n.Kind, Timestamp: n.At.UTC().Truncate(time.Second), Data: d})
+}

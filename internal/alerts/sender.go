@@ -1,0 +1,189 @@
+package alerts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// SenderLedger is the store as a Sender needs it.
+type SenderLedger interface {
+	ClaimAlert(ctx context.Context, lease time.Duration) (store.Alert, error)
+	EndAlert(ctx context.Context, a store.Alert) error
+	PostponeAlert(ctx context.Context, a store.Alert, wait *time.Duration, why string) error
+}
+
+// SenderConfig makes a Sender.
+type SenderConfig struct {
+	Ledger   SenderLedger
+	URL      secret.Secret   // where alerts are posted; it may hold a token
+	Secret   secret.Secret   // whsec_…: what they are signed with
+	Guard    *netguard.Guard // of addresses that the operator wrote himself
+	Schedule retry.Schedule  // waits after failed attempts; the last one is repeated
+	Logger   *slog.Logger
+
+	Interval time.Duration // between looks into the outbox; default 5 s
+
+	Now    func() time.Time // default time.Now
+	Random func() float64   // in [0, 1), default math/rand
+}
+
+const (
+	sendInterval = 5 * time.Second
+	postTimeout  = 10 * time.Second
+	markTimeout  = 10 * time.Second
+	// alertLease is longer than a post and its mark. Who dies in between has posted what is posted again after it.
+	alertLease = time.Minute
+	// giveUpAfter is the age at which an alert that nobody takes is given up: a weekend and a day.
+	giveUpAfter   = 3 * 24 * time.Hour
+	maxRetryAfter = time.Hour
+	// maxAnswer of the receiver's answer is read, so that its connection can be used again.
+	maxAnswer = 64 << 10
+)
+
+// Sender posts what is due in the outbox. Several may run on one outbox.
+type Sender struct {
+	SenderConfig
+	hook   *webhooks.Webhook
+	client *http.Client
+	wake   chan struct{}
+}
+
+// NewSender checks the configuration.
+func NewSender(cfg SenderConfig) (*Sender, error) {
+	if cfg.Ledger == nil || cfg.Guard == nil || cfg.URL.IsZero() || cfg.Secret.IsZero() || cfg.Schedule.Attempts() < 2 {
+		return nil, errors.New("alerts: a sender needs a ledger, a guard, a URL, a secret and a schedule")
+	}
+	hook, err := webhooks.NewWebhook(cfg.Secret.Reveal())
+	if err != nil {
+		return nil, errors.New("alerts: the secret is not base64") // the library's error may quote it
+	}
+	cfg.Interval = cmp.Or(cfg.Interval, sendInterval)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	return &Sender{SenderConfig: cfg, hook: hook, wake: make(chan struct{}, 1),
+		client: cfg.Guard.Client(netguard.Limits{Header: postTimeout, Total: postTimeout, IdlePerHost: 1}, 0)}, nil
+}
+
+// Wake has the sender look into the outbox now. It does not block.
+func (s *Sender) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look
+	}
+}
+
+// Run posts until the context ends; a post that is under way ends first.
+func (s *Sender) Run(ctx context.Context) {
+	ticker := time.NewTicker(s.Interval)
+	defer ticker.Stop()
+	defer s.client.CloseIdleConnections()
+	for {
+		if err := s.SendDue(ctx); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("the outbox of alerts cannot be read or written; it is tried again",
+				logging.About(logging.Postgres), "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-s.wake:
+		}
+	}
+}
+
+// SendDue posts all that is due, one after the other.
+func (s *Sender) SendDue(ctx context.Context) error {
+	for ctx.Err() == nil {
+		a, err := s.Ledger.ClaimAlert(ctx, alertLease)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.sendAlert(context.WithoutCancel(ctx), a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendAlert makes one attempt and notes what came of it. ctx never ends: what was posted is to be noted.
+func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
+	patience, failure := s.postAlert(ctx, a)
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
+	if failure == nil {
+		s.Logger.Info("alert posted", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt)
+		return s.Ledger.EndAlert(ctx, a)
+	}
+	attempt := min(a.Attempt, s.Schedule.Attempts()-1)
+	wait, _ := s.Schedule.Next(attempt, retry.Verdict{RetryAfter: patience}, s.Random())
+	next := &wait
+	switch {
+	case a.Age+wait > giveUpAfter:
+		next = nil
+		s.Logger.Warn("an alert is given up: nobody took it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
+			"error", failure)
+	case a.Attempt == 1:
+		s.Logger.Warn("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
+			"error", failure)
+	default:
+		s.Logger.Info("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
+			"again_in", wait, "error", failure)
+	}
+	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
+}
+
+// postAlert posts an alert once. The error is a sentence without the URL; patience is what the receiver asks for.
+func (s *Sender) postAlert(ctx context.Context, a store.Alert) (patience time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	now := s.Now()
+	signature, err := s.hook.Sign(a.ID.String(), now, a.Payload)
+	if err != nil {
+		return 0, errors.New("it could not be signed")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL.Reveal(), bytes.NewReader(a.Payload))
+	if err != nil {
+		return 0, errors.New("HERALD_ALERT_URL cannot be read")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "herald")
+	req.Header.Set(webhooks.HeaderWebhookID, a.ID.String())
+	req.Header.Set(webhooks.HeaderWebhookTimestamp, fmt.Sprint(now.Unix()))
+	req.Header.Set(webhooks.HeaderWebhookSignature, signature)
+	answer, err := s.client.Do(req)
+	if err != nil {
+		return 0, netguard.Explain("the receiver", postTimeout, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer)) // the status has said all
+	switch code := answer.StatusCode; {
+	case code >= 200 && code < 300:
+		return 0, nil
+	case code >= 300 && code < 400:
+		return 0, fmt.Errorf("the receiver answered %d: redirects are not followed", code)
+	}
+	return netguard.RetryAfter(answer.Header, now, maxRetryAfter), fmt.Errorf("the receiver answered %d", answer.StatusCode)
+}

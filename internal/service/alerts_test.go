@@ -1,0 +1,133 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+const alertSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// alertReceiver takes what a worker posts; the first post may end the worker before it is answered.
+type alertReceiver struct {
+	*httptest.Server
+	mu    sync.Mutex
+	first func()
+	posts []string // "id type deliveries"
+}
+
+func newAlertReceiver(t *testing.T, first func()) *alertReceiver {
+	t.Helper()
+	hook, err := webhooks.NewWebhook(alertSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &alertReceiver{first: first}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err == nil {
+			err = hook.Verify(body, req.Header)
+		}
+		var p struct {
+			Type string
+			Data struct{ Deliveries []string }
+		}
+		if jsonErr := json.Unmarshal(body, &p); err != nil || jsonErr != nil {
+			t.Errorf("%s: %v, %v", body, err, jsonErr)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.posts = append(r.posts, fmt.Sprint(req.Header.Get("webhook-id"), " ", p.Type, " ", p.Data.Deliveries))
+		if len(r.posts) == 1 && r.first != nil {
+			r.first()
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *alertReceiver) received() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.posts)
+}
+
+// TestAlerts: an operator disables an agent, a delivery of it is held, and HERALD_ALERT_URL hears of both. A worker that
+// is killed between a post and its mark has another one post it again, under the same id, and nothing else twice.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	database := heraldtest.Postgres(t, store.Migrate)
+	var kill func()
+	killed := make(chan bool, 1)
+	r := newAlertReceiver(t, func() { kill(); killed <- true })
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8", "HERALD_ALERT_URL="+r.URL+"/hook",
+		"HERALD_ALERT_SECRET="+alertSecret)
+	db, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.Background()) }()
+	if _, err := db.Exec(t.Context(), `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`); err != nil {
+		t.Fatal(err)
+	}
+	_, kill = startKillable(t, env...)
+	heraldtest.Receive(t, "the post at which the worker is killed", killed)
+	// The lease of who posted it is over.
+	if _, err := db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`); err != nil {
+		t.Fatal(err)
+	}
+
+	other := run(t, false, env...)
+	w := other.up()
+	heraldtest.AwaitState(t, func() bool { return len(r.received()) == 2 }, func() string { return fmt.Sprint(r.received(), other.log) })
+	if got := r.received(); got[0] != got[1] {
+		t.Errorf("%q", got)
+	}
+	// A delivery is held: both that and why are told.
+	line := feedback(t, net, "https://a.example")
+	var j struct{ AgentID, IdentityRegistry string }
+	if err := json.Unmarshal(line, &j); err != nil {
+		t.Fatal(err)
+	}
+	agent := store.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
+	if _, _, err := w.Store.EnableAgent(t.Context(), agent, false); err != nil {
+		t.Fatal(err)
+	}
+	id := accept(t, w, line)
+	want := []string{"agent.disabled []", "deliveries.held [" + id.String() + "]"}
+	told := func() (all []string) {
+		for _, p := range r.received()[2:] {
+			_, what, _ := strings.Cut(p, " ")
+			all = append(all, what)
+		}
+		slices.Sort(all)
+		return all
+	}
+	heraldtest.AwaitState(t, func() bool { return slices.Equal(told(), want) },
+		func() string { return fmt.Sprintf("%q, want %q: %s", told(), want, other.log) })
+	if err := other.stop(); err != nil {
+		t.Error(err)
+	}
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if text := other.log.String(); strings.Contains(text, alertSecret) || strings.Contains(text, "/hook") {
+		t.Errorf("the log says too much: %s", text)
+	}
+}

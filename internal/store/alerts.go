@@ -1,0 +1,247 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// AlertKind is what an alert is about (alerts.kind).
+type AlertKind string
+
+// The kinds.
+const (
+	AgentFailing   AlertKind = "agent.failing"   // its calls fail
+	AgentRecovered AlertKind = "agent.recovered" // one succeeded again
+	AgentDisabled  AlertKind = "agent.disabled"  // by an operator, or by Herald
+	DeliveriesDead AlertKind = "deliveries.dead"
+	DeliveriesHeld AlertKind = "deliveries.held"
+)
+
+// News is one thing that happened to an agent, or to deliveries of it, since the last look.
+type News struct {
+	Kind         AlertKind
+	Agent        Agent
+	At           time.Time      // of the look
+	FailingSince *time.Time     // since when every call failed; of an agent
+	State        string         // StateFailed or StateNeedsAuth; of AgentFailing
+	ByHerald     bool           // nobody but Herald disabled the agent
+	Count        int            // of deliveries
+	Reasons      map[string]int // how many of them for which reason; "" is none
+	Deliveries   []uuid.UUID    // the first of them
+}
+
+// LookConfig says what is news.
+type LookConfig struct {
+	FailingAfter time.Duration // how long every call of an agent fails before it is news
+	DisableAfter time.Duration // how long before the agent is disabled; 0: never
+	Pause        time.Duration // between two alerts of one kind about the deliveries of one agent
+	Keep         time.Duration // how long alerts that are over are kept
+	// Compose makes the payload of what is posted. It is called within the transaction. Nil: nobody is told, and what
+	// happened is noted as told.
+	Compose func(News) (json.RawMessage, error)
+}
+
+const (
+	maxLookAgents   = 500  // that one look tells of, or disables
+	maxLookMishaps  = 5000 // counters that one look takes
+	maxNamedMishaps = 20   // deliveries that an alert names; each counter has as many
+	heraldActor     = "herald"
+)
+
+// LookForNews disables agents that failed every call for too long, notes what happened to agents and deliveries since
+// the last look, and puts an alert for each of it into the outbox: all of it in one transaction, so that each change is
+// told once. It returns the agents that were disabled, and how many alerts there are.
+func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, told int, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "look for what operators are told of")
+	candidates, err := s.listAgentsToDisable(ctx, s.pool, cfg.DisableAfter)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		var news []News
+		if disabled, err = s.disableFailing(ctx, tx, candidates, cfg.DisableAfter); err != nil {
+			return err
+		}
+		if news, err = noteAgents(ctx, tx, cfg.FailingAfter); err != nil {
+			return err
+		}
+		for i := range news {
+			news[i].ByHerald = news[i].Kind == AgentDisabled && slices.Contains(disabled, news[i].Agent)
+		}
+		mishaps, err := takeMishaps(ctx, tx, cfg.Pause)
+		if err != nil {
+			return err
+		}
+		if cfg.Compose != nil {
+			if told, err = insertAlerts(ctx, tx, append(news, mishaps...), cfg.Compose); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM herald.alerts WHERE created_at < now() - $1::interval AND next_attempt_at IS NULL`, cfg.Keep)
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return disabled, told, nil
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.Duration) ([]Agent, error) {
+	if after <= 0 {
+		return nil, nil
+	}
+	rows, _ := q.Query(ctx, statement("agents_to_disable"), after, maxLookAgents)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
+		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
+		return a, err
+	})
+}
+
+// disableFailing disables those of the candidates that still fail when they are locked, each with its row of the audit.
+func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
+	after time.Duration) (disabled []Agent, err error) {
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	if err := s.lockAgents(ctx, tx, candidates); err != nil {
+		return nil, err
+	}
+	still, err := s.listAgentsToDisable(ctx, tx, after)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range still {
+		if !slices.Contains(candidates, a) {
+			continue // it is not locked: the next look's
+		}
+		filter, err := json.Marshal(map[string]any{"agent": fmt.Sprintf("%d:%s", a.ChainID, a.ID), "registry": a.Registry,
+			"wasEnabled": true})
+		if err != nil {
+			return nil, err
+		}
+		if err := setEnabled(ctx, tx, a, false); err != nil {
+			return nil, err
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, state, finished_at, note)
+			VALUES ($1, 'agent disable', $2, 1, 'done', now(), $3)`, heraldActor, storable.JSON(filter, maxSideBytes),
+			fmt.Sprintf("every call failed for %s or longer (HERALD_DISABLE_AFTER)", after)); err != nil {
+			return nil, err
+		}
+		disabled = append(disabled, a)
+	}
+	return disabled, nil
+}
+
+// noteAgents notes what changed with agents.
+func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
+	now := time.Now()
+	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n News, err error) {
+		n.At = now
+		var change string
+		err = row.Scan(&change, &n.Agent.ChainID, &n.Agent.Registry, &n.Agent.ID, &n.FailingSince, &n.State)
+		n.Kind = AlertKind("agent." + change)
+		return n, err
+	})
+}
+
+// takeMishaps takes what died or was held, one News for an agent and a kind.
+func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
+	now := time.Now()
+	type subject struct {
+		kind  AlertKind
+		agent Agent
+	}
+	at := map[subject]int{}
+	var status, reason string
+	var a Agent
+	var count int
+	var ids []uuid.UUID
+	rows, _ := tx.Query(ctx, statement("take_mishaps"), pause, maxLookMishaps)
+	_, err = pgx.ForEachRow(rows, []any{&status, &a.ChainID, &a.Registry, &a.ID, &reason, &count, &ids}, func() error {
+		k := subject{AlertKind("deliveries." + status), a}
+		i, known := at[k]
+		if !known {
+			i, at[k] = len(news), len(news)
+			news = append(news, News{Kind: k.kind, Agent: a, At: now, Reasons: map[string]int{}})
+		}
+		n := &news[i]
+		n.Count += count
+		n.Reasons[reason] += count
+		n.Deliveries = append(n.Deliveries, ids[:min(len(ids), maxNamedMishaps-len(n.Deliveries))]...)
+		ids = nil
+		return nil
+	})
+	return news, err
+}
+
+func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
+	compose func(News) (json.RawMessage, error)) (told int, err error) {
+	b := &pgx.Batch{}
+	for _, n := range news {
+		payload, err := compose(n)
+		if err != nil {
+			return 0, fmt.Errorf("compose an alert of %s: %w", n.Kind, err)
+		}
+		b.Queue(`INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload) VALUES ($1, $2, $3, $4, $5)`,
+			n.Kind, n.Agent.ChainID, n.Agent.Registry, n.Agent.ID, payload)
+	}
+	if b.Len() == 0 {
+		return 0, nil
+	}
+	return b.Len(), tx.SendBatch(ctx, b).Close()
+}
+
+// Alert is one attempt to post an alert.
+type Alert struct {
+	ID      uuid.UUID // the same in every attempt
+	Kind    AlertKind
+	Payload []byte
+	Attempt int // from 1
+	Age     time.Duration
+}
+
+// ClaimAlert takes the alert that is due longest, for as long as the lease. ErrNotFound: none is due.
+func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "claim an alert")
+	var payload string
+	err = s.pool.QueryRow(ctx, statement("claim_alert"), lease).Scan(&a.ID, &a.Kind, &payload, &a.Attempt, &a.Age)
+	a.Payload = []byte(payload)
+	return a, noRows(err, ErrNotFound)
+}
+
+// EndAlert notes that the receiver took an alert.
+func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "note that alert %s was taken", a.ID)
+	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
+	return err
+}
+
+// PostponeAlert notes why an attempt failed, and when the next one is due; wait nil: never. What a later attempt noted
+// stays.
+func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "note that alert %s was not taken", a.ID)
+	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET next_attempt_at = now() + $3::interval, error = $4
+		WHERE id = $1 AND attempts = $2 AND sent_at IS NULL`, a.ID, a.Attempt, wait, storable.Text(why, maxErrorBytes))
+	return err
+}

@@ -1,0 +1,334 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+var everything = LookConfig{FailingAfter: time.Minute, DisableAfter: 120 * time.Hour, Pause: 5 * time.Minute, Keep: time.Hour,
+	Compose: func(n News) (json.RawMessage, error) {
+		return json.RawMessage(fmt.Sprintf(`{"count":%d,"herald":%t,"state":%q,"named":%d,"reasons":%q}`, n.Count, n.ByHerald, n.State,
+			len(n.Deliveries), fmt.Sprint(n.Reasons))), nil
+	}}
+
+// look looks and returns what is told now, as "kind agent payload", sorted.
+func look(t testing.TB, s *Store, cfg LookConfig) (told []string) {
+	t.Helper()
+	_, n, err := s.LookForNews(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := s.pool.Query(t.Context(), `WITH told AS (SELECT id, kind || ' ' || agent_id || ' ' || payload::text AS text FROM herald.alerts WHERE sent_at IS NULL),
+		ended AS (UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL WHERE id IN (SELECT id FROM told))
+		SELECT text FROM told ORDER BY 1`)
+	if told, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(told) != n {
+		t.Fatalf("%d were told: %q, %v", n, told, err)
+	}
+	return told
+}
+
+func saysNews(t testing.TB, when string, got []string, want ...string) {
+	t.Helper()
+	ok := len(got) == len(want)
+	for i := range want {
+		ok = ok && strings.HasPrefix(got[i], want[i])
+	}
+	if !ok {
+		t.Errorf("%s: %q, want %q", when, got, want)
+	}
+}
+
+// fails sets what the records of failed calls leave behind: the first one since, the last one until.
+func fails(t testing.TB, s *Store, agent int, since, until string) {
+	t.Helper()
+	exec(t, s, `UPDATE herald.agents SET failing_since = now() - $2::interval, last_error_at = now() - $3::interval, state = 'failed' WHERE agent_id = $1`,
+		agent, since, until)
+}
+
+func succeeds(t testing.TB, s *Store, agent int) {
+	t.Helper()
+	exec(t, s, `UPDATE herald.agents SET failing_since = NULL, last_ok_at = now(), state = 'connected' WHERE agent_id = $1`, agent)
+}
+
+// TestAgentsAreTold: each change of an agent once.
+func TestAgentsAreTold(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for agent := 1; agent <= 5; agent++ {
+		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
+	}
+	agentRef := func(n int) Agent { return (&Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
+	saysNews(t, "at first", look(t, s, everything))
+
+	fails(t, s, 1, "2 minutes", "1 second")
+	fails(t, s, 2, "30 seconds", "1 second") // not for long
+	fails(t, s, 3, "2 minutes", "2 minutes") // one call
+	fails(t, s, 4, "2 minutes", "1 second")
+	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '1 minute' WHERE agent_id = 4`) // by an older worker
+	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), false); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "one fails", look(t, s, everything), "agent.disabled 5 ", `agent.failing 1 {"count":0,"herald":false,"state":"failed"`)
+	saysNews(t, "nothing new", look(t, s, everything))
+	succeeds(t, s, 1)
+	saysNews(t, "it recovers", look(t, s, everything), "agent.recovered 1 ")
+	saysNews(t, "it goes on", look(t, s, everything))
+	fails(t, s, 1, "2 minutes", "1 second")
+	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '3 minutes' WHERE agent_id = 1`)
+	saysNews(t, "it fails again", look(t, s, everything), "agent.failing 1 ")
+	for _, enabled := range []bool{false, true} {
+		if _, _, err := s.EnableAgent(t.Context(), agentRef(1), enabled); err != nil {
+			t.Fatal(err)
+		}
+	}
+	saysNews(t, "enabled anew, which is no success", look(t, s, everything))
+	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), true); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "enabled", look(t, s, everything))
+	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), false); err != nil {
+		t.Fatal(err)
+	}
+	quiet := everything
+	quiet.Compose = nil
+	saysNews(t, "nobody is told", look(t, s, quiet))
+	saysNews(t, "what nobody was told is no news later", look(t, s, everything))
+}
+
+// TestDisablesWhatFailed: who failed every call for five days, and nobody else; once, with a row of the audit.
+func TestDisablesWhatFailed(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for agent := 1; agent <= 7; agent++ {
+		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
+	}
+	fails(t, s, 1, "121 hours", "1 hour")
+	fails(t, s, 2, "119 hours", "1 hour")
+	fails(t, s, 3, "200 hours", "25 hours") // nobody called it lately
+	fails(t, s, 4, "121 hours", "121 hours")
+	fails(t, s, 5, "121 hours", "1 hour")
+	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '2 hours' WHERE agent_id = 5`) // an older worker's
+	fails(t, s, 6, "121 hours", "1 hour")
+	succeeds(t, s, 6)
+	never := everything
+	never.DisableAfter = 0
+	saysNews(t, "never", look(t, s, never), "agent.failing 1 ", "agent.failing 2 ", "agent.failing 3 ")
+	saysNews(t, "after five days", look(t, s, everything), `agent.disabled 1 {"count":0,"herald":true`)
+	saysNews(t, "once", look(t, s, everything))
+	soon := everything
+	soon.DisableAfter = time.Hour
+	fails(t, s, 7, "2 hours", "2 hours")
+	saysNews(t, "one call is too few", look(t, s, soon), `agent.disabled 2 {"count":0,"herald":true`)
+	exec(t, s, `UPDATE herald.agents SET enabled = true, failing_since = NULL WHERE agent_id = 2`)
+	exec(t, s, `DELETE FROM herald.audit WHERE filter ->> 'agent' = '8453:2'`)
+	row := value[string](t, s, `SELECT string_agg(concat_ws(' ', g.agent_id, g.state, a.actor, a.action, a.state, a.note, a.filter ->> 'agent'), ';')
+		FROM herald.agents g, herald.audit a WHERE NOT g.enabled`)
+	if want := "1 disabled herald agent disable done every call failed for 120h0m0s or longer (HERALD_DISABLE_AFTER) 8453:1"; row != want {
+		t.Errorf("%s, want %s", row, want)
+	}
+	agent := (&Claim{Job: feedbacks(1, 1, 1)[0].Job}).Agent()
+	if _, _, err := s.EnableAgent(t.Context(), agent, true); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "enabled: it begins anew", look(t, s, everything))
+	if !value[bool](t, s, `SELECT enabled AND failing_since IS NULL FROM herald.agents WHERE agent_id = 1`) {
+		t.Error("it is judged by what was before it was enabled")
+	}
+}
+
+// TestMishapsAreTold: each death and each hold once, by agent, whoever caused it.
+func TestMishapsAreTold(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 6)...)
+	_, others := accept(t, s, feedbacks(2, 1, 2)...)
+	tasks = append(tasks, others...)
+	dead := Outcome{Status: Dead, Reason: "timeout", Stage: "call", Called: true}
+	held := Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true}
+	record(t, s, claim(t, s, tasks[0]), dead)
+	record(t, s, claim(t, s, tasks[1]), Outcome{Status: Dead, Reason: "server_error", Stage: "call", Called: true})
+	record(t, s, claim(t, s, tasks[2]), held)
+	record(t, s, claim(t, s, tasks[3]), delivered)
+	record(t, s, claim(t, s, tasks[6]), held)
+	rejected := Outcome{Status: Rejected, Reason: "tool_error", Stage: "call", Called: true}
+	record(t, s, claim(t, s, tasks[7]), rejected)
+	saysNews(t, "at first", look(t, s, everything), `deliveries.dead 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[server_error:1 timeout:1]"}`,
+		`deliveries.held 1 {"count":1,`, `deliveries.held 2 {"count":1,`)
+	saysNews(t, "nothing new", look(t, s, everything))
+
+	// What is held dies of age, is replayed and held again: another time each. Within the pause it waits.
+	exec(t, s, `UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, tasks[2].ID)
+	if n, err := s.Expire(t.Context(), 30*24*time.Hour, 10); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	record(t, s, claim(t, s, tasks[4]), dead)
+	saysNews(t, "within the pause", look(t, s, everything))
+	exec(t, s, `UPDATE herald.alerts SET created_at = created_at - interval '6 minutes'`)
+	saysNews(t, "after it", look(t, s, everything), `deliveries.dead 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[expired:1 timeout:1]"}`)
+	exec(t, s, `UPDATE herald.alerts SET created_at = created_at - interval '2 hours'`)
+	quiet := everything
+	quiet.Compose = nil
+	record(t, s, claim(t, s, tasks[5]), dead)
+	saysNews(t, "nobody is told", look(t, s, quiet))
+	saysNews(t, "nor later", look(t, s, everything))
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.alerts`); n != 0 {
+		t.Errorf("%d alerts that are over are kept", n)
+	}
+}
+
+// TestMishapsThatCommitLate: a death that commits after a look which came later is told; of a flood a few are named.
+func TestMishapsThatCommitLate(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	slow, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Rollback(t.Context()) }()
+	if _, err := slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	record(t, s, claim(t, s, tasks[1]), Outcome{Status: Dead, Reason: "timeout", Stage: "call", Called: true})
+	always := everything
+	always.Pause = 0
+	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "after", look(t, s, always), `deliveries.dead 1 {"count":1,`)
+	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+		SELECT gen_random_uuid(), 'flood ' || n, 'NewFeedback', 1, '0xaa', 9, n::text, n FROM generate_series(1, 300) n`)
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = CASE WHEN order_seq < 10 THEN 'held_unknown' ELSE 'auth_required' END WHERE agent_id = 9`)
+	saysNews(t, "a flood", look(t, s, always),
+		`deliveries.held 9 {"count":300,"herald":false,"state":"","named":20,"reasons":"map[auth_required:291 held_unknown:9]"}`)
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`); n != 0 {
+		t.Errorf("%d counters are left", n)
+	}
+}
+
+// TestRecordsPassALook: a record neither waits long for a look, nor a look for a record: what one of them has, the other
+// leaves for later.
+func TestRecordsPassALook(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
+	_, others := accept(t, s, feedbacks(2, 1, 1)...)
+	slow, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Rollback(t.Context()) }()
+	record(t, s, claim(t, s, tasks[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, others[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
+	if _, err := slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`); err != nil {
+		t.Fatal(err)
+	}
+	always := everything
+	always.Pause = 0
+	saysNews(t, "beside a slow record", look(t, s, always), "deliveries.held 2 ")
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
+}
+
+// TestLooksAtOnce: several that look at the same time tell each thing once, and disable once.
+func TestLooksAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	acceptOne(t, s, feedbacks(2, 1, 1)[0].Job)
+	fails(t, s, 1, "2 minutes", "1 second")
+	fails(t, s, 2, "121 hours", "1 hour")
+	for _, task := range tasks {
+		record(t, s, claim(t, s, task), Outcome{Status: Dead, Reason: "timeout", Stage: "call", Called: true})
+	}
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			if _, _, err := s.LookForNews(t.Context(), everything); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	got := value[string](t, s, `SELECT string_agg(kind || ' ' || agent_id, ', ' ORDER BY kind, agent_id) FROM herald.alerts`)
+	if want := "agent.disabled 2, agent.failing 1, deliveries.dead 1"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.audit`); n != 1 {
+		t.Errorf("%d rows of the audit", n)
+	}
+}
+
+// TestAlertsAreClaimed: one at a time for a lease; then it is due again, under the same id.
+func TestAlertsAreClaimed(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ctx := t.Context()
+	exec(t, s, `INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload, next_attempt_at)
+		SELECT 'agent.failing', 1, '0xaa', n, '{"b": 1,  "a": 2}', now() - n * interval '1 s' FROM generate_series(1, 3) n`)
+	var mu sync.Mutex
+	var got []Alert
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			a, err := s.ClaimAlert(ctx, time.Minute)
+			if errors.Is(err, ErrNotFound) {
+				return
+			}
+			if err != nil || a.Attempt != 1 || string(a.Payload) != `{"b": 1,  "a": 2}` {
+				t.Errorf("%+v, %v", a, err)
+			}
+			mu.Lock()
+			got = append(got, a)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if len(got) != 3 || got[0].ID == got[1].ID || got[1].ID == got[2].ID || got[0].ID == got[2].ID {
+		t.Fatalf("%+v", got)
+	}
+	if err := s.EndAlert(ctx, got[0]); err != nil {
+		t.Fatal(err)
+	}
+	wait := time.Hour
+	if err := s.PostponeAlert(ctx, got[1], &wait, "it said no"); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `UPDATE herald.alerts SET next_attempt_at = next_attempt_at - interval '61 s'`) // a minute passes
+	again, err := s.ClaimAlert(ctx, time.Minute)
+	if err != nil || again.ID != got[2].ID || again.Attempt != 2 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if err := s.PostponeAlert(ctx, got[2], nil, "too late: another attempt is under way"); err != nil {
+		t.Fatal(err)
+	}
+	if !value[bool](t, s, `SELECT error IS NULL AND next_attempt_at > now() FROM herald.alerts WHERE id = $1`, again.ID) {
+		t.Error("what an older attempt came to was noted over the one under way")
+	}
+	if err := s.PostponeAlert(ctx, again, nil, "given up"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ClaimAlert(ctx, time.Minute); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	exec(t, s, `UPDATE herald.alerts SET next_attempt_at = next_attempt_at - interval '1 hour'`)
+	a, err := s.ClaimAlert(ctx, time.Minute)
+	if err != nil || a.ID != got[1].ID || a.Attempt != 2 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	errorsKept := value[[]string](t, s, `SELECT array_agg(coalesce(error, '-') ORDER BY error) FROM herald.alerts`)
+	if !slices.Equal(errorsKept, []string{"given up", "it said no", "-"}) {
+		t.Errorf("%q", errorsKept)
+	}
+}

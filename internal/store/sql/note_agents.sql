@@ -1,0 +1,42 @@
+-- note_agents: what changed with agents since it was noted last, noted. Each change is told by one of two that run at
+-- once: the primary key has the other wait, and find nothing new.
+--
+--   failing    two calls in a row failed, the first of them some time ago, and the agent is enabled
+--   disabled   its row is
+--   recovered  was noted as failing, and a call succeeded since
+--
+-- Who is enabled again is forgotten without a word. last_ok_at is asked besides failing_since: a worker of a version
+-- that knows no failing_since may have had a success.
+--
+-- $1 how long calls fail before it is news (interval)   $2 limit
+WITH trouble AS (
+    SELECT g.chain_id, g.identity_registry, g.agent_id, 'failing' AS state, g.failing_since, g.state AS seen
+      FROM herald.agents g
+     WHERE g.failing_since <= now() - $1::interval AND g.enabled AND g.last_error_at > g.failing_since
+       AND (g.last_ok_at IS NULL OR g.last_ok_at < g.failing_since)
+    UNION ALL
+    SELECT g.chain_id, g.identity_registry, g.agent_id, 'disabled', g.failing_since, g.state
+      FROM herald.agents g
+     WHERE NOT g.enabled
+), news AS (
+    SELECT w.* FROM trouble w
+      LEFT JOIN herald.alerted_agents a USING (chain_id, identity_registry, agent_id)
+     WHERE a.state IS DISTINCT FROM w.state
+     LIMIT $2
+), begun AS (
+    INSERT INTO herald.alerted_agents AS a (chain_id, identity_registry, agent_id, state, failing_since)
+    SELECT chain_id, identity_registry, agent_id, state, failing_since FROM news ORDER BY 1, 2, 3
+    ON CONFLICT (chain_id, identity_registry, agent_id)
+    DO UPDATE SET state = excluded.state, failing_since = excluded.failing_since WHERE a.state <> excluded.state
+    RETURNING chain_id, identity_registry, agent_id
+), ended AS (
+    DELETE FROM herald.alerted_agents a USING herald.agents g
+     WHERE g.chain_id = a.chain_id AND g.identity_registry = a.identity_registry AND g.agent_id = a.agent_id
+       AND g.enabled AND (g.failing_since IS NULL OR g.last_ok_at >= g.failing_since)
+    RETURNING a.chain_id, a.identity_registry, a.agent_id, a.failing_since, g.last_ok_at,
+              a.state = 'failing' AND g.last_ok_at >= a.failing_since AS recovered
+)
+SELECT n.state, n.chain_id, n.identity_registry, n.agent_id::text, n.failing_since, n.seen
+  FROM news n JOIN begun USING (chain_id, identity_registry, agent_id)
+UNION ALL
+SELECT 'recovered', chain_id, identity_registry, agent_id::text, failing_since, '' FROM ended WHERE recovered
