@@ -9,6 +9,9 @@ DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_client; -- one that was cut 
 CREATE INDEX CONCURRENTLY deliveries_client ON herald.deliveries ((split_part(order_key, '/', 3)), (seq + 0)); -- seq + 0: see 0003
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_transaction;
 CREATE INDEX CONCURRENTLY deliveries_transaction ON herald.deliveries ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
+-- What is queued, in the order of lists.
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_queue;
+CREATE INDEX CONCURRENTLY deliveries_queue ON herald.deliveries (seq) WHERE place IN ('line', 'out');
 -- Of those that did not end well or have not ended; what is delivered has no reason, and never enters it.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_reason;
 CREATE INDEX CONCURRENTLY deliveries_reason ON herald.deliveries (place, reason, seq DESC)
@@ -21,3 +24,4 @@ DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_client;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_transaction;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_kind;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_reason;
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_queue;

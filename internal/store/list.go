@@ -110,8 +110,8 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 		return nil, err
 	}
 	order := "seq"
-	if f.Client != "" {
-		order = "seq + 0" // as in the index deliveries_client, or a plan could walk all deliveries for a client who has few
+	if f.Client != "" || f.Transaction != "" {
+		order = "seq + 0" // as in the index deliveries_client, or a plan could walk all deliveries for one who has few
 	}
 	if f.Before > 0 {
 		n.addCondition(order+" <", f.Before)
@@ -148,7 +148,7 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	switch f.Status {
 	case "":
-	case Queued: // the indexes deliveries_line and deliveries_out
+	case Queued: // the index deliveries_queue
 		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
 	case Running: // the index deliveries_out
 		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")

@@ -1,0 +1,169 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// statementLog keeps what a store asks Postgres.
+type statementLog struct {
+	mu    sync.Mutex
+	asked []pgx.TraceQueryStartData
+}
+
+func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, q)
+	return ctx
+}
+
+func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// take returns what was asked since the last time.
+func (l *statementLog) take() []pgx.TraceQueryStartData {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asked := l.asked
+	l.asked = nil
+	return asked
+}
+
+// fillLists makes 20,000 deliveries, of which 3,000 died, 400 wait, 400 are held and 200 queued, of 40 agents and one client.
+const fillLists = `
+	INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 40) n;
+	INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, job, created_at, next_attempt_at, finished_at)
+	SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 40, 'eip155:8453:0xbb/1/0xc1', n, s,
+	       CASE s WHEN 'dead' THEN 'server_error' WHEN 'waiting' THEN 'timeout' WHEN 'held' THEN 'auth_required' END,
+	       jsonb_build_object('transactionHash', md5(n::text)), now() - (20000 - n) * interval '1 minute',
+	       CASE WHEN s = 'waiting' THEN now() + interval '1 hour' END, CASE WHEN s IN ('delivered', 'dead') THEN now() END
+	  FROM (SELECT n, CASE WHEN n % 100 < 15 THEN 'dead' WHEN n % 100 < 17 THEN 'waiting' WHEN n % 100 < 19 THEN 'held' WHEN n % 100 < 20 THEN 'queued'
+	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x`
+
+// What pages and API ask reads no more than it shows, and a little: no list walks the history, whatever is looked for.
+func TestListPlans(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s, err := openPool(Config{URL: secret.New(newStore(t).pool.Config().ConnString()), MaxConns: 2},
+		func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	execScript(t, s, fillLists)
+	for _, sql := range []string{"VACUUM ANALYZE herald.deliveries", "VACUUM ANALYZE herald.agents"} {
+		execScript(t, s, sql)
+	}
+	chain := uint64(8453)
+	list := func(f Filter) func() error {
+		return func() error { _, err := s.Deliveries(t.Context(), f); return err }
+	}
+	for name, ask := range map[string]func() error{
+		"the newest":             list(Filter{}),
+		"a later page":           list(Filter{Before: 10_000}),
+		"dead":                   list(Filter{Status: Dead}),
+		"dead of a reason":       list(Filter{Status: Dead, Reason: "server_error"}),
+		"dead of another reason": list(Filter{Status: Dead, Reason: "timeout"}),
+		"held":                   list(Filter{Status: Held}),
+		"queued":                 list(Filter{Status: Queued}),
+		"running":                list(Filter{Status: Running}),
+		"delivered":              list(Filter{Status: Delivered}),
+		"of an agent":            list(Filter{ChainID: &chain, AgentID: "7"}),
+		"of a client":            list(Filter{Client: "0xc1"}),
+		"of an unknown client":   list(Filter{Client: "0xff"}),
+		"of a transaction":       list(Filter{Transaction: "0xff"}),
+		"of a key":               list(Filter{Key: "17"}),
+		"of a rare kind":         list(Filter{Kind: "ResponseAppended"}),
+		"of the last minutes":    list(Filter{Since: time.Now().Add(-5 * time.Minute)}),
+		"of long ago":            list(Filter{Until: time.Now().Add(-19_000 * time.Minute)}),
+		"before there were any":  list(Filter{Until: time.Now().Add(-30_000 * time.Minute)}),
+		"agents":                 func() error { _, err := s.Agents(t.Context(), AgentFilter{}); return err },
+		"the depth":              func() error { _, err := s.Depth(t.Context()); return err },
+		"what is stuck":          func() error { _, err := s.ListStuck(t.Context()); return err },
+		"one delivery":           func() error { _, err := s.DeliveryByKey(t.Context(), "17"); return err },
+	} {
+		asked.take()
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range asked.take() {
+			read, plan := explainRead(t, s, q)
+			if most := 1500.0; read > most || strings.Contains(plan, "Seq Scan") {
+				t.Errorf("%s reads %.0f rows, or without an index: %s\n%s", name, read, q.SQL, plan)
+			}
+		}
+	}
+}
+
+// explainRead runs a statement by the plan that the store's connections use, and tells how many rows it read.
+func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float64, plan string) {
+	t.Helper()
+	var values []string
+	for _, arg := range q.Args {
+		switch arg := arg.(type) {
+		case time.Time:
+			values = append(values, "'"+arg.Format(time.RFC3339Nano)+"'")
+		case time.Duration:
+			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
+		case string, fmt.Stringer:
+			values = append(values, fmt.Sprintf("'%s'", arg))
+		case int, int64, uint64:
+			values = append(values, fmt.Sprint(arg))
+		default: // a word of a type of its own
+			values = append(values, fmt.Sprintf("'%v'", arg))
+		}
+	}
+	execute := "planned"
+	if len(values) > 0 {
+		execute += "(" + strings.Join(values, ", ") + ")"
+	}
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	answers, err := conn.Conn().PgConn().Exec(t.Context(), "PREPARE planned AS "+q.SQL+"; EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "+execute+
+		"; DEALLOCATE planned").ReadAll()
+	if err != nil {
+		t.Fatalf("%v: %s %v", err, q.SQL, values)
+	}
+	plan = string(answers[1].Rows[0][0])
+	var explained []struct{ Plan readNode }
+	if err := json.Unmarshal([]byte(plan), &explained); err != nil {
+		t.Fatal(err)
+	}
+	return explained[0].Plan.countRead(), plan
+}
+
+// readNode is a step of a plan with what it did.
+type readNode struct {
+	Relation string     `json:"Relation Name"`
+	Type     string     `json:"Node Type"`
+	Rows     float64    `json:"Actual Rows"`
+	Removed  float64    `json:"Rows Removed by Filter"`
+	Loops    float64    `json:"Actual Loops"`
+	Plans    []readNode `json:"Plans"`
+}
+
+// countRead sums up what was read of tables; what an index alone tells costs a tenth.
+func (n readNode) countRead() (rows float64) {
+	if n.Relation != "" {
+		rows = (n.Rows + n.Removed) * n.Loops
+		if n.Type == "Index Only Scan" {
+			rows /= 10
+		}
+	}
+	for _, below := range n.Plans {
+		rows += below.countRead()
+	}
+	return rows
+}
