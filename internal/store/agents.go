@@ -27,6 +27,8 @@ type AgentRow struct {
 	Tools            json.RawMessage  `json:"tools,omitempty"`
 	State            string           `json:"state"` // disabled pending connected needs_auth failed
 	LastOKAt         *time.Time       `json:"lastOkAt,omitempty"`
+	LastCalledAt     *time.Time       `json:"lastCalledAt,omitempty"` // when a call was last recorded, however it ended
+	FailingSince     *time.Time       `json:"failingSince,omitempty"` // the first failed call after the last that succeeded, or after it was enabled
 	LastError        string           `json:"lastError,omitempty"`
 	LastErrorAt      *time.Time       `json:"lastErrorAt,omitempty"`
 	Totals           json.RawMessage  `json:"totals"` // deliveries that ended, by status; a replayed one ends again
@@ -46,7 +48,7 @@ type AgentFilter struct {
 
 // agentColumns counts through the three partial indexes that hold what is open: in line, dispatched, neither.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
-	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
+	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT status, count(*) AS n FROM herald.deliveries d WHERE place = 'line'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
@@ -62,7 +64,7 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var policy []byte
 	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy,
 		&r.Endpoint,
-		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastError, &r.LastErrorAt, &r.Totals,
+		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open)
 	r.Policy = parsePolicy(policy)
 	return r, err
@@ -117,7 +119,8 @@ func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (release
 	}
 	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
-			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END
+			state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END,
+			failing_since = CASE WHEN NOT $4 THEN failing_since END
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID, enabled)
 		return err
 	})

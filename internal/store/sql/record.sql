@@ -19,12 +19,19 @@
 -- @fetch_failed  the feedback file could not be fetched
 -- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
 -- @duration_ms, or null: until now
+-- @latency       integer[14], what to add to agent_hours.latency: 1 in the bucket of the call's own duration, which Go has
+--   chosen (latencyBounds: 10 ms to 60 s); all 0 when no call was written
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
 -- claim_no, and the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until
 -- it has answered, or until something else has raised it. Returns the row's dispatch counter, next_attempt_at,
 -- acceptance, now and whether its next task is bulk (dispatch.sql), also when this very claim wrote the same status
 -- before (its answer was lost on the way); no row: the claim is lost.
+--
+-- What is recorded is counted once, under the hour in which it is recorded: a call is an attempt that wrote one, or that
+-- the agent is to blame for (@agent_error); the latter failed, for its reason. The agent fails since the first such one
+-- after a success. Rows of agent_hours are written after their agents' rows, in this statement and in record_group.sql,
+-- and by nobody else: who holds the agent's lock waits for nobody here.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = @status,
@@ -82,6 +89,9 @@ WITH recorded AS (
            last_ok_at    = CASE WHEN @agent_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce(@agent_error, last_error),
            last_error_at = CASE WHEN @agent_error::text IS NOT NULL THEN now() ELSE last_error_at END,
+           last_called_at = CASE WHEN @called OR @agent_error::text IS NOT NULL THEN now() ELSE last_called_at END,
+           failing_since = CASE WHEN @agent_ok THEN NULL WHEN @agent_error::text IS NOT NULL THEN coalesce(failing_since, now())
+                                ELSE failing_since END,
            endpoint      = coalesce(@endpoint, endpoint),
            protocol      = coalesce(@protocol, protocol),
            server_info   = coalesce(@server_info, server_info),
@@ -89,6 +99,25 @@ WITH recorded AS (
            updated_at    = now()
       FROM recorded r
      WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
+    RETURNING g.chain_id, g.identity_registry, g.agent_id
+), counted AS (
+    INSERT INTO herald.agent_hours AS h (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
+    SELECT date_trunc('hour', now(), 'UTC'), chain_id, identity_registry, agent_id, 1,
+           CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN @agent_error::text IS NULL THEN '{}' ELSE jsonb_build_object(coalesce(@reason, @status), 1) END,
+           @latency::integer[]
+      FROM agent WHERE @called OR @agent_error::text IS NOT NULL
+        ON CONFLICT (hour, chain_id, identity_registry, agent_id) DO UPDATE
+       SET calls    = h.calls + excluded.calls,
+           failed   = h.failed + excluded.failed,
+           failures = CASE WHEN excluded.failed = 0 THEN h.failures
+                           ELSE h.failures || (SELECT jsonb_object_agg(key, coalesce((h.failures ->> key)::integer, 0) + value::integer)
+                                                 FROM jsonb_each_text(excluded.failures)) END,
+           latency  = ARRAY[h.latency[1] + excluded.latency[1], h.latency[2] + excluded.latency[2], h.latency[3] + excluded.latency[3],
+                            h.latency[4] + excluded.latency[4], h.latency[5] + excluded.latency[5], h.latency[6] + excluded.latency[6],
+                            h.latency[7] + excluded.latency[7], h.latency[8] + excluded.latency[8], h.latency[9] + excluded.latency[9],
+                            h.latency[10] + excluded.latency[10], h.latency[11] + excluded.latency[11], h.latency[12] + excluded.latency[12],
+                            h.latency[13] + excluded.latency[13], h.latency[14] + excluded.latency[14]]
 )
 SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
 UNION ALL

@@ -10,6 +10,7 @@
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
 -- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
+-- @latencies int[]: which bucket of agent_hours.latency (1 to 14) the call's duration is in, or null
 --
 -- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
 -- success, nothing free or held, no reason that is about the agent's credentials or its being disabled, no file that
@@ -18,16 +19,18 @@
 --
 -- Every row is found by its key in a LATERAL subquery that cannot be pulled up (FOR NO KEY UPDATE, OFFSET 0), and
 -- changed by its ctid, for which there is no other plan than to read that row: joined by their keys, the tables could
--- be read from end to end whenever the statistics are old.
+-- be read from end to end whenever the statistics are old. Only agent_hours is found by its key as it is written: one row an
+-- agent and hour, after the agent's own row, whose lock every other writer of it needs first. So the order in which the
+-- rows of a group are written does not matter: two groups cannot deadlock on them.
 -- Returns the element's number (1-based), and the row's dispatch counter, next_attempt_at, acceptance, now and whether
 -- its next task is bulk.
 WITH locked AS MATERIALIZED (
     SELECT w.*, ordinal::int AS nr, d.ctid AS found
       FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
                   @reasons::text[], @errors::text[], @endpoints::text[], @protocols::text[], @agent_oks::boolean[],
-                  @agent_errors::text[])
+                  @agent_errors::text[], @latencies::integer[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
-                                agent_error, ordinal)
+                                agent_error, latency, ordinal)
      CROSS JOIN LATERAL (SELECT ctid FROM herald.deliveries
                           WHERE id = w.id AND claim_no = w.claim_no AND status = 'running'
                             FOR NO KEY UPDATE SKIP LOCKED) d
@@ -79,6 +82,11 @@ WITH locked AS MATERIALIZED (
                                 WHEN judged IS NOT NULL THEN 'failed'
                                 WHEN state = 'disabled' THEN 'pending'
                                 ELSE state END,
+           failing_since = CASE WHEN judged IS NULL THEN failing_since
+                                WHEN (@agent_oks::boolean[])[judged] THEN NULL
+                                WHEN any_ok THEN now()
+                                ELSE coalesce(failing_since, now()) END,
+           last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
            raised_epoch  = CASE WHEN NOT any_ok THEN raised_epoch END,
            last_ok_at    = CASE WHEN any_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce((@agent_errors::text[])[failed], last_error),
@@ -96,11 +104,39 @@ WITH locked AS MATERIALIZED (
                    max(nr) FILTER (WHERE endpoint IS NOT NULL) AS called,
                    max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
                    max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
-                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed
+                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
+                   count(*) FILTER (WHERE (@called::boolean[])[nr] OR agent_error IS NOT NULL) AS calls,
+                   array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
+                   ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),
+                         count(*) FILTER (WHERE latency = 3), count(*) FILTER (WHERE latency = 4),
+                         count(*) FILTER (WHERE latency = 5), count(*) FILTER (WHERE latency = 6),
+                         count(*) FILTER (WHERE latency = 7), count(*) FILTER (WHERE latency = 8),
+                         count(*) FILTER (WHERE latency = 9), count(*) FILTER (WHERE latency = 10),
+                         count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
+                         count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS latencies
               FROM recorded GROUP BY 1, 2, 3) r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
                           WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
                             AND agent_id = r.agent_id OFFSET 0) o
      WHERE g.ctid = o.found
+    RETURNING g.chain_id, g.identity_registry, g.agent_id, calls, blamed, latencies
+), counted AS (
+    INSERT INTO herald.agent_hours AS h (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
+    SELECT date_trunc('hour', now(), 'UTC'), chain_id, identity_registry, agent_id, calls, coalesce(cardinality(blamed), 0),
+           CASE WHEN blamed IS NULL THEN '{}'
+                ELSE (SELECT jsonb_object_agg(reason, n) FROM (SELECT reason, count(*) AS n FROM unnest(blamed) b(reason) GROUP BY 1) x) END,
+           latencies
+      FROM agent WHERE calls > 0
+        ON CONFLICT (hour, chain_id, identity_registry, agent_id) DO UPDATE
+       SET calls    = h.calls + excluded.calls,
+           failed   = h.failed + excluded.failed,
+           failures = CASE WHEN excluded.failed = 0 THEN h.failures
+                           ELSE h.failures || (SELECT jsonb_object_agg(key, coalesce((h.failures ->> key)::integer, 0) + value::integer)
+                                                 FROM jsonb_each_text(excluded.failures)) END,
+           latency  = ARRAY[h.latency[1] + excluded.latency[1], h.latency[2] + excluded.latency[2], h.latency[3] + excluded.latency[3],
+                            h.latency[4] + excluded.latency[4], h.latency[5] + excluded.latency[5], h.latency[6] + excluded.latency[6],
+                            h.latency[7] + excluded.latency[7], h.latency[8] + excluded.latency[8], h.latency[9] + excluded.latency[9],
+                            h.latency[10] + excluded.latency[10], h.latency[11] + excluded.latency[11], h.latency[12] + excluded.latency[12],
+                            h.latency[13] + excluded.latency[13], h.latency[14] + excluded.latency[14]]
 )
 SELECT nr, dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
