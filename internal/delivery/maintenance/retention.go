@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // RetentionLedger is the store as Retention needs it.
@@ -17,6 +18,7 @@ type RetentionLedger interface {
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
+	DropAgentHours(ctx context.Context, age time.Duration, limit int) (int, error)
 }
 
 // RetentionConfig makes a Retention.
@@ -39,6 +41,10 @@ type RetentionConfig struct {
 const (
 	retentionPause = time.Minute // between two rounds of one process
 	weeksAhead     = 4           // partitions made beforehand
+
+	// hoursBatch is how many batches of agents' hours go at a time: there is a row for each agent that was called in an
+	// hour.
+	hoursBatch = 10
 )
 
 // Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones
@@ -112,6 +118,9 @@ func (r *Retention) Apply(ctx context.Context) error {
 	}
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
+	}
+	if _, err := r.Ledger.DropAgentHours(ctx, store.AgentHoursKept, hoursBatch*r.Batch); err != nil {
+		return err
 	}
 	if r.KeepFinal == 0 {
 		return nil
