@@ -35,7 +35,7 @@ func (a aging) Advance(d time.Duration) {
 	// By as many hours as d has, and by way of another age: one row after the other would run into those that are still
 	// to go.
 	const ages = `interval '100 years'`
-	b.Queue(`UPDATE herald.agent_hours SET hour = hour - `+ages)
+	b.Queue(`UPDATE herald.agent_hours SET hour = hour - ` + ages)
 	b.Queue(`UPDATE herald.agent_hours SET hour = hour + `+ages+` - date_trunc('hour', $1::interval)`, d)
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		a.t.Fatal(err)
