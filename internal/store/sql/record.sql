@@ -19,7 +19,7 @@
 -- @fetch_failed  the feedback file could not be fetched
 -- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
 -- @duration_ms, or null: until now
--- @latency       integer[14], what to add to agent_hours.latency: 1 in the bucket of the call's own duration, which Go has
+-- @latency       integer[14], what to add to agents.hour_latency: 1 in the bucket of the call's own duration, which Go has
 --   chosen (latencyBounds: 10 ms to 60 s); all 0 when no call was written
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
@@ -30,8 +30,9 @@
 --
 -- What is recorded is counted once, under the hour in which it is recorded: a call is an attempt that wrote one, or that
 -- the agent is to blame for (@agent_error); the latter failed, for its reason. The agent fails since the first such one
--- after a success. Rows of agent_hours are written after their agents' rows, in this statement and in record_group.sql,
--- and by nobody else: who holds the agent's lock waits for nobody here.
+-- after a success. An agent's row has the counts of its last hour with a call; when a later one begins, they go to
+-- agent_hours (keep_agent_hour). An hour never goes back: a record that began before the hour ended, and comes after
+-- one that began in the next, is counted there. Nothing is locked for it but the agent's row.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = @status,
@@ -89,35 +90,29 @@ WITH recorded AS (
            last_ok_at    = CASE WHEN @agent_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce(@agent_error, last_error),
            last_error_at = CASE WHEN @agent_error::text IS NOT NULL THEN now() ELSE last_error_at END,
-           last_called_at = CASE WHEN @called OR @agent_error::text IS NOT NULL THEN now() ELSE last_called_at END,
-           failing_since = CASE WHEN @agent_ok THEN NULL WHEN @agent_error::text IS NOT NULL THEN coalesce(failing_since, now())
-                                ELSE failing_since END,
+           last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
+           failing_since = CASE WHEN @agent_ok THEN NULL WHEN failed > 0 THEN coalesce(failing_since, now()) ELSE failing_since END,
+           hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
+           hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
+           hour_failed   = failed + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN failed = 0 THEN '{}' ELSE
+                           jsonb_build_object(why, 1 + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END) END,
+           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
+                           ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
+                                hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
+                                hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
+                                hour_latency[13] + r.took[13], hour_latency[14] + r.took[14]]
+                                ELSE took END,
            endpoint      = coalesce(@endpoint, endpoint),
            protocol      = coalesce(@protocol, protocol),
            server_info   = coalesce(@server_info, server_info),
            tools         = coalesce(@tools, tools),
            updated_at    = now()
-      FROM recorded r
+      FROM (SELECT *, CASE WHEN @called OR @agent_error::text IS NOT NULL THEN 1 ELSE 0 END AS calls,
+                   CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END AS failed, coalesce(@reason, @status) AS why,
+                   @latency::integer[] AS took, date_trunc('hour', now(), 'UTC') AS this_hour
+              FROM recorded) r
      WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
-    RETURNING g.chain_id, g.identity_registry, g.agent_id
-), counted AS (
-    INSERT INTO herald.agent_hours AS h (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
-    SELECT date_trunc('hour', now(), 'UTC'), chain_id, identity_registry, agent_id, 1,
-           CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END,
-           CASE WHEN @agent_error::text IS NULL THEN '{}' ELSE jsonb_build_object(coalesce(@reason, @status), 1) END,
-           @latency::integer[]
-      FROM agent WHERE @called OR @agent_error::text IS NOT NULL
-        ON CONFLICT (hour, chain_id, identity_registry, agent_id) DO UPDATE
-       SET calls    = h.calls + excluded.calls,
-           failed   = h.failed + excluded.failed,
-           failures = CASE WHEN excluded.failed = 0 THEN h.failures
-                           ELSE h.failures || (SELECT jsonb_object_agg(key, coalesce((h.failures ->> key)::integer, 0) + value::integer)
-                                                 FROM jsonb_each_text(excluded.failures)) END,
-           latency  = ARRAY[h.latency[1] + excluded.latency[1], h.latency[2] + excluded.latency[2], h.latency[3] + excluded.latency[3],
-                            h.latency[4] + excluded.latency[4], h.latency[5] + excluded.latency[5], h.latency[6] + excluded.latency[6],
-                            h.latency[7] + excluded.latency[7], h.latency[8] + excluded.latency[8], h.latency[9] + excluded.latency[9],
-                            h.latency[10] + excluded.latency[10], h.latency[11] + excluded.latency[11], h.latency[12] + excluded.latency[12],
-                            h.latency[13] + excluded.latency[13], h.latency[14] + excluded.latency[14]]
 )
 SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
 UNION ALL

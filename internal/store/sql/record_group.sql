@@ -10,7 +10,7 @@
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
 -- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
--- @latencies int[]: which bucket of agent_hours.latency (1 to 14) the call's duration is in, or null
+-- @latencies int[]: which bucket of agents.hour_latency (1 to 14) the call's duration is in, or null
 --
 -- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
 -- success, nothing free or held, no reason that is about the agent's credentials or its being disabled, no file that
@@ -19,9 +19,7 @@
 --
 -- Every row is found by its key in a LATERAL subquery that cannot be pulled up (FOR NO KEY UPDATE, OFFSET 0), and
 -- changed by its ctid, for which there is no other plan than to read that row: joined by their keys, the tables could
--- be read from end to end whenever the statistics are old. Only agent_hours is found by its key as it is written: one row an
--- agent and hour, after the agent's own row, whose lock every other writer of it needs first. So the order in which the
--- rows of a group are written does not matter: two groups cannot deadlock on them.
+-- be read from end to end whenever the statistics are old.
 -- Returns the element's number (1-based), and the row's dispatch counter, next_attempt_at, acceptance, now and whether
 -- its next task is bulk.
 WITH locked AS MATERIALIZED (
@@ -87,6 +85,18 @@ WITH locked AS MATERIALIZED (
                                 WHEN any_ok THEN now()
                                 ELSE coalesce(failing_since, now()) END,
            last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
+           hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
+           hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
+           hour_failed   = coalesce(cardinality(blamed), 0) + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN blamed IS NULL THEN '{}' ELSE
+                           (SELECT jsonb_object_agg(why, n + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END)
+                              FROM (SELECT why, count(*) AS n FROM unnest(blamed) b(why) GROUP BY why) x) END,
+           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
+                           ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
+                                hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
+                                hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
+                                hour_latency[13] + r.took[13], hour_latency[14] + r.took[14]]
+                                ELSE took END,
            raised_epoch  = CASE WHEN NOT any_ok THEN raised_epoch END,
            last_ok_at    = CASE WHEN any_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce((@agent_errors::text[])[failed], last_error),
@@ -113,30 +123,12 @@ WITH locked AS MATERIALIZED (
                          count(*) FILTER (WHERE latency = 7), count(*) FILTER (WHERE latency = 8),
                          count(*) FILTER (WHERE latency = 9), count(*) FILTER (WHERE latency = 10),
                          count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
-                         count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS latencies
+                         count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
+                   date_trunc('hour', now(), 'UTC') AS this_hour
               FROM recorded GROUP BY 1, 2, 3) r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
                           WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
                             AND agent_id = r.agent_id OFFSET 0) o
      WHERE g.ctid = o.found
-    RETURNING g.chain_id, g.identity_registry, g.agent_id, calls, blamed, latencies
-), counted AS (
-    INSERT INTO herald.agent_hours AS h (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
-    SELECT date_trunc('hour', now(), 'UTC'), chain_id, identity_registry, agent_id, calls, coalesce(cardinality(blamed), 0),
-           CASE WHEN blamed IS NULL THEN '{}'
-                ELSE (SELECT jsonb_object_agg(reason, n) FROM (SELECT reason, count(*) AS n FROM unnest(blamed) b(reason) GROUP BY 1) x) END,
-           latencies
-      FROM agent WHERE calls > 0
-        ON CONFLICT (hour, chain_id, identity_registry, agent_id) DO UPDATE
-       SET calls    = h.calls + excluded.calls,
-           failed   = h.failed + excluded.failed,
-           failures = CASE WHEN excluded.failed = 0 THEN h.failures
-                           ELSE h.failures || (SELECT jsonb_object_agg(key, coalesce((h.failures ->> key)::integer, 0) + value::integer)
-                                                 FROM jsonb_each_text(excluded.failures)) END,
-           latency  = ARRAY[h.latency[1] + excluded.latency[1], h.latency[2] + excluded.latency[2], h.latency[3] + excluded.latency[3],
-                            h.latency[4] + excluded.latency[4], h.latency[5] + excluded.latency[5], h.latency[6] + excluded.latency[6],
-                            h.latency[7] + excluded.latency[7], h.latency[8] + excluded.latency[8], h.latency[9] + excluded.latency[9],
-                            h.latency[10] + excluded.latency[10], h.latency[11] + excluded.latency[11], h.latency[12] + excluded.latency[12],
-                            h.latency[13] + excluded.latency[13], h.latency[14] + excluded.latency[14]]
 )
 SELECT nr, dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded

@@ -28,7 +28,8 @@ func (a aging) Advance(d time.Duration) {
 	defer conn.Close(ctx)
 	b := &pgx.Batch{}
 	b.Queue(`WITH agents AS (UPDATE herald.agents SET last_ok_at = last_ok_at - $1::interval,
-			last_called_at = last_called_at - $1::interval, failing_since = failing_since - $1::interval)
+			last_called_at = last_called_at - $1::interval, failing_since = failing_since - $1::interval,
+			hour = hour - date_trunc('hour', $1::interval))
 		UPDATE herald.deliveries SET lease_until = lease_until - $1::interval, next_attempt_at = next_attempt_at - $1,
 		handed_at = handed_at - $1, accepted_at = accepted_at - $1, created_at = created_at - $1, updated_at = updated_at - $1,
 		finished_at = finished_at - $1`, d)
