@@ -112,7 +112,8 @@ type AgentPage struct {
 // ListAgents lists agents that Herald has delivered to, or meant to.
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
 	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
-	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states), checkWord("sort", f.Sort, []string{store.SortFailing}))
+	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
+		checkWord("sort", f.Sort, []string{store.SortFailing}))
 	if err != nil {
 		return page, err
 	}

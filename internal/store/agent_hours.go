@@ -15,8 +15,8 @@ const AgentHoursKept = 90 * 24 * time.Hour
 
 // latencyBounds are the ends of the buckets of agent_hours.latency; what takes longer than the last is in a bucket of
 // its own. The buckets of rows that are there already mean these: other bounds need other rows.
-var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
-	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
 // latencyBuckets is their number, which record.sql and record_group.sql spell out.
@@ -97,7 +97,7 @@ type CallSummary struct {
 	Calls    int                   `json:"calls"`
 	Failed   int                   `json:"failed"`
 	Failures map[reason.Reason]int `json:"failures,omitempty"` // the failed ones by reason
-	P50Ms    *float64              `json:"p50Ms,omitempty"`    // of the calls' own durations, interpolated; nil: no call was written
+	P50Ms    *float64              `json:"p50Ms,omitempty"`    // of the calls' own durations, interpolated; nil: none
 	P95Ms    *float64              `json:"p95Ms,omitempty"`
 }
 

@@ -29,7 +29,7 @@ type AgentRow struct {
 	State            string           `json:"state"` // disabled pending connected needs_auth failed
 	LastOKAt         *time.Time       `json:"lastOkAt,omitempty"`
 	LastCalledAt     *time.Time       `json:"lastCalledAt,omitempty"` // when a call was last recorded, however it ended
-	FailingSince     *time.Time       `json:"failingSince,omitempty"` // the first failed call after the last that succeeded, or after it was enabled
+	FailingSince     *time.Time       `json:"failingSince,omitempty"` // its first failed call after a success, or after it was enabled
 	LastError        string           `json:"lastError,omitempty"`
 	LastErrorAt      *time.Time       `json:"lastErrorAt,omitempty"`
 	Totals           json.RawMessage  `json:"totals"` // deliveries that ended, by status; a replayed one ends again
@@ -53,8 +53,8 @@ type AgentFilter struct {
 	AfterCalls, AfterFailed int    // its CallsOfDay and FailedOfDay, by SortFailing
 }
 
-// SortFailing lists the agents first that failed most calls in the last 24 hours, of those the ones first that failed the
-// larger share. Who failed none comes last. An agent that fails or is called between two pages may be on both, or on none.
+// SortFailing lists the agents first that failed most calls in the last 24 hours, of those the ones first that failed
+// the larger share. Who failed none comes last. An agent that is called between two pages may be on both, or on none.
 const SortFailing = "failing"
 
 // agentColumns counts through the three partial indexes that hold what is open: in line, dispatched, neither.
