@@ -1,7 +1,7 @@
 -- What calls of an agent came to, hour by hour, counted by the record itself (record.sql), so that nobody has to scan attempts; and since
 -- when an agent fails.
 --
--- The hour that goes on is counted in the agent's own row, which every record writes anyway: a second row for each record costs three times
+-- The hour that goes on is counted in the agent's own row, which every record writes anyway: a second row for each record costs twice
 -- as much. When an hour begins, the one before moves to agent_hours.
 --
 -- Additive: a worker of the version before goes on beside it, and what it records is not counted. Columns with a constant default, or none, are
